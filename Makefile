@@ -1,0 +1,77 @@
+# Everything a person types. `make` alone lists it; each target installs what it needs, once, until pyproject.toml changes.
+#   PYTHON=python3.12 make demo       another interpreter (3.11 or newer) for the environment
+#   PYTHON=/opt/env/bin/python make test-gpu      the GPU targets use an interpreter as it is and never install
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RAPIDS := .venv-rapids
+
+# The CUDA major the driver can run, empty without a GPU. For CUDA 12, TORCH_INDEX names the index with PyTorch's builds for it.
+DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1)
+CUDA := $(shell if [ "$(DRIVER)" -ge 580 ]; then echo 13; elif [ "$(DRIVER)" -ge 525 ]; then echo 12; fi 2>/dev/null)
+OPTIONS := $(if $(CUDA),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)),-c constraints-cpu.txt)
+comma := ,
+EXTRA := $(if $(CUDA),cuda$(CUDA))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt check test test-rapids test-gpu soak notebooks demo bench bench-gpu
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.dev ## make .venv with everything for developing
+
+fmt: $(VENV)/.dev ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix --exit-zero --quiet
+	$(BIN)/ruff format
+
+check: $(VENV)/.dev ## lint, format, types, architecture: before every commit
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/architecture
+
+test: $(VENV)/.dev ## all tests that need no GPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures; needs no GPU, installs 3 GB
+	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q tests/rapids tests/test_packaging.py
+
+test-gpu: ## all tests with $PYTHON as it is; fails where no GPU is visible
+	$(PYTHON) -m pytest -q --require-gpu
+
+soak: $(VENV)/.dev ## the tests that repeat for minutes
+	$(BIN)/python -m pytest -q -m soak
+
+notebooks: $(VENV)/.dev ## run the notebooks
+	$(BIN)/python -m pytest -q --nbmake notebooks
+
+demo: $(VENV)/.base ## a year of flights: from Parquet to a trained, saved, reloaded model
+	$(BIN)/gpupipe demo
+
+bench: $(VENV)/.dev ## speed beside Polars, pandas and torch, on the CPU
+	$(BIN)/python benchmarks/bench.py
+
+bench-gpu: ## the open questions and speed on a GPU, with $PYTHON as it is
+	$(PYTHON) benchmarks/gpu/smoke.py
+
+# installation ---------------------------------------------------------------------------------------------------------
+SOURCES := pyproject.toml constraints-cpu.txt
+
+$(VENV)/.base: $(SOURCES) | $(BIN)/python
+	$(BIN)/python -m pip install $(OPTIONS) -e '.$(if $(EXTRA),[$(EXTRA)])'
+	@touch $@
+
+$(VENV)/.dev: $(SOURCES) | $(BIN)/python
+	$(BIN)/python -m pip install $(OPTIONS) -e '.[dev$(if $(EXTRA),$(comma)$(EXTRA))]'
+	@touch $(VENV)/.base $@
+
+$(RAPIDS)/.installed: $(SOURCES) | $(RAPIDS)/bin/python
+	$(RAPIDS)/bin/python -m pip install -c constraints-cpu.txt -e '.[cuda13,dev]'
+	@touch $@
+
+%/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "gpupipe needs Python 3.11 or newer, '$(PYTHON)' is not: PYTHON=python3.12 make ..."; exit 1; }
+	$(PYTHON) -m venv $* || { rm -rf $*; exit 1; } # half an environment would pass for a whole one next time

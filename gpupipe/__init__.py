@@ -1,0 +1,83 @@
+"""gpupipe: tables to a trained PyTorch model, on a GPU with RAPIDS or on a CPU without.
+
+    files -> io -> transforms -> preprocessing -> tensors -> training
+             frames            columns           batches    model
+
+Names load on first use; importing the package loads no heavy library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpupipe import errors, models, preprocessing, transforms
+    from gpupipe.artifact import load, save
+    from gpupipe.config import configure
+    from gpupipe.features import Features
+    from gpupipe.io import Dataset, from_frame, read_csv, read_parquet
+    from gpupipe.pipeline import Pipeline
+    from gpupipe.schema import Schema
+    from gpupipe.scorer import Scorer
+    from gpupipe.tensors import Batch
+    from gpupipe.training import EarlyStopping, History, Trainer
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Batch": "tensors",
+    "Dataset": "io",
+    "EarlyStopping": "training",
+    "Features": "features",
+    "History": "training",
+    "Pipeline": "pipeline",
+    "Schema": "schema",
+    "Scorer": "scorer",
+    "Trainer": "training",
+    "configure": "config",
+    "errors": "",
+    "from_frame": "io",
+    "load": "artifact",
+    "models": "",
+    "preprocessing": "",
+    "read_csv": "io",
+    "read_parquet": "io",
+    "save": "artifact",
+    "transforms": "",
+}
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "EarlyStopping",
+    "Features",
+    "History",
+    "Pipeline",
+    "Schema",
+    "Scorer",
+    "Trainer",
+    "configure",
+    "errors",
+    "from_frame",
+    "load",
+    "models",
+    "preprocessing",
+    "read_csv",
+    "read_parquet",
+    "save",
+    "transforms",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
+    home = _HOME[name]
+    if not home:
+        return importlib.import_module(f"gpupipe.{name}")
+    return getattr(importlib.import_module(f"gpupipe.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,63 @@
+"""Below every room: the only folder that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM.
+
+`select` makes a backend once; it is a value that is passed down, never a global.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from functools import lru_cache
+from typing import cast
+
+from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, Transfers
+from gpupipe.config import settings
+from gpupipe.errors import SchemaMismatch
+
+__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Transfers", "backend_of", "select"]
+
+_TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
+_log = logging.getLogger("gpupipe")
+
+
+def select(name: str = "auto") -> Backend:
+    """The backend `"cpu"`, `"gpu"`, or with `"auto"` the best this machine can run, which is logged with the reason.
+
+    Raises:
+        BackendMissing: `"gpu"` where none can work; says what to install.
+        BadConfig: another name.
+
+    Example:
+        >>> select("cpu").name
+        'cpu'
+    """
+    return _made(_chosen(settings().backend if name == "auto" else name))
+
+
+@lru_cache
+def _chosen(name: str) -> str:
+    chosen, reason = choose_backend(name, probe())
+    if name == "auto":
+        _log.info("backend: %s (%s)", chosen, reason)
+    return chosen
+
+
+@lru_cache
+def _made(name: str) -> Backend:
+    module, cls = _TWINS[name]
+    return cast(Backend, getattr(importlib.import_module(module), cls)())
+
+
+def backend_of(frame: Frame) -> Backend:
+    """The backend whose frames `frame` is one of, told by its module without importing any library.
+
+    Raises:
+        SchemaMismatch: neither a pandas nor a cuDF frame.
+    """
+    library = type(frame).__module__.partition(".")[0]
+    if library in ("pandas", "cudf") and hasattr(frame, "columns"):
+        return select("gpu" if library == "cudf" else "cpu")
+    raise SchemaMismatch(
+        "frame", "not a frame", got=type(frame), expected="a pandas or cuDF DataFrame", remedy="gp.from_frame(...) for other tables"
+    )

@@ -1,0 +1,252 @@
+"""The CPU twin: pandas, pyarrow, NumPy, scikit-learn. Same names, in the same order, as `gpu.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+
+from gpupipe.backend import arrow
+from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
+from gpupipe.errors import SchemaMismatch
+from gpupipe.schema import FLOATS, Field, Schema
+
+__all__ = ["CpuBackend"]
+
+_NAT = np.iinfo(np.int64).min
+_ROW = "\0row"
+
+
+class CpuBackend:
+    """Frames are `pandas.DataFrame`, arrays are `numpy.ndarray`.
+
+    Example:
+        >>> backend = CpuBackend()
+        >>> frame = backend.encode(pd.DataFrame({"origin": ["JFK", None, "LGA"]}))
+        >>> backend.column(frame, "origin").data.tolist()
+        [0, -1, 1]
+    """
+
+    name = "cpu"
+    device = "cpu"
+    xp = np
+
+    def __init__(self) -> None:
+        self.transfers = Transfers()
+
+    # frames in and out ------------------------------------------------------------------------------------------------
+    def read_parquet(
+        self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
+    ) -> Frame:
+        strings = [item.name for item in fields if item.dtype == "string"]
+        with pq.ParquetFile(source, metadata=metadata, read_dictionary=strings) as file:
+            table = file.read_row_groups(list(row_groups), columns=[item.name for item in fields])
+        return self.from_arrow(table, fields)
+
+    def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
+        columns = {item.name: _series_data(arrow.conform(table.column(item.name), item), item) for item in fields}
+        return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
+
+    def to_arrow(self, frame: Frame) -> pa.Table:
+        return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
+
+    def encode(self, frame: Frame) -> Frame:
+        columns = {}
+        for position, name in enumerate(frame.columns):
+            if not isinstance(name, str):
+                raise SchemaMismatch(
+                    "frame", "a column's name is no string", got=name, expected="strings", remedy="frame.columns.map(str)"
+                )
+            columns[name] = _coded(name, frame.iloc[:, position])
+        if len(columns) != frame.shape[1]:
+            twice = [name for name in columns if list(frame.columns).count(name) > 1]
+            raise SchemaMismatch(
+                "frame", "columns share a name", got=twice, expected="unique names", remedy="frame.loc[:, ~frame.columns.duplicated()]"
+            )
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
+
+    def decode(self, frame: Frame) -> Frame:
+        coded = [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
+        return frame.assign(**{name: frame[name].astype("str") for name in coded}) if coded else frame
+
+    def schema_of(self, frame: Frame) -> Schema:
+        return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
+
+    # frames -----------------------------------------------------------------------------------------------------------
+    def column(self, frame: Frame, name: str) -> Column:
+        series = frame[name]
+        dtype = _dtype_name(name, series.dtype)
+        if dtype == "string":
+            dictionary = pa.array(series.cat.categories, pa.large_string(), from_pandas=True)
+            return Column(dtype, series.cat.codes.to_numpy(), None, dictionary)
+        if dtype == "timestamp":
+            data = series.to_numpy().view(np.int64)
+            valid = data != _NAT
+            return Column(dtype, data, None if valid.all() else valid)
+        if isinstance(series.dtype, pd.api.extensions.ExtensionDtype):
+            missing = series.isna().to_numpy()
+            data = series.to_numpy(dtype=series.dtype.numpy_dtype, na_value=series.dtype.type(0))
+            return Column(dtype, data, ~missing if missing.any() else None)
+        return Column(dtype, series.to_numpy())
+
+    def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
+        data = {name: _pandas_data(column) for name, column in columns.items()}
+        return pd.DataFrame(data, index=pd.RangeIndex(num_rows), copy=False)
+
+    def positions(self, frame: Frame) -> Array:
+        return frame.index.to_numpy()
+
+    def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
+        return frame.assign(**{name: _pandas_data(column) for name, column in columns.items()})
+
+    def select(self, frame: Frame, names: Iterable[str]) -> Frame:
+        return frame[list(names)]
+
+    def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
+        return frame.rename(columns=dict(names))
+
+    def take(self, frame: Frame, rows: Array) -> Frame:
+        return frame.take(rows)
+
+    def filter(self, frame: Frame, keep: Array) -> Frame:
+        return frame if keep.all() else self.take(frame, np.flatnonzero(keep))
+
+    def concat(self, frames: Sequence[Frame]) -> Frame:
+        if len(frames) == 1:
+            return frames[0]
+        names = list(frames[0].columns)
+        strings = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
+        united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in strings}
+        rest = pd.concat([f.drop(columns=strings) for f in frames], ignore_index=True)
+        return rest.assign(**united)[names]
+
+    def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
+        keys = list(on)
+        whole = self.decode(right).dropna(subset=keys)
+        numbered = self.decode(left).assign(**{_ROW: left.index})
+        merged = numbered.merge(whole, on=keys, how=how, suffixes=("", suffix), sort=False)
+        result = self.encode(merged.drop(columns=_ROW))
+        return result.set_axis(pd.Index(merged[_ROW], name=None))
+
+    # arrays -----------------------------------------------------------------------------------------------------------
+    def to_device(self, array: Any) -> Array:
+        return np.asarray(array)
+
+    def to_host(self, array: Array) -> Any:
+        self.transfers.add(array.nbytes)
+        return array
+
+    def make_room(self, num_bytes: int) -> None:
+        """Host memory needs none."""
+
+    # estimators -------------------------------------------------------------------------------------------------------
+    def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
+        model = KMeans(len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False)
+        return model.fit(block).cluster_centers_.astype(np.float64)
+
+    def pca(self, block: Array, n_components: int) -> PCAResult:
+        model = PCA(n_components=n_components, svd_solver="full", copy=False).fit(block)
+        parts = (model.mean_, model.components_, model.explained_variance_)
+        return PCAResult(*(part.astype(np.float64) for part in parts))
+
+
+def _series_data(array: pa.Array, item: Field) -> Any:
+    """One conformed Arrow array as what a pandas frame holds."""
+    if item.dtype == "string":
+        categories = pd.Index(array.dictionary.to_pandas(), dtype="str")
+        return pd.Categorical.from_codes(array.indices.fill_null(-1).to_numpy(), categories=categories, validate=False)
+    if item.dtype == "timestamp":
+        missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+        data = array.cast(pa.int64()).fill_null(_NAT).to_numpy()
+        return pd.Series(data.view("datetime64[us]"), copy=False) if missing is None else pd.Series(data.view("datetime64[us]"))
+    if item.dtype in FLOATS:
+        return array.to_numpy(zero_copy_only=False)
+    if not item.nullable and array.null_count == 0:
+        return array.to_numpy(zero_copy_only=False)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    data = array.fill_null(False if item.dtype == "bool" else 0).to_numpy(zero_copy_only=False)
+    return _masked(data, missing)
+
+
+def _masked(data: Array, missing: Array) -> Any:
+    kind = pd.arrays.BooleanArray if data.dtype == np.bool_ else pd.arrays.IntegerArray
+    return kind(data, missing)
+
+
+def _pandas_data(column: Column) -> Any:
+    """A column's arrays as what a pandas frame holds."""
+    if column.dictionary is not None:
+        categories = pd.Index(column.dictionary.to_pandas(), dtype="str")
+        return pd.Categorical.from_codes(column.data, categories=categories, validate=False)
+    if column.dtype == "timestamp":
+        data = column.data if column.valid is None else np.where(column.valid, column.data, _NAT)
+        return data.view("datetime64[us]")
+    return column.data if column.valid is None else _masked(column.data, ~column.valid)
+
+
+def _arrow_array(series: Any) -> pa.Array:
+    """One coded or plain column as Arrow, strings plain, NaN as null."""
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        codes = series.cat.codes.to_numpy()
+        indices = pa.array(codes, mask=codes < 0)
+        dictionary = pa.array(series.cat.categories, pa.large_string(), from_pandas=True)
+        return pa.DictionaryArray.from_arrays(indices, dictionary).cast(pa.large_string())
+    return pa.Array.from_pandas(series)
+
+
+def _coded(name: str, series: Any) -> Any:
+    """One column of a user's frame as coded data; shares memory where the form is the same."""
+    dtype = _dtype_name(name, series.dtype, series)
+    if dtype == "string":
+        if isinstance(series.dtype, pd.CategoricalDtype):
+            return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
+        codes, values = pd.factorize(series.astype("str"))
+        return pd.Categorical.from_codes(codes, categories=values, validate=False)
+    if dtype == "timestamp":
+        if getattr(series.dtype, "tz", None) is not None:
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        return series.astype("datetime64[us]").array
+    return series.array
+
+
+def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "string" if _all_text(dtype.categories) else _refuse(name, dtype)
+    if pd.api.types.is_string_dtype(dtype) and (values is None or _all_text(values)):
+        return "string"
+    if pd.api.types.is_datetime64_any_dtype(dtype):
+        return "timestamp"
+    if pd.api.types.is_bool_dtype(dtype):
+        return "bool"
+    plain = getattr(dtype, "numpy_dtype", dtype)
+    found = str(plain)
+    if found in FLOATS or pd.api.types.is_integer_dtype(dtype):
+        return found
+    return _refuse(name, dtype)
+
+
+def _all_text(values: Any) -> bool:
+    return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
+
+
+def _refuse(name: str, dtype: Any) -> str:
+    raise SchemaMismatch(
+        f"column {name!r}",
+        "this type is not worked with",
+        got=str(dtype),
+        expected="numbers, booleans, strings or timestamps",
+        remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
+    )
+
+
+def _field(name: str, series: Any) -> Field:
+    dtype = _dtype_name(name, series.dtype)
+    if dtype in FLOATS or dtype in ("string", "timestamp"):
+        return Field(name, dtype, nullable=bool(series.isna().any()))
+    return Field(name, dtype, nullable=isinstance(series.dtype, pd.api.extensions.ExtensionDtype))

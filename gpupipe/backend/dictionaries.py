@@ -1,0 +1,81 @@
+"""Arithmetic on Arrow dictionaries, on the host: uniting them, adding their counts, looking one up in another.
+
+A dictionary here is any Arrow array of distinct values without nulls: strings, integers or floats. Strings are ordered
+by their UTF-8 bytes, which is the order of their code points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Dictionary", "merged_counts", "positions_in", "ranked", "strings", "united"]
+
+Dictionary: TypeAlias = pa.Array
+
+
+def strings(values: Sequence[str]) -> Dictionary:
+    """A dictionary of these strings.
+
+    Example:
+        >>> strings(["JFK", "LGA"]).type
+        DataType(large_string)
+    """
+    return pa.array(values, pa.large_string())
+
+
+def united(dictionaries: Sequence[pa.Array]) -> pa.Array:
+    """The distinct values of dictionaries of one type, in order of first appearance.
+
+    Example:
+        >>> united([pa.array(["JFK", "LGA"]), pa.array(["EWR", "JFK"])]).to_pylist()
+        ['JFK', 'LGA', 'EWR']
+    """
+    return pc.unique(_one(dictionaries))
+
+
+def merged_counts(parts: Sequence[tuple[pa.Array, Any]]) -> tuple[pa.Array, Any]:
+    """The distinct values of dictionaries of one type with the sums of their counts (int64), in no order to rely on.
+
+    Example:
+        >>> values, counts = merged_counts([(pa.array(["JFK", "LGA"]), [2, 1]), (pa.array(["LGA"]), [5])])
+        >>> dict(zip(values.to_pylist(), counts.tolist(), strict=True))
+        {'JFK': 2, 'LGA': 6}
+    """
+    if len(parts) == 1:
+        return parts[0][0], np.asarray(parts[0][1], dtype=np.int64)
+    encoded = _one([values for values, _ in parts]).dictionary_encode()
+    counts = np.zeros(len(encoded.dictionary), dtype=np.int64)
+    np.add.at(counts, encoded.indices.to_numpy(), np.concatenate([counts for _, counts in parts]))
+    return encoded.dictionary, counts
+
+
+def positions_in(values: pa.Array, vocabulary: pa.Array) -> Any:
+    """For each value its position in `vocabulary`, -1 where it is not there, as an int64 NumPy array.
+
+    Example:
+        >>> positions_in(pa.array(["LGA", "ZZZ"]), pa.array(["JFK", "LGA"])).tolist()
+        [1, -1]
+    """
+    found = pc.index_in(values, value_set=vocabulary.cast(values.type))
+    return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+
+
+def ranked(values: pa.Array, counts: Any) -> tuple[pa.Array, Any]:
+    """Values and counts by count descending, then value ascending.
+
+    Example:
+        >>> ranked(pa.array(["LGA", "JFK", "EWR"]), np.array([3, 7, 3]))[0].to_pylist()
+        ['JFK', 'EWR', 'LGA']
+    """
+    table = pa.table({"value": values, "count": counts})
+    order = pc.sort_indices(table, sort_keys=[("count", "descending"), ("value", "ascending")])
+    return values.take(order), np.asarray(counts)[order.to_numpy()]
+
+
+def _one(arrays: Sequence[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -1,0 +1,190 @@
+"""Estimators of scikit-learn and cuML as they are: recognised by what they can do, saved without pickle."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpupipe.backend.protocol import Array, Backend
+from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
+
+__all__ = ["SAVEABLE", "applied", "fitted", "is_estimator", "names_out", "rebuilt", "state_of"]
+
+SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "StandardScaler": ("sklearn.preprocessing", ("mean_", "var_", "scale_", "n_samples_seen_")),
+    "MinMaxScaler": ("sklearn.preprocessing", ("min_", "scale_", "data_min_", "data_max_", "data_range_",
+    "n_samples_seen_")), "MaxAbsScaler": ("sklearn.preprocessing", ("max_abs_", "scale_", "n_samples_seen_")),
+    "RobustScaler": ("sklearn.preprocessing", ("center_", "scale_")),
+    "QuantileTransformer": ("sklearn.preprocessing", ("quantiles_", "references_", "n_quantiles_")),
+    "PolynomialFeatures": ("sklearn.preprocessing", ("n_output_features_", "_min_degree", "_max_degree",
+    "_n_out_full")), "PCA": (
+        "sklearn.decomposition",
+        ("mean_", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_",
+        "noise_variance_",
+         "n_components_"),
+    ),
+    "TruncatedSVD": (
+        "sklearn.decomposition",
+        ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"),
+    ),
+    "KMeans": ("sklearn.cluster", ("cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads")),
+}  # fmt: skip
+"""Classes that can be saved: scikit-learn's module, and the attributes that make a fitted one. A cuML estimator of the
+same name is saved as its scikit-learn twin, which gives the same numbers on a machine without a GPU."""
+
+Result = TypeVar("Result")
+
+
+def is_estimator(value: object) -> bool:
+    """Whether it can be fitted and then transforms or predicts; a class cannot."""
+    able = callable(getattr(value, "fit", None)) and any(
+        callable(getattr(value, name, None)) for name in ("transform", "predict")
+    )
+    return able and not inspect.isclass(value)
+
+
+def fitted(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
+    """A copy of `estimator`, fitted on `block` (n x F float64, private to the call).
+
+    Raises:
+        BadData: it refuses the data.
+        BackendMissing: a cuML estimator on the CPU backend.
+
+    Memory: a copy to the host for a scikit-learn estimator on the GPU backend, else none.
+    """
+    return _tried(lambda: copy.deepcopy(estimator).fit(_given(estimator, block, backend, where)), where)
+
+
+def applied(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
+    """What a fitted estimator makes of `block` (n x F float64, private to the call): n x K on the backend's device.
+
+    Raises:
+        BadData: it refuses the data.
+
+    Memory: as `fitted`, and the result.
+    """
+    call = getattr(estimator, "transform", None) or estimator.predict
+    result = _tried(lambda: call(_given(estimator, block, backend, where)), where)
+    result = result.toarray() if hasattr(result, "toarray") else result
+    array = backend.xp.asarray(result) if _is_cuml(estimator) else backend.to_device(np.asarray(result))
+    return array.reshape(len(block), -1)
+
+
+def names_out(estimator: Any, names: Sequence[str], num_outputs: int) -> list[str]:
+    """The names a fitted estimator gives its outputs; `<class name>0`, ... where it has none to give."""
+    try:
+        given = [str(name) for name in estimator.get_feature_names_out(list(names))]
+    except (AttributeError, TypeError, ValueError, NotImplementedError):
+        given = []
+    if len(given) == num_outputs == len(set(given)):
+        return given
+    return [f"{type(estimator).__name__.lower()}{position}" for position in range(num_outputs)]
+
+
+def state_of(estimator: Any, where: str) -> dict[str, Any]:
+    """A fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays.
+
+    Raises:
+        ArtifactError: its class is not in `SAVEABLE`, or a parameter is an object.
+    """
+    name, library = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
+    if name not in SAVEABLE or library not in ("sklearn", "cuml"):
+        raise ArtifactError(
+            where,
+            "an estimator of this class cannot be saved without pickle",
+            got=f"{type(estimator).__module__}.{name}",
+            expected=f"one of {', '.join(SAVEABLE)}",
+            remedy="a step of gpupipe.preprocessing, or fit it again where it is used",
+        )
+    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in _signature(name)}
+    try:
+        state: dict[str, Any] = {"estimator_class": name, "estimator_params": json.dumps(params, default=_plain)}
+    except TypeError as cause:
+        raise ArtifactError(
+            where,
+            f"a parameter is an object ({cause})",
+            got=params,
+            expected="numbers, strings and lists",
+            remedy="random_state=0",
+        ) from cause
+    for attribute in ("n_features_in_", *SAVEABLE[name][1]):
+        if hasattr(estimator, attribute):
+            value = getattr(estimator, attribute)
+            state[f"estimator.{attribute}"] = value.get() if hasattr(value, "get") else value
+    return state
+
+
+def rebuilt(state: Mapping[str, Any], where: str) -> Any:
+    """The scikit-learn estimator that `state_of` described.
+
+    Raises:
+        ArtifactError: the class is not in `SAVEABLE`.
+    """
+    name = state["estimator_class"]
+    if name not in SAVEABLE:
+        raise ArtifactError(
+            where, "unknown estimator", got=name, expected=f"one of {', '.join(SAVEABLE)}", remedy="save it again"
+        )
+    defaults = _signature(name)
+    params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in defaults}
+    # JSON has no tuples; a parameter whose default is one (a range) was one.
+    params = {key: tuple(value) if isinstance(defaults[key], tuple) else value for key, value in params.items()}
+    estimator = _class(name)(**params)
+    for attribute in ("n_features_in_", *SAVEABLE[name][1]):
+        if f"estimator.{attribute}" in state:
+            setattr(estimator, attribute, state[f"estimator.{attribute}"])
+    return estimator
+
+
+def _given(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
+    """The block where the estimator's library works: on the device for cuML, else on the host."""
+    if not _is_cuml(estimator):
+        return backend.to_host(block)
+    if backend.name != "gpu":
+        raise BackendMissing(
+            where,
+            "a cuML estimator on the CPU backend",
+            expected="backend='gpu'",
+            remedy="the scikit-learn estimator of that name",
+        )
+    return block
+
+
+def _is_cuml(estimator: Any) -> bool:
+    return type(estimator).__module__.partition(".")[0] == "cuml"
+
+
+def _tried(call: Callable[[], Result], where: str) -> Result:
+    try:
+        return call()
+    except GpupipeError:
+        raise
+    except (TypeError, ValueError) as cause:
+        raise BadData(
+            where,
+            f"the estimator refuses the data ({cause})",
+            expected="numbers it can work with, without labels",
+            remedy="a SimpleImputer before it, or another estimator",
+        ) from cause
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as JSON has it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(type(value).__name__)
+
+
+def _class(name: str) -> Any:
+    return getattr(importlib.import_module(SAVEABLE[name][0]), name)
+
+
+def _signature(name: str) -> dict[str, Any]:
+    """Parameter names of the scikit-learn class and their defaults."""
+    return {key: item.default for key, item in inspect.signature(_class(name)).parameters.items()}

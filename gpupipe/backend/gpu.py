@@ -1,0 +1,287 @@
+"""The GPU twin: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
+
+Not yet run on a GPU: the tests in `tests/rapids` bind every call to RAPIDS' own signatures and rehearse the rest.
+
+Inside coded frames floats hold NaN and no nulls, so that a column is shared with CuPy as it is; what a user sees
+(`decode`, `to_arrow`) has nulls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import cudf
+import cupy
+import pyarrow as pa
+import pyarrow.parquet as pq
+import rmm
+from cuda.bindings import runtime
+from cuml.cluster import KMeans
+from cuml.decomposition import PCA
+
+from gpupipe.backend import arrow
+from gpupipe.backend.columns import with_missing_row
+from gpupipe.backend.memory import etl_limit, explained
+from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
+from gpupipe.errors import SchemaMismatch
+from gpupipe.schema import DTYPES, FLOATS, Field, Schema
+
+__all__ = ["GpuBackend"]
+
+_LEFT, _RIGHT = "\0left row", "\0right row"
+_log = logging.getLogger("gpupipe")
+
+
+class GpuBackend:
+    """Frames are `cudf.DataFrame`, arrays are `cupy.ndarray`; works on the device that is current when it is made.
+
+    Memory: RMM's default resource is replaced by a stream-ordered pool with a limit; one that the user has set is kept.
+    """
+
+    name = "gpu"
+    xp = cupy
+
+    def __init__(self) -> None:
+        self._index = cupy.cuda.runtime.getDevice()
+        self.device = f"cuda:{self._index}"
+        self.transfers = Transfers()
+        self._pool: int | None = None
+        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
+            self._pool = cupy.cuda.runtime.deviceGetDefaultMemPool(self._index)
+            self._upstream = rmm.mr.CudaAsyncViewMemoryResource(runtime.cudaMemPool_t(self._pool))
+            self.make_room(0)
+        else:
+            _log.info("device memory: the resource that is already set is kept")
+
+    # frames in and out ------------------------------------------------------------------------------------------------
+    @explained("reading Parquet")
+    def read_parquet(
+        self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
+    ) -> Frame:
+        if not row_groups:
+            return self.from_arrow(
+                pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table(), fields
+            )
+        names = [item.name for item in fields]
+        frame = cudf.read_parquet(
+            source,
+            columns=names,
+            row_groups=[list(row_groups)],
+            use_pandas_metadata=False,
+            dataset_kwargs={"partitioning": None},  # no columns from the path
+            ignore_missing_columns=False,
+        )
+        # A column that pandas wrote as its index comes back as the index, whatever was asked.
+        frame = frame.reset_index(drop=set(names) <= set(frame.columns))
+        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
+
+    @explained("copying a table to the device")
+    def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
+        host = {item.name: arrow.conform(table.column(item.name), item) for item in fields}
+        frame = cudf.DataFrame.from_arrow(pa.table(host))
+        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, table.num_rows)
+
+    def to_arrow(self, frame: Frame) -> pa.Table:
+        table = self.decode(frame).to_arrow(preserve_index=False)
+        self.transfers.add(table.nbytes)
+        return table
+
+    @explained("coding strings")
+    def encode(self, frame: Frame) -> Frame:
+        for name in frame.columns:
+            if not isinstance(name, str):
+                raise SchemaMismatch(
+                    "frame",
+                    "a column's name is no string",
+                    got=name,
+                    expected="strings",
+                    remedy="frame.columns.map(str)",
+                )
+        frame = frame.reset_index(drop=True)
+        return _built({name: _coded(name, frame[name]) for name in frame.columns}, len(frame))
+
+    def decode(self, frame: Frame) -> Frame:
+        return _built({name: _plain(frame[name]) for name in frame.columns}, len(frame))
+
+    def schema_of(self, frame: Frame) -> Schema:
+        return Schema(_field(name, frame[name]).as_source() for name in frame.columns)
+
+    # frames -----------------------------------------------------------------------------------------------------------
+    def column(self, frame: Frame, name: str) -> Column:
+        series = frame[name]
+        dtype = _dtype_name(name, series.dtype)
+        if dtype == "string":
+            dictionary = series.cat.categories.to_arrow().cast(pa.large_string())
+            self.transfers.add(dictionary.nbytes)
+            return Column(dtype, series.cat.codes.astype("int32").to_cupy(na_value=-1), None, dictionary)
+        if dtype in FLOATS:
+            return Column(dtype, series.to_cupy())
+        valid = series.notna().to_cupy() if series.has_nulls else None
+        if dtype == "timestamp":
+            series = series.astype("int64")
+        return Column(dtype, series.to_cupy(na_value=False if dtype == "bool" else 0), valid)
+
+    def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
+        return _built({name: _series(column) for name, column in columns.items()}, num_rows)
+
+    def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
+        kept = {name: frame[name] for name in frame.columns}
+        return _built(kept | {name: _series(column) for name, column in columns.items()}, len(frame))
+
+    def select(self, frame: Frame, names: Iterable[str]) -> Frame:
+        return frame[list(names)]
+
+    def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
+        return frame.rename(columns=dict(names))
+
+    def take(self, frame: Frame, rows: Array) -> Frame:
+        return frame.take(rows).reset_index(drop=True)
+
+    def filter(self, frame: Frame, keep: Array) -> Frame:
+        return self.take(frame, cupy.flatnonzero(keep))
+
+    @explained("putting frames together")
+    def concat(self, frames: Sequence[Frame]) -> Frame:
+        return frames[0] if len(frames) == 1 else cudf.concat(list(frames), ignore_index=True)
+
+    @explained("merging")
+    def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
+        # Only keys and row numbers go through cuDF's merge: it shuffles, matches nulls, and makes integers floats.
+        keys = list(on)
+        left_keys, right_keys = (self.decode(self.select(side, keys)) for side in (left, right))
+        left_keys[_LEFT] = cupy.arange(len(left))
+        right_keys[_RIGHT] = cupy.arange(len(right))
+        pairs = left_keys.merge(right_keys.dropna(subset=keys), on=keys, how=how).sort_values([_LEFT, _RIGHT])
+        rows = pairs[_RIGHT].fillna(-1).astype("int64").to_cupy()
+        names = {name: name + suffix if name in left.columns else name for name in right.columns if name not in keys}
+        merged = self.take(left, pairs[_LEFT].astype("int64").to_cupy())
+        if bool((rows >= 0).all()):
+            found = self.take(self.select(right, names), rows)
+            return _built(
+                {name: merged[name] for name in merged.columns} | {new: found[old] for old, new in names.items()},
+                len(rows),
+            )
+        gaps = {new: with_missing_row(self.column(right, old), cupy).take(rows) for old, new in names.items()}
+        return self.assign(merged, gaps)
+
+    # arrays -----------------------------------------------------------------------------------------------------------
+    def to_device(self, array: Any) -> Array:
+        return cupy.asarray(array)
+
+    def to_host(self, array: Array) -> Any:
+        self.transfers.add(array.nbytes)
+        return cupy.asnumpy(array)
+
+    def make_room(self, num_bytes: int) -> None:
+        if self._pool is None:
+            return
+        cupy.cuda.runtime.deviceSynchronize()
+        cupy.cuda.runtime.memPoolTrimTo(self._pool, 0)
+        free, total = rmm.mr.available_device_memory()
+        limit = etl_limit(free, total, num_bytes)
+        # Until then the pool keeps what is freed: to give it back at every synchronisation costs more than it saves.
+        cupy.cuda.runtime.memPoolSetAttribute(self._pool, cupy.cuda.runtime.cudaMemPoolAttrReleaseThreshold, limit)
+        rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(self._upstream, limit))
+        _log.info("device memory: frames and arrays may take %.1f GiB of %s", limit / 2**30, self.device)
+
+    # estimators -------------------------------------------------------------------------------------------------------
+    @explained("k-means")
+    def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
+        start = centres.astype(block.dtype)
+        model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=tol, output_type="cupy")
+        return self.to_host(model.fit(block).cluster_centers_).astype("float64")
+
+    @explained("PCA")
+    def pca(self, block: Array, n_components: int) -> PCAResult:
+        if block.shape[1] == 1:  # cuML asks for two columns
+            parts = block.mean(axis=0), cupy.ones((1, 1)), block.var(axis=0, ddof=1)
+        else:
+            model = PCA(n_components=n_components, svd_solver="full", output_type="cupy").fit(block)
+            parts = model.mean_, model.components_, model.explained_variance_
+        return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
+
+
+def _built(data: Mapping[str, Any], num_rows: int) -> Frame:
+    """A frame that shares these columns; a Series given to cuDF keeps its NaN."""
+    return cudf.DataFrame(dict(data), index=None if data else cudf.RangeIndex(num_rows))
+
+
+def _conformed(series: Any, item: Field) -> Any:
+    """One column as read, as the coded form of its field."""
+    if item.dtype == "string":
+        return series.astype("category")
+    if item.dtype == "timestamp":
+        return series.astype("datetime64[us]")
+    series = series.astype(item.dtype)
+    return _nulls_as_nan(series) if item.dtype in FLOATS else series
+
+
+def _nulls_as_nan(series: Any) -> Any:
+    return cudf.Series(series.to_cupy(), nan_as_null=False) if series.has_nulls else series
+
+
+def _series(column: Column) -> Any:
+    """A column's arrays as what a cuDF frame holds; shares data unless it is a string or has a mask."""
+    if column.dictionary is not None:
+        return _category(column.data, column.dictionary)
+    if column.dtype in FLOATS:
+        return cudf.Series(column.data, nan_as_null=False)
+    series = cudf.Series(column.data)
+    if column.dtype == "timestamp":
+        series = series.astype("datetime64[us]")
+    return series if column.valid is None else series.where(cudf.Series(column.valid))
+
+
+def _category(codes: Array, dictionary: pa.Array) -> Any:
+    """Codes and a host dictionary as a category: numbers are made one, then renamed.
+
+    Costs a join of n int32 with the numbers below `len(dictionary)` and a stable sort of n; no strings by row.
+    """
+    numbers = cudf.Series(cupy.arange(len(dictionary), dtype="int32"))
+    coded = cudf.Series(codes).astype(cudf.CategoricalDtype(categories=numbers))
+    return coded.cat.set_categories(cudf.Series.from_arrow(dictionary), rename=True)
+
+
+def _plain(series: Any) -> Any:
+    """One coded column as a user expects it: plain strings, nulls for NaN."""
+    if isinstance(series.dtype, cudf.CategoricalDtype):
+        return series.astype("str")
+    return series.nans_to_nulls() if str(series.dtype) in FLOATS else series
+
+
+def _coded(name: str, series: Any) -> Any:
+    """One column of a user's frame as coded data; shares memory where the form is the same."""
+    dtype = _dtype_name(name, series.dtype)
+    if dtype == "string":
+        return series if isinstance(series.dtype, cudf.CategoricalDtype) else series.astype("category")
+    if dtype == "timestamp":
+        if getattr(series.dtype, "tz", None) is not None:
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        return series.astype("datetime64[us]")
+    series = series.astype(dtype)
+    return _nulls_as_nan(series) if dtype in FLOATS else series
+
+
+def _dtype_name(name: str, dtype: Any) -> str:
+    values = dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype
+    if cudf.api.types.is_string_dtype(values):
+        return "string"
+    if values is dtype:
+        if getattr(dtype, "kind", "") == "M":
+            return "timestamp"
+        found = str(getattr(dtype, "numpy_dtype", dtype))
+        if found in DTYPES:
+            return found
+    raise SchemaMismatch(
+        f"column {name!r}",
+        "this type is not worked with",
+        got=str(dtype),
+        expected="numbers, booleans, strings or timestamps",
+        remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
+    )
+
+
+def _field(name: str, series: Any) -> Field:
+    return Field(name, _dtype_name(name, series.dtype), nullable=bool(series.isna().any()))

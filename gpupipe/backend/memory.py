@@ -1,0 +1,110 @@
+"""Who owns the device memory: RMM, up to a limit, serves frames and arrays; torch's allocator, blocks and training.
+
+ETL runs on the legacy stream and the trainer on a stream of its own, so memory that changes hands is fenced by events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gpupipe.errors import OutOfDeviceMemory
+
+__all__ = ["etl_limit", "explained", "give_back", "hand_over"]
+
+_ASKED = re.compile(
+    r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
+)
+
+
+def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
+    """The bytes frames and arrays may take beside a feature block and what training needs.
+
+    Training keeps a tenth of the device, at least 1 GiB: weights, optimiser state, activations, captured graphs.
+
+    Args:
+        free: bytes of the device nobody holds.
+        total: bytes of the device.
+        block_bytes: bytes of the block that is about to be allocated.
+
+    Raises:
+        OutOfDeviceMemory: nothing would be left.
+
+    Example:
+        >>> etl_limit(free=78 << 30, total=80 << 30, block_bytes=20 << 30) >> 30
+        50
+    """
+    reserve = max(1 << 30, total // 10)
+    limit = free - block_bytes - reserve
+    if limit <= 0:
+        raise _error("device memory", block_bytes + reserve, free, "no memory is left for frames")
+    return limit
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn any library's out-of-memory error into one that says what was done, the bytes asked for and those free.
+
+    Raises:
+        OutOfDeviceMemory: in place of a `MemoryError` (RMM, CuPy, cuDF), `torch.OutOfMemoryError` or `std::bad_alloc`.
+
+    Example:
+        >>> with explained("Join('weather')"):
+        ...     raise MemoryError("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4096 bytes)")
+        Traceback (most recent call last):
+        gpupipe.errors.OutOfDeviceMemory: Join('weather'): the device has not enough memory, 4,096 bytes asked for.
+        Expected room for one partition and its result.
+        Try: gp.configure(partition_bytes=...) with a smaller value
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as cause:
+        if isinstance(cause, OutOfDeviceMemory) or not _is_out_of_memory(cause):
+            raise
+        free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+        raise _error(where, _bytes_asked(str(cause)), free, "the device has not enough memory") from cause
+
+
+def hand_over(consumer: torch.cuda.Stream | None) -> None:
+    """Let `consumer` wait for everything that ETL has put on the legacy stream; None (no GPU) needs no wait.
+
+    Called after a block is written and before it is read on `consumer`. The host does not wait.
+    """
+    if consumer is not None:
+        consumer.wait_event(torch.cuda.default_stream(consumer.device).record_event())
+
+
+def give_back(consumer: torch.cuda.Stream | None) -> None:
+    """Let the legacy stream wait for the last use on `consumer`; None (no GPU) needs no wait.
+
+    Called before the memory's owner is dropped or written again: a stream-ordered free is safe from then on.
+    """
+    if consumer is not None:
+        torch.cuda.default_stream(consumer.device).wait_event(consumer.record_event())
+
+
+def _is_out_of_memory(cause: Exception) -> bool:
+    return isinstance(cause, (MemoryError, torch.OutOfMemoryError)) or "std::bad_alloc" in str(cause)
+
+
+def _bytes_asked(message: str) -> int | None:
+    found = _ASKED.search(message)
+    if found is None:
+        return None
+    power = "bkmgt".index(found[2][0].lower())
+    return int(float(found[1].replace(",", "")) * 2 ** (10 * power))
+
+
+def _error(where: str, asked: int | None, free: int | None, problem: str) -> OutOfDeviceMemory:
+    facts = [f"{count:,} bytes {what}" for count, what in ((asked, "asked for"), (free, "free")) if count is not None]
+    error = OutOfDeviceMemory(
+        where,
+        ", ".join([problem, *facts]),
+        expected="room for one partition and its result",
+        remedy="gp.configure(partition_bytes=...) with a smaller value",
+    )
+    error.asked, error.free = asked, free
+    return error

@@ -1,0 +1,199 @@
+"""What this machine has: the GPUs CUDA would show, the driver, and the installed libraries.
+
+Everything is asked of the driver's management library (NVML) and of package metadata: no CUDA context is made, and none
+of cuDF, CuPy or torch is imported, so a process that asks stays free to choose its devices and to fork.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from gpupipe.backend.devices import Gpu, visible_gpus
+from gpupipe.errors import BackendMissing, BadConfig
+
+__all__ = ["Gpu", "Library", "Machine", "choose_backend", "install_lines", "probe"]
+
+LIBRARIES = (
+    *("gpupipe", "numpy", "pandas", "pyarrow", "scikit_learn", "torch"),
+    *("cudf", "cuml", "cupy", "rmm", "dask_cudf", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
+)
+RAPIDS = ("cudf", "cuml", "cupy", "rmm")
+"""What the GPU backend imports; cuDF and cuML bring the other two."""
+
+RAPIDS_VERSION = "26.10"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One installed library, by its import name.
+
+    Args:
+        distributions: the packages that provide it; more than one have overwritten each other's files.
+        cuda: the CUDA major it was built for; None when it needs none, or does not tell.
+        requires: the requirements in its metadata that hold without extras.
+    """
+
+    name: str
+    version: str
+    distributions: tuple[str, ...]
+    cuda: int | None = None
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What `probe` found.
+
+    Args:
+        gpus: in CUDA's order, those that CUDA_VISIBLE_DEVICES leaves visible.
+        hidden: why there is no GPU, or fewer than were asked for; empty when nothing is missing.
+        driver: the driver's version ("580.82.07"); None without one.
+        cuda: the newest CUDA version the driver runs; None without a driver.
+        libraries: by import name, only those that are installed.
+    """
+
+    gpus: tuple[Gpu, ...]
+    hidden: str
+    driver: str | None
+    cuda: tuple[int, int] | None
+    libraries: Mapping[str, Library]
+
+
+def probe(
+    environ: Mapping[str, str] = os.environ,
+    nvml: Any = pynvml,
+    path: Sequence[str] | None = None,
+    prefix: str = sys.prefix,
+) -> Machine:
+    """Look at this machine without touching a device.
+
+    Args:
+        environ: where CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read.
+        nvml: the module `pynvml`, or an object with the functions of it that are used here.
+        path: the folders searched for package metadata; `sys.path` by default.
+        prefix: the environment's folder; a conda environment keeps its CUDA version there.
+
+    Example:
+        >>> machine = probe({"CUDA_VISIBLE_DEVICES": ""})
+        >>> machine.gpus, "numpy" in machine.libraries
+        ((), True)
+    """
+    libraries = _libraries(path, prefix)
+    try:
+        nvml.nvmlInit()
+        gpus, hidden = visible_gpus(environ, nvml)
+        driver = nvml.nvmlSystemGetDriverVersion()
+        version = nvml.nvmlSystemGetCudaDriverVersion()
+        nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        return Machine((), f"no NVIDIA driver answers ({error})", None, None, libraries)
+    return Machine(gpus, hidden, driver, (version // 1000, version % 1000 // 10), libraries)
+
+
+def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
+    """The backend to use, `"cpu"` or `"gpu"`, and the reason in words.
+
+    Args:
+        requested: `"cpu"`, `"gpu"`, or `"auto"` for the GPU where one is visible and the libraries for it are there.
+        machine: what `probe` found.
+
+    Raises:
+        BadConfig: another name.
+        BackendMissing: `"gpu"` where it cannot work; the remedy is the install line.
+
+    Example:
+        >>> choose_backend("cpu", probe())
+        ('cpu', 'asked for')
+    """
+    if requested not in ("auto", "cpu", "gpu"):
+        expected = "auto, cpu or gpu"
+        raise BadConfig("backend", "no such backend", got=requested, expected=expected, remedy='backend="auto"')
+    if requested == "cpu":
+        return "cpu", "asked for"
+    obstacle, remedy = _obstacle(machine)
+    if requested == "gpu":
+        if obstacle:
+            expected = "a visible NVIDIA GPU, RAPIDS, and torch built for CUDA"
+            raise BackendMissing("backend 'gpu'", obstacle, expected=expected, remedy=remedy)
+        return "gpu", "asked for"
+    return ("cpu", obstacle) if obstacle else ("gpu", f"{machine.gpus[0].name} is visible and RAPIDS is installed")
+
+
+def install_lines(machine: Machine) -> str:
+    """The pip and the conda command that bring what the GPU backend needs, for the CUDA this machine's driver runs."""
+    major = 12 if machine.cuda and machine.cuda < (13, 0) else 13
+    pip = f"pip install 'cudf-cu{major}=={RAPIDS_VERSION}.*' 'cuml-cu{major}=={RAPIDS_VERSION}.*'"
+    conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} pytorch-gpu 'cuda-version={major}.*'"
+    return f"{pip}   or   conda install -c rapidsai -c conda-forge {conda}"
+
+
+def _obstacle(machine: Machine) -> tuple[str, str]:
+    """What keeps the GPU backend from working, and what to do; empty when nothing does."""
+    if not machine.gpus:
+        return machine.hidden, f'backend="cpu" here; on a machine with a GPU: {install_lines(machine)}'
+    if missing := [name for name in RAPIDS if name not in machine.libraries]:
+        return f"{', '.join(missing)} not installed", install_lines(machine)
+    torch = machine.libraries.get("torch")
+    if torch is None or torch.cuda is None:
+        problem = "torch not installed" if torch is None else f"torch {torch.version} is built without CUDA"
+        return problem, "the line for your CUDA from https://pytorch.org/get-started/locally"
+    for library in (*(machine.libraries[name] for name in RAPIDS), torch):
+        if machine.cuda and library.cuda and library.cuda > machine.cuda[0]:
+            runs = f"the driver ({machine.driver}) runs CUDA {machine.cuda[0]}"
+            remedy = f"a newer driver, or {install_lines(machine)}"
+            return f"{library.name} is built for CUDA {library.cuda}, {runs}", remedy
+    return "", ""
+
+
+def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
+    """The installed ones of `LIBRARIES`, whose packages have names with and without -cu12, -cu13, -cuda12x ..."""
+    installed: dict[str, list[Distribution]] = {}
+    for distribution in distributions() if path is None else distributions(path=list(path)):
+        name = re.sub(r"-(cu|cuda)\d+x?$", "", _normal(distribution)).replace("-", "_")
+        known = installed.setdefault(name, [])
+        if _normal(distribution) not in map(_normal, known):  # the first on the path is the one that is imported
+            known.append(distribution)
+    conda_cuda = next(_conda_cuda(prefix), None)
+    return {name: _library(name, installed[name], conda_cuda) for name in LIBRARIES if name in installed}
+
+
+def _library(name: str, found: Sequence[Distribution], conda_cuda: int | None) -> Library:
+    first = found[0]
+    version, cuda = first.version, None
+    if name == "torch":
+        version, cuda = _torch_build(first)
+    elif suffix := re.search(r"-(?:cu|cuda)(\d+)x?$", _normal(first)):
+        cuda = int(suffix[1])
+    elif name in (*RAPIDS, "dask_cudf"):
+        cuda = conda_cuda
+    requires = tuple(requirement for requirement in first.requires or () if "extra ==" not in requirement)
+    return Library(name, version, tuple(sorted(map(_normal, found))), cuda, requires)
+
+
+def _torch_build(distribution: Distribution) -> tuple[str, int | None]:
+    """Full version and CUDA major, from torch's version file as text: the metadata may lack the "+cu130"."""
+    file = Path(str(distribution.locate_file("torch/version.py")))
+    text = file.read_text() if file.exists() else f"__version__ = '{distribution.version}'"
+    stated = re.search(r"^__version__\s*=\s*['\"](.+?)['\"]", text, re.MULTILINE)
+    version = stated[1] if stated else distribution.version
+    cuda = re.search(r"^cuda\b.*=\s*['\"](\d+)", text, re.MULTILINE) or re.search(r"\+cu(\d\d)", version)
+    return version, int(cuda[1]) if cuda else None
+
+
+def _conda_cuda(prefix: str) -> Iterator[int]:
+    """The CUDA major that conda built an environment for; its packages carry no suffix."""
+    for record in Path(prefix, "conda-meta").glob("cuda-version-*.json"):
+        yield int(record.name.removeprefix("cuda-version-").partition(".")[0])
+
+
+def _normal(distribution: Distribution) -> str:
+    return re.sub(r"[-_.]+", "-", str(distribution.metadata["Name"])).lower()

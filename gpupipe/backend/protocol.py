@@ -1,0 +1,174 @@
+"""What a backend owes: frames, columns, estimators, and one counted door to the host.
+
+A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column is a
+`category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], the index holds
+the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode` brings it back; a `Column` is one of its columns as
+arrays, which is what steps work on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.schema import FLOATS, Field, Schema
+
+__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Transfers"]
+
+Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
+Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One column of a coded frame as arrays, shared with the frame and therefore read only.
+
+    Args:
+        dtype: the field's type, one of `schema.DTYPES`.
+        data: n values. Floats hold NaN where a value is missing; timestamps are int64 microseconds; strings are signed
+            integer codes into `dictionary`, -1 where missing (so a lookup table with one entry appended is gathered as
+            `table[codes]`).
+        valid: n booleans, False where an integer, boolean or timestamp is missing; None when none is. Never set for
+            floats and strings. What `data` holds at a missing place means nothing.
+        dictionary: the distinct strings, on the host (`pyarrow.LargeStringArray` without nulls); may hold values that no
+            code refers to. Codes mean nothing without it.
+    """
+
+    dtype: str
+    data: Array
+    valid: Array | None = None
+    dictionary: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return int(self.data.shape[0])
+
+    def missing(self, xp: ModuleType) -> Array | None:
+        """n booleans, True where the value is missing; None when the type tells that none is. Allocates n bytes."""
+        if self.dtype in FLOATS:
+            return xp.isnan(self.data)
+        if self.dictionary is not None:
+            return self.data < 0
+        return None if self.valid is None else ~self.valid
+
+    def take(self, rows: Array) -> Column:
+        """The rows given by integer position or boolean mask, as a new column."""
+        valid = None if self.valid is None else self.valid[rows]
+        return Column(self.dtype, self.data[rows], valid, self.dictionary)
+
+
+@dataclass(slots=True)
+class Transfers:
+    """How often, and how many bytes, went through the door from the device to the host."""
+
+    count: int = 0
+    num_bytes: int = 0
+
+    def add(self, num_bytes: int) -> None:
+        self.count += 1
+        self.num_bytes += num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PCAResult:
+    """What a principal component analysis learned, on the host in float64, signs as the library left them."""
+
+    mean: Array  # F
+    components: Array  # K x F
+    explained_variance: Array  # K
+
+
+class Backend(Protocol):
+    """The verbs both twins (`cpu.py`, `gpu.py`) have, under the same names and in the same order."""
+
+    name: str
+    """`"cpu"` or `"gpu"`."""
+    device: str
+    """torch's name of the device the data lies on: `"cpu"`, `"cuda:0"`."""
+    xp: ModuleType
+    """numpy or cupy."""
+    transfers: Transfers
+
+    # frames in and out ------------------------------------------------------------------------------------------------
+    def read_parquet(
+        self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
+    ) -> Frame:
+        """Read `fields` of these row groups of one file (a path or an open binary file) as a coded frame."""
+
+    def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
+        """A coded frame of the columns `fields` name, typed as they say."""
+
+    def to_arrow(self, frame: Frame) -> pa.Table:
+        """A host table with plain strings; missing values are nulls, NaN included."""
+
+    def encode(self, frame: Frame) -> Frame:
+        """A user's frame in coded form with the row positions as index; the user's is not modified.
+
+        Raises:
+            SchemaMismatch: a column has a type the library does not work with, or a name that is no string.
+        """
+
+    def decode(self, frame: Frame) -> Frame:
+        """A coded frame as a user expects it: plain strings."""
+
+    def schema_of(self, frame: Frame) -> Schema:
+        """The fields of a coded frame, each the start of a lineage."""
+
+    # frames -----------------------------------------------------------------------------------------------------------
+    def column(self, frame: Frame, name: str) -> Column:
+        """One column as arrays, sharing the frame's memory where the frame holds them so."""
+
+    def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
+        """A coded frame of these columns."""
+
+    def positions(self, frame: Frame) -> Array:
+        """n row positions: what the frame's index holds."""
+
+    def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
+        """A new frame with these columns replaced or added at the end; the others are shared."""
+
+    def select(self, frame: Frame, names: Iterable[str]) -> Frame:
+        """A new frame with these columns only."""
+
+    def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
+        """A new frame with columns renamed from key to value."""
+
+    def take(self, frame: Frame, rows: Array) -> Frame:
+        """The rows at these integer positions, in that order; the index goes with them."""
+
+    def filter(self, frame: Frame, keep: Array) -> Frame:
+        """The rows where the boolean array is True, in order; the index goes with them."""
+
+    def concat(self, frames: Sequence[Frame]) -> Frame:
+        """Rows of one frame after the other with a new index; dictionaries are united."""
+
+    def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
+        """A general join with duplicates; left order, then right order; null keys match nothing; right names collide into
+        `name + suffix`; the left index goes with the rows."""
+
+    # arrays -----------------------------------------------------------------------------------------------------------
+    def to_device(self, array: Any) -> Array:
+        """A NumPy array as this backend's array. Memory: shares on the CPU, copies to the device on the GPU."""
+
+    def to_host(self, array: Array) -> Any:
+        """This backend's array as a NumPy array: the only door to the host, counted in `transfers`."""
+
+    def make_room(self, num_bytes: int) -> None:
+        """Before torch allocates a block of that size: memory kept for reuse goes back to the device, and frames and
+        arrays are limited to what the block and training leave. Nothing to do on the CPU.
+
+        Raises:
+            OutOfDeviceMemory: the block does not fit beside what training needs.
+        """
+
+    # estimators -------------------------------------------------------------------------------------------------------
+    def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
+        """Lloyd's iterations from `centres` (k x F, host) over `block` (n x F, private to the call): k x F float64 on the
+        host. cuML on the GPU, scikit-learn on the CPU."""
+
+    def pca(self, block: Array, n_components: int) -> PCAResult:
+        """Principal components of `block` (n x F, private to the call). cuML on the GPU, scikit-learn on the CPU."""

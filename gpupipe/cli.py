@@ -1,0 +1,80 @@
+"""`gpupipe demo | doctor | inspect PATH`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpupipe.errors import GpupipeError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""
+    parsed = _parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s", level=logging.INFO if parsed.verbose else logging.WARNING)
+    try:
+        return int(parsed.run(parsed))
+    except GpupipeError as error:
+        notes = "".join(f"\n({note})" for note in getattr(error, "__notes__", ()))
+        print(f"{error}{notes}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpupipe", description="Tables to a trained PyTorch model, on a GPU or without.")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what is decided and why")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    demo = commands.add_parser("demo", help="a year of flights: from Parquet to a saved model that predicts delays")
+    demo.add_argument("--data", type=Path, default=_shipped_data(), help="folder with flights.parquet and weather.parquet")
+    demo.add_argument("--out", type=Path, default=Path("runs/flights"), help="where the pipeline and model are saved")
+    demo.add_argument("--seed", type=int, default=7)
+    demo.add_argument("--no-reference", action="store_true", help="do not fit scikit-learn's gradient boosting beside it")
+    demo.set_defaults(run=_demo)
+
+    doctor = commands.add_parser("doctor", help="what is installed, whether it fits together, what to do")
+    doctor.set_defaults(run=_doctor)
+
+    inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
+    inspect.add_argument("path", help="Parquet or CSV file, folder or pattern")
+    inspect.set_defaults(run=_inspect)
+    return parser
+
+
+def _shipped_data() -> Path:
+    """`data/` of the working folder, else of the repository this package lies in."""
+    here = Path("data")
+    return here if here.is_dir() else Path(__file__).parents[1] / "data"
+
+
+def _demo(parsed: argparse.Namespace) -> int:
+    from gpupipe.demo import run
+
+    run(parsed.data, parsed.out, seed=parsed.seed, reference=not parsed.no_reference)
+    return 0
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    from gpupipe.backend.probe import probe
+    from gpupipe.doctor import diagnose
+
+    report = diagnose(probe())
+    print(report)
+    return report.exit_code
+
+
+def _inspect(parsed: argparse.Namespace) -> int:
+    from gpupipe.io import inspect, read_csv, read_parquet
+
+    read = read_csv if ".csv" in parsed.path else read_parquet
+    print(inspect(read(parsed.path)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,147 @@
+"""The demonstration: a year of flights from New York, from Parquet to a model that says which arrive 15 minutes late.
+
+`gpupipe demo` runs it; `notebooks/01_quickstart.ipynb` goes through it a step at a time.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T  # noqa: N812 (the name users give it)
+from gpupipe.backend import select
+from gpupipe.backend.reference import gradient_boosting_auc
+from gpupipe.errors import BadConfig
+
+__all__ = ["add_holiday", "flights_pipeline", "run"]
+
+HOLIDAYS = ["2013-01-01", "2013-05-27", "2013-07-04", "2013-09-02", "2013-11-28", "2013-12-25"]
+SPLIT = "2013-10-01"
+
+SECOND_PROCESS = """
+import sys, gpupipe as gp
+scorer = gp.load(sys.argv[1], allow=["gpupipe.demo.add_holiday"])
+flights = gp.read_parquet(sys.argv[2]).select(sys.argv[4].split(","))
+_, valid = flights.split(by="time_hour", at=sys.argv[5])
+scorer.predict_proba(valid).write_parquet(sys.argv[3])
+"""
+
+
+def add_holiday(frame: Any) -> Any:
+    """Whether a flight leaves on a federal holiday: a function as users write them, in the API pandas and cuDF share.
+
+    Example:
+        >>> import pandas as pd
+        >>> add_holiday(pd.DataFrame({"time_hour": pd.to_datetime(["2013-07-04", "2013-07-08"])}))["holiday"].tolist()
+        [True, False]
+    """
+    frame["holiday"] = frame["time_hour"].dt.strftime("%Y-%m-%d").isin(HOLIDAYS)
+    return frame
+
+
+def flights_pipeline(weather: Any) -> gp.Pipeline:
+    """The demonstration's pipeline, not fitted; `weather` is the table it joins."""
+    return gp.Pipeline(
+        [
+            T.Join(weather, on=["origin", "time_hour"], how="left", name="weather"),
+            T.Derive(night="hour < 6 or hour >= 22", storm="wind_speed > 20 and visib < 5"),
+            T.Map(add_holiday, reads=["time_hour"], adds=["holiday"]),
+        ],
+        features=gp.Features(
+            (["dep_delay", "distance"], [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+            (["temp", "dewp", "humid", "wind_speed"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=3)]),
+            (["temp", "wind_speed"], [pre.SimpleImputer(), pre.KMeans(n_clusters=16)]),
+            (["carrier", "origin", "dest"], pre.Categorify(min_frequency=20)),
+            (["storm"], pre.SimpleImputer(strategy="most_frequent")),
+            ["night", "holiday"],
+            target="arr_delay > 15",
+            keep=["flight", "time_hour"],
+        ),
+    )
+
+
+def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict[str, float]:
+    """Run the demonstration and print what happens; returns the figures.
+
+    Args:
+        data: the folder with `flights.parquet` and `weather.parquet`.
+        out: the folder the pipeline and its model are saved to.
+        seed: of the weights and the order of the rows.
+        reference: fit scikit-learn's gradient boosting on the same columns and rows, for comparison.
+
+    Raises:
+        BadConfig: `data` does not hold the tables.
+    """
+    if not (data / "flights.parquet").is_file():
+        raise BadConfig(
+            "gpupipe demo",
+            "flights.parquet is not there",
+            got=str(data),
+            expected="the folder data/ of the repository",
+            remedy="gpupipe demo --data PATH",
+        )
+    started = time.perf_counter()
+    flights = gp.read_parquet(data / "flights.parquet")
+    weather = gp.read_parquet(data / "weather.parquet")
+    train, valid = flights.split(by="time_hour", at=SPLIT)
+    print(f"backend {select().name}: {len(train):,} flights before {SPLIT} to learn from, {len(valid):,} after it to check\n")
+
+    pipeline = flights_pipeline(weather).fit(train)
+    print(f"{pipeline.explain()}\n{pipeline.fit_report}\n")
+    model = gp.models.MLP.from_schema(pipeline.schema, hidden=(256, 128), seed=seed)
+    trainer = gp.Trainer(model, max_epochs=3, seed=seed)
+    loader = pipeline.loader(train, batch_size=2048, shuffle="rows", seed=seed)
+    history = trainer.fit(loader, pipeline.loader(valid))
+    print(f"{history}\n")
+
+    gp.save(out, pipeline, model)
+    scorer = gp.load(out, allow=["gpupipe.demo.add_holiday"])
+    unlabelled = [name for name in flights.columns if name != "arr_delay"]
+    scores = scorer.predict_proba(valid.select(unlabelled)).compute()
+    figures = {"auc": float(history.rows[-1]["valid_auc"]), "seconds": time.perf_counter() - started, "peak_gb": _peak_gb()}
+    print(f"saved to {out}; loaded again, it scores flights whose delay it is not shown:\n{scores.head().to_string()}\n")
+
+    same = _scores_of_second_process(data, out, unlabelled)
+    equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
+    print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
+    print(f"pipeline, training, saving and scoring took {figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB")
+    if not equal:
+        raise AssertionError("a saved pipeline scored differently in a second process")
+    if reference:
+        figures["reference_auc"] = _reference_auc(pipeline, train, valid)
+        print(f"AUC {figures['auc']:.4f}; scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}")
+    return figures
+
+
+def _scores_of_second_process(data: Path, out: Path, columns: list[str]) -> Any:
+    scores = out.with_name(out.name + "-scores.parquet")
+    scores.unlink(missing_ok=True)
+    given = [str(out), str(data / "flights.parquet"), str(scores), ",".join(columns), SPLIT]
+    subprocess.run([sys.executable, "-c", SECOND_PROCESS, *given], check=True)
+    return gp.read_parquet(scores).compute()
+
+
+def _reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -> float:
+    """The reference's AUC on the columns the features read, before any learned step."""
+    assert pipeline.features is not None
+    columns = sorted(pipeline.features.inputs)
+    plain = gp.Pipeline(pipeline.steps, backend="cpu").fit(train)
+    parts = []
+    for part in (train, valid):
+        frame = plain.transform(part).compute().dropna(subset="arr_delay")
+        late = np.asarray(frame["arr_delay"] > 15)
+        parts += [frame[columns].astype(dict.fromkeys(["storm", "night", "holiday"], "float32")), late]
+    return gradient_boosting_auc(*parts)
+
+
+def _peak_gb() -> float:
+    """The process's largest resident size so far, in 10^9 bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -1,0 +1,209 @@
+"""`gpupipe doctor`: what is on this machine, whether it fits together, and what to do where it does not."""
+
+from __future__ import annotations
+
+import html
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from gpupipe.backend.probe import RAPIDS, Gpu, Library, Machine, choose_backend, install_lines
+from gpupipe.config import settings
+from gpupipe.errors import BackendMissing
+
+__all__ = ["Report", "Row", "Verdict", "diagnose"]
+
+BASE = ("numpy", "pandas", "pyarrow", "scikit_learn", "torch")
+OLDEST_DRIVER = {13: 580, 12: 525}
+"""The first driver branch for each CUDA major. Source: NVIDIA, CUDA Compatibility, minor version compatibility."""
+OLDEST_GPU = {13: (7, 5), 12: (7, 0)}
+"""The first compute capability RAPIDS runs on: Volta; with CUDA 13, which no longer builds for Volta, Turing."""
+
+
+class Verdict(StrEnum):
+    """What a finding means: fine, worth knowing, or in the way of what was asked for."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One finding; `remedy` is empty where there is nothing to do."""
+
+    name: str
+    found: str
+    verdict: Verdict = Verdict.OK
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """The findings, which print as a text table and show as one in a notebook."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where something asked for will not work, else 0; a machine without a GPU is fine."""
+        return int(any(row.verdict is Verdict.FAIL for row in self.rows))
+
+    def __repr__(self) -> str:
+        width = max((len(row.name) for row in self.rows), default=0)
+        lines = []
+        for row in self.rows:
+            lines.append(f"{row.verdict:4}  {row.name:{width}}  {row.found}")
+            if row.remedy:
+                lines.append(f"{'':{width + 8}}-> {row.remedy}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{title}</th>" for title in ("", "name", "found", "what to do"))
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in (row.verdict, row.name, row.found, row.remedy))
+            + "</tr>"
+            for row in self.rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def diagnose(machine: Machine, requested: str | None = None) -> Report:
+    """Judge what `probe` found.
+
+    Args:
+        machine: what is there.
+        requested: the backend that has to work: `"auto"`, `"cpu"` or `"gpu"`; by default the one in force.
+
+    Example:
+        >>> from gpupipe.backend.probe import probe
+        >>> report = diagnose(probe({"CUDA_VISIBLE_DEVICES": ""}), "cpu")
+        >>> report.rows[0].name, report.exit_code
+        ('Python', 0)
+    """
+    rows = [
+        Row("Python", platform.python_version(), *_unless(sys.version_info >= (3, 11), "Python 3.11 or newer")),
+        *_hardware(machine),
+        *_libraries(machine),
+        *_cuda_builds(machine),
+        _backend(machine, settings().backend if requested is None else requested),
+    ]
+    return Report(tuple(rows))
+
+
+def _unless(good: bool, remedy: str, verdict: Verdict = Verdict.FAIL) -> tuple[Verdict, str]:  # noqa: FBT001
+    return (Verdict.OK, "") if good else (verdict, remedy)
+
+
+def _hardware(machine: Machine) -> Iterator[Row]:
+    """The driver, and each visible GPU with its memory."""
+    if machine.driver is None or machine.cuda is None:
+        yield Row("GPU", f"none: {machine.hidden}")
+        return
+    yield Row("driver", f"{machine.driver}, runs CUDA up to {machine.cuda[0]}.{machine.cuda[1]}")
+    if machine.hidden:
+        yield Row(
+            "visible GPUs",
+            machine.hidden,
+            Verdict.WARN,
+            "CUDA_VISIBLE_DEVICES lists indices or UUIDs of `nvidia-smi -L`",
+        )
+    builds = [library.cuda for library in machine.libraries.values() if library.name in RAPIDS and library.cuda]
+    oldest = OLDEST_GPU.get(max(builds, default=12), (7, 0))
+    for index, gpu in enumerate(machine.gpus):
+        yield _gpu(index, gpu, oldest)
+
+
+def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
+    major, minor = gpu.compute_capability
+    memory = (
+        f"{gpu.memory_free / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB free"
+        if gpu.memory_total
+        else "shared memory"
+    )
+    found = f"{gpu.name}, compute capability {major}.{minor}, {memory}"
+    if gpu.compute_capability < oldest:
+        remedy = f"a GPU of compute capability {oldest[0]}.{oldest[1]} or newer; backend='cpu' works"
+        return Row(f"GPU {index}", found, Verdict.FAIL, remedy)
+    roomy = gpu.memory_free * 2 >= gpu.memory_total
+    return Row(
+        f"GPU {index}", found, *_unless(roomy, "`nvidia-smi` shows which process holds the memory", Verdict.WARN)
+    )
+
+
+def _libraries(machine: Machine) -> Iterator[Row]:
+    """Each library's version, and whether the versions of the others are those it can work with."""
+    for name in BASE:
+        if name not in machine.libraries:
+            yield Row(_public(name), "not installed", Verdict.FAIL, f"pip install {_public(name)}")
+    for library in machine.libraries.values():
+        clashes = list(_clashes(library, machine))
+        packages = library.distributions
+        if len(packages) > 1:
+            remedy = f"pip uninstall {' '.join(packages)}   then install the one you need"
+            found = f"{library.version}, installed as {' and '.join(packages)}, which overwrite each other"
+            yield Row(_public(library.name), found, Verdict.FAIL, remedy)
+        elif clashes:
+            wanted = ", ".join(f"{requirement} (found {version})" for requirement, version in clashes)
+            remedy = f"pip install {' '.join(repr(str(requirement)) for requirement, _ in clashes)}"
+            yield Row(_public(library.name), f"{library.version}, which needs {wanted}", Verdict.FAIL, remedy)
+        else:
+            yield Row(_public(library.name), library.version)
+    missing = [name for name in RAPIDS if name not in machine.libraries]
+    if missing:
+        good = _unless(not machine.gpus, install_lines(machine), Verdict.WARN)
+        yield Row("RAPIDS", f"{', '.join(missing)} not installed: the GPU backend is not there", *good)
+
+
+def _clashes(library: Library, machine: Machine) -> Iterator[tuple[Requirement, str]]:
+    """The requirements of `library` that another installed library's version does not meet."""
+    for text in library.requires:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        name = re.sub(r"-(cu|cuda)\d+x?$", "", canonicalize_name(requirement.name)).replace("-", "_")
+        other = machine.libraries.get(name)
+        if other is not None and not requirement.specifier.contains(other.version, prereleases=True):
+            requirement.extras = set()
+            requirement.marker = None
+            yield requirement, other.version
+
+
+def _cuda_builds(machine: Machine) -> Iterator[Row]:
+    """Whether driver, RAPIDS and torch are of one CUDA major; two runtimes in a process do not share memory."""
+    if not any(name in machine.libraries for name in RAPIDS):
+        return
+    builds = {name: machine.libraries[name].cuda for name in RAPIDS if name in machine.libraries}
+    majors = sorted({major for major in builds.values() if major})
+    torch = machine.libraries.get("torch")
+    if len(majors) > 1:
+        found = ", ".join(f"{_public(name)} for CUDA {major}" for name, major in builds.items() if major)
+        yield Row("CUDA of RAPIDS", found, Verdict.FAIL, f"one of them for all: {install_lines(machine)}")
+    elif majors and machine.cuda and majors[0] > machine.cuda[0]:
+        needed = OLDEST_DRIVER.get(majors[0], 0)
+        remedy = f"a driver {needed} or newer, or RAPIDS for CUDA {machine.cuda[0]}: {install_lines(machine)}"
+        yield Row("CUDA of RAPIDS", f"{majors[0]}, newer than the driver's {machine.cuda[0]}", Verdict.FAIL, remedy)
+    if torch is not None and majors and torch.cuda != majors[0]:
+        found = f"{torch.cuda or 'none'}, beside RAPIDS for {majors[0]}"
+        remedy = f"a torch built for CUDA {majors[0]}, see https://pytorch.org/get-started/locally"
+        yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, remedy)
+
+
+def _backend(machine: Machine, requested: str) -> Row:
+    try:
+        chosen, reason = choose_backend(requested, machine)
+    except BackendMissing as error:
+        return Row("backend", f"gpu cannot work: {error.problem}", Verdict.FAIL, error.remedy)
+    return Row("backend", f"{chosen}: {reason}")
+
+
+def _public(name: str) -> str:
+    """A library's name as people write it."""
+    return name.replace("_", "-")

@@ -1,0 +1,251 @@
+"""Steps as JSON beside arrays, strings and tables, and back; what is not in a known form is refused, never pickled."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe import preprocessing, transforms
+from gpupipe.backend import Backend
+from gpupipe.errors import ArtifactError, SchemaMismatch
+from gpupipe.features import Features
+from gpupipe.io import Dataset, from_frame
+from gpupipe.schema import Schema
+from gpupipe.step import Step
+from gpupipe.transforms import Join
+
+__all__ = ["Decoder", "Encoder"]
+
+
+class Encoder:
+    """Describes steps as JSON, and gathers what JSON cannot hold.
+
+    Args:
+        backend: the backend tables are read on.
+        max_table_bytes: a larger table to join with is only named, and has to be given to `load`.
+    """
+
+    def __init__(self, backend: Backend, max_table_bytes: int) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.values: dict[str, pa.Array] = {}
+        self.tables: dict[str, pa.Table] = {}
+        self._backend = backend
+        self._max_table_bytes = max_table_bytes
+
+    def step(self, step: Step) -> dict[str, Any]:
+        """A step's class, parameters and learned state."""
+        where = type(step).__name__
+        params = step.get_params()
+        if isinstance(step, Join):
+            params["right"] = self._table(step)
+        described = {"class": _class_path(step), "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()}}
+        if hasattr(step, "get_state"):
+            described["state"] = {k: self._plain(v, f"{where}.{k}") for k, v in step.get_state().items()}
+        return described
+
+    def features(self, features: Features | None) -> dict[str, Any] | None:
+        """Groups, target, weight and what else `Features` was given."""
+        if features is None:
+            return None
+        return {
+            "groups": [
+                {"columns": group.columns, "name": group.name, "steps": [self.step(step) for step in group.steps]}
+                for group in features.groups
+            ],
+            "target": None if features.target is None else features.target.text,
+            "classes": None if features.target is None else features.target.get_state(),
+            "weight": None if features.weight is None else features.weight.text,
+            "keep": features.keep,
+            "allow_leak": features.allow_leak,
+        }
+
+    def _table(self, join: Join) -> dict[str, str]:
+        table = self._backend.to_arrow(join.table(self._backend))
+        if table.nbytes <= self._max_table_bytes:
+            self.tables[join.name] = table
+        return {"$table": join.name, "$schema": join.right_schema.select(table.column_names).to_json()}  # type: ignore[dict-item]
+
+    def _plain(self, value: Any, where: str) -> Any:
+        """A value as JSON; arrays are put aside under a key of their own."""
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if np.isfinite(value) else {"$float": repr(value)}
+        if isinstance(value, np.generic):
+            return self._plain(value.item(), where)
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return self._aside("$array", self.arrays, np.ascontiguousarray(value))
+        if isinstance(value, pa.Array):
+            return self._aside("$values", self.values, value)
+        if isinstance(value, list | tuple):
+            return [self._plain(item, where) for item in value]
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            if any(key.startswith("$") for key in value) and set(value) not in ({"$table", "$schema"},):
+                raise _unsaveable(where, value, "names that do not begin with $")
+            return {key: self._plain(item, where) for key, item in value.items()}
+        if callable(value):
+            return {"$function": _function_path(value, where)}
+        raise _unsaveable(where, value, "numbers, strings, lists, arrays or importable functions")
+
+    @staticmethod
+    def _aside(tag: str, store: dict[str, Any], value: Any) -> dict[str, str]:
+        key = f"{tag[1:]}{len(store)}"
+        store[key] = value
+        return {tag: key}
+
+
+@dataclass
+class Decoder:
+    """Builds steps from what an `Encoder` described; imports nothing that `allow` does not name."""
+
+    arrays: Mapping[str, Any]
+    values: Mapping[str, pa.Array]
+    embedded: Mapping[str, Path]
+    tables: dict[str, Any]
+    allow: frozenset[str]
+    _seen: set[str] = field(default_factory=set)
+
+    def step(self, described: Mapping[str, Any]) -> Any:
+        """The step with its learned state."""
+        cls = self._class(described["class"])
+        params = {name: self._value(value) for name, value in described["params"].items()}
+        step = cls(**params)
+        if "state" in described:
+            step.set_state({name: self._value(value) for name, value in described["state"].items()})
+        return step
+
+    def features(self, described: Mapping[str, Any] | None) -> Features | None:
+        """`Features` with every step's learned state."""
+        if described is None:
+            return None
+        features = Features(
+            *((item["columns"], [self.step(step) for step in item["steps"]], item["name"]) for item in described["groups"]),
+            target=described["target"],
+            weight=described["weight"],
+            keep=described["keep"],
+            allow_leak=described["allow_leak"],
+        )
+        if features.target is not None:
+            features.target.set_state(described["classes"])
+        return features
+
+    def schema(self, rows: Any) -> Schema:
+        """The schema that `Schema.to_json` gave."""
+        return Schema.from_json(rows)
+
+    def check_all_used(self) -> None:
+        """Raise for a table given under a name no join has."""
+        for name in self.tables:
+            if name not in self._seen:
+                raise ArtifactError(
+                    "load(tables=...)", "no join has this name", got=name, expected=f"one of {sorted(self._seen)}", remedy="tables={}"
+                )
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._value(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "$table" in value:
+            return self._table(value["$table"], self.schema(value["$schema"]))
+        for tag, found in _TAGS.items():
+            if tag in value:
+                return found(self, value[tag])
+        return {key: self._value(item) for key, item in value.items()}
+
+    def _table(self, name: str, schema: Schema) -> Dataset:
+        self._seen.add(name)
+        if name in self.tables:
+            given = self.tables[name]
+            table = given if isinstance(given, Dataset) else from_frame(given)
+        elif name in self.embedded:
+            table = from_frame(pq.read_table(self.embedded[name]))
+        else:
+            raise ArtifactError(
+                f"table {name!r}",
+                "it was too large to be saved and is not given",
+                expected=f"a table with the columns {schema.names}",
+                remedy=f"gp.load(path, tables={{{name!r}: table}})",
+            )
+        for item in schema:
+            if table.schema[item.name].dtype != item.dtype:
+                raise SchemaMismatch(
+                    f"table {name!r}, column {item.name!r}",
+                    "another type than when it was saved",
+                    got=table.schema[item.name].dtype,
+                    expected=item.dtype,
+                    remedy="the same table with newer rows",
+                )
+        return table
+
+    def _class(self, path: str) -> type[Step]:
+        module, _, name = path.rpartition(".")
+        for room in (transforms, preprocessing):
+            if module == room.__name__ and name in room.__all__:
+                found: type[Step] = getattr(room, name)
+                return found
+        cls = self._import(path)
+        if not (isinstance(cls, type) and issubclass(cls, Step)):
+            raise ArtifactError("pipeline.json", "it is no step", got=path, expected="a class of steps", remedy="saving again")
+        return cls
+
+    def _import(self, path: str) -> Any:
+        if path not in self.allow:
+            raise ArtifactError(
+                "pipeline.json",
+                "the pipeline uses code of the user's own",
+                got=path,
+                expected="that its import path is allowed",
+                remedy=f"gp.load(path, allow=[{path!r}]) if you trust it",
+            )
+        module, _, name = path.rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as cause:
+            raise ArtifactError(
+                "pipeline.json", f"it cannot be imported ({cause})", got=path, expected="a module on sys.path", remedy=f"the module {module!r}"
+            ) from cause
+
+
+_TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
+    "$array": lambda decoder, key: decoder.arrays[key],
+    "$values": lambda decoder, key: decoder.values[key],
+    "$float": lambda decoder, text: float(text),
+    "$function": lambda decoder, path: decoder._import(path),
+}
+
+
+def _class_path(step: Step) -> str:
+    cls = type(step)
+    for room in (transforms, preprocessing):
+        if getattr(room, cls.__name__, None) is cls:
+            return f"{room.__name__}.{cls.__name__}"
+    return _function_path(cls, f"step {cls.__name__}")
+
+
+def _function_path(function: Any, where: str) -> str:
+    """The path a function or class can be imported by; refuses what a new process would not find."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    importable = module not in (None, "__main__", "builtins") and name.isidentifier()
+    if not importable or getattr(importlib.import_module(str(module)), name, None) is not function:
+        raise ArtifactError(
+            where,
+            "it cannot be found again in a new process",
+            got=f"{module}.{name}",
+            expected="a function (or class) defined by name in a module",
+            remedy="moving it into a file of its own and importing it from there",
+        )
+    return f"{module}.{name}"
+
+
+def _unsaveable(where: str, value: Any, expected: str) -> ArtifactError:
+    return ArtifactError(where, "this value has no form in an artifact", got=value, expected=expected, remedy="a plain value")
+
+

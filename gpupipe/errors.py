@@ -1,0 +1,164 @@
+"""Every error gpupipe raises, in one family, with text made in one place.
+
+GpupipeError
+├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, NotFitted     what the caller gave
+├── ExpressionError, LeakageError                                     what a pipeline says
+├── BadFile, ArtifactError, PartitionFailed                           what lies on disk
+├── BackendMissing, DeviceMismatch                                    the machine
+└── CopyRequired, OutOfDeviceMemory                                   memory
+
+A message has four facts: where it happened, what is wrong with the value that was seen, what was expected, what to try.
+The facts are attributes as well, and every class survives pickling (workers send errors between processes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "ArtifactError",
+    "BackendMissing",
+    "BadConfig",
+    "BadData",
+    "BadFile",
+    "ColumnNotFound",
+    "CopyRequired",
+    "DeviceMismatch",
+    "ExpressionError",
+    "GpupipeError",
+    "LeakageError",
+    "NotFitted",
+    "OutOfDeviceMemory",
+    "PartitionFailed",
+    "SchemaMismatch",
+]
+
+_UNSEEN = object()
+
+
+class GpupipeError(Exception):
+    """The root of the family; its text is built from the facts it is given.
+
+    Args:
+        where: the file, column, step or call the problem was met in.
+        problem: what is wrong.
+        expected: what would have done, a full sentence's middle ("a column of the dataset").
+        remedy: one action, as code where possible.
+        got: the value seen; shown by `repr`, shortened.
+
+    Example:
+        >>> print(BadConfig("PCA", "n_components is too large", got=9, expected="at most 3, the number of columns",
+        ...                 remedy="n_components=3"))
+        PCA: n_components is too large, got 9.
+        Expected at most 3, the number of columns.
+        Try: n_components=3
+    """
+
+    def __init__(self, where: str, problem: str, *, expected: str, remedy: str, got: object = _UNSEEN) -> None:
+        self.where = where
+        self.problem = problem
+        self.expected = expected
+        self.remedy = remedy
+        self.got = None if got is _UNSEEN else got
+        seen = "" if got is _UNSEEN else f", got {_short(got)}"
+        super().__init__(f"{where}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}")
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument; the whole family shows the text.
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[GpupipeError], args: tuple[object, ...], facts: dict[str, object]) -> GpupipeError:
+    error = cls("", "", expected="", remedy="")  # MemoryError's children cannot be made by `cls.__new__`
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+class ColumnNotFound(GpupipeError, KeyError):
+    """A column was named that is not there; the closest name is offered.
+
+    Example:
+        >>> error = ColumnNotFound.among("Filter", "distnce", ["distance", "origin"])
+        >>> error.remedy
+        "'distance' (the closest name)"
+    """
+
+    column: str = ""
+
+    @classmethod
+    def among(cls, where: str, name: str, names: Iterable[str]) -> ColumnNotFound:
+        """Build the error for `name`, which is not one of `names`."""
+        known = list(names)
+        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        remedy = f"{near[0]!r} (the closest name)" if near else "one of the names above"
+        error = cls(where, f"column {name!r} not found", got=known, expected="a column that is there", remedy=remedy)
+        error.column = name
+        return error
+
+
+class SchemaMismatch(GpupipeError, ValueError):
+    """A frame or file has other columns or types than the schema it is checked against."""
+
+
+class BadData(GpupipeError, ValueError):
+    """Values that cannot be worked with: infinities, an all-missing column, duplicate keys."""
+
+
+class BadConfig(GpupipeError, ValueError):
+    """A parameter has a value that makes no sense."""
+
+
+class NotFitted(GpupipeError, RuntimeError):
+    """Learned state was asked for before `fit`."""
+
+
+class ExpressionError(GpupipeError, ValueError):
+    """An expression does not parse, or asks for something that is not allowed."""
+
+
+class LeakageError(GpupipeError, ValueError):
+    """A feature reads a column that the target is computed from."""
+
+
+class BadFile(GpupipeError, OSError):
+    """A file cannot be read as what it should be."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ArtifactError(GpupipeError, ValueError):
+    """A saved pipeline is damaged, altered, of another version, or not allowed to load."""
+
+
+class PartitionFailed(GpupipeError, RuntimeError):
+    """One partition could not be worked on; names its file, its row groups and the cause."""
+
+
+class BackendMissing(GpupipeError, ImportError):
+    """The asked backend cannot run on this machine."""
+
+
+class DeviceMismatch(GpupipeError, RuntimeError):
+    """Data lies on another device than the one that should work on it."""
+
+
+class CopyRequired(GpupipeError, ValueError):
+    """Memory cannot be shared as it is, and copying was not allowed."""
+
+
+class OutOfDeviceMemory(GpupipeError, MemoryError):
+    """The device has not enough memory; says bytes asked and free."""
+
+    asked: int | None = None
+    free: int | None = None

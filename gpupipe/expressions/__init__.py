@@ -1,0 +1,18 @@
+"""The language of `Filter`, `Derive`, `target=` and `weight=`: Python's syntax over columns, read and never run.
+
+    columns       dep_delay, col("dep delay") for a name that is no identifier
+    constants     15, 2.5, "JFK", True, timestamp("2013-10-01")
+    arithmetic    + - * / // % ** and unary -
+    comparisons   == != < <= > >=, chained too: 6 <= hour < 22; origin in ["JFK", "LGA"], not in
+    conditions    and, or, not
+    functions     those of `functions.FUNCTIONS`
+
+A missing value makes what is computed from it missing; conditions follow Kleene: false and missing is false, true or
+missing is true. Arithmetic on integers gives int64, which wraps; `//` and `%` by zero are missing; `/` gives a float. A
+float that is NaN is missing, infinity is a value. float32 stays float32 beside itself and constants. A comparison with a
+constant is exact, whatever the column is stored as. A time minus a time is float64 seconds. True counts 1 in arithmetic.
+"""
+
+from gpupipe.expressions.expression import Expression, parse
+
+__all__ = ["Expression", "parse"]

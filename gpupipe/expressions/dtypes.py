@@ -1,0 +1,207 @@
+"""The types of an expression: what each operation takes and gives. The evaluator follows the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from gpupipe.expressions.functions import FUNCTIONS
+from gpupipe.expressions.source import Source
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
+from gpupipe.schema import FLOATS, INTEGERS
+
+__all__ = ["common_dtype", "dtype_of", "infer"]
+
+_NUMBERS = (*INTEGERS, *FLOATS, "bool")
+_KINDS: dict[str, tuple[Sequence[str], str]] = {
+    "number": (_NUMBERS, "a number"),
+    "condition": (("bool",), "a condition, true or false per row"),
+    "text": (("string",), "text"),
+    "constant text": (("string",), "a constant text"),
+    "time": (("timestamp",), "a timestamp"),
+    "plain": ((*INTEGERS, "bool", "string"), "an integer, a boolean or text"),
+}
+_LARGEST_FLOAT32 = 3.4028234663852886e38
+
+
+def infer(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
+    """The type of a whole tree over columns of these types.
+
+    Raises:
+        ColumnNotFound: a column is not among them.
+        ExpressionError: an operation does not take what it is given.
+    """
+    if isinstance(node, Constant):
+        return node.dtype
+    if isinstance(node, Name):
+        if node.name not in dtypes:
+            raise source.no_column(node.span, node.name, dtypes)
+        return dtypes[node.name]
+    return dtype_of(node, [infer(operand, dtypes, source) for operand in node.operands], source)
+
+
+def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
+    """The type one operation gives on operands of these types.
+
+    Raises:
+        ExpressionError: it does not take them.
+    """
+    if isinstance(node, Comparison):
+        for left, right in pairwise(zip(node.operands, dtypes, strict=True)):
+            _require_alike(left, right, source)
+        return "bool"
+    if node.name == "in":
+        first, *others = zip(node.operands, dtypes, strict=True)
+        for other in others:
+            _require_alike(first, other, source)
+        return "bool"
+    if node.name in ("and", "or", "not"):
+        return _require(node, dtypes, ["condition"] * len(dtypes), source) or "bool"
+    if node.name in FUNCTIONS:
+        return _call(node, dtypes, source)
+    return _arithmetic(node, dtypes, source)
+
+
+def common_dtype(operands: Sequence[Node], dtypes: Sequence[str]) -> str | None:
+    """The type that holds the values of all operands; None if there is none. Constants fit in where they can."""
+    if all(dtype == "bool" for dtype in dtypes):
+        return "bool"
+    if all(dtype in _NUMBERS for dtype in dtypes):
+        columns = {dtype for node, dtype in zip(operands, dtypes, strict=True) if not isinstance(node, Constant)}
+        constants = [node.value for node in operands if isinstance(node, Constant)]
+        if len(columns) == 1 and columns != {"bool"} and all(_fits(value, *columns) for value in constants):
+            return columns.pop()
+        return "float64" if any(dtype in FLOATS for dtype in dtypes) else "int64"
+    family = "timestamp" if "timestamp" in dtypes else "string"
+    alike = all(dtype == family or _is_time(node, family) for node, dtype in zip(operands, dtypes, strict=True))
+    return family if alike else None
+
+
+def _arithmetic(node: Operation, dtypes: Sequence[str], source: Source) -> str:
+    if node.name == "-" and set(dtypes) == {"timestamp"}:
+        return "float64"
+    _require(node, dtypes, ["number"] * len(dtypes), source)
+    exponent = node.operands[-1]
+    is_fraction = node.name == "**" and isinstance(exponent, Constant) and _number(exponent) < 0
+    if node.name == "/" or is_fraction or any(dtype in FLOATS for dtype in dtypes):
+        return "float32" if common_dtype(node.operands, dtypes) == "float32" else "float64"
+    return "int64"
+
+
+def _call(node: Operation, dtypes: Sequence[str], source: Source) -> str:
+    function = FUNCTIONS[node.name]
+    _require(node, dtypes, function.takes, source)
+    match function.gives:
+        case "float":
+            return "float32" if dtypes[0] == "float32" else "float64"
+        case "number":
+            return dtypes[0] if dtypes[0] in FLOATS else "int64"
+        case "common" | "ordered":
+            first = sum(kind == "condition" for kind in function.takes)
+            found = common_dtype(node.operands[first:], dtypes[first:])
+            if found is None or (found == "string" and function.gives == "ordered"):
+                given = " and ".join(map(_described, node.operands[first:], dtypes[first:], [source] * len(dtypes)))
+                alike = "values of one kind" if found is None else "numbers or timestamps"
+                raise source.error(
+                    node.span,
+                    f"`{node.name}` is given {given}",
+                    expected=alike,
+                    remedy=f"{node.name}({function.arguments}) with {alike}",
+                )
+            return found
+    return function.gives
+
+
+def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], source: Source) -> None:
+    """Raise for the first operand that is not of its kind."""
+    for operand, dtype, kind in zip(node.operands, dtypes, kinds, strict=True):
+        if kind == "any":
+            continue
+        taken, words = _KINDS[kind]
+        if dtype in taken and (kind != "constant text" or isinstance(operand, Constant)):
+            continue
+        sign = "unary -" if node.name == "negative" else node.name
+        remedy = _remedy(kind, dtype, source.slice(operand.span))
+        raise source.error(operand.span, f"`{sign}` is given {_described(operand, dtype, source)}", expected=words, remedy=remedy)
+
+
+def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source) -> None:
+    """Raise unless two operands can be held against each other."""
+    operands, dtypes = zip(left, right, strict=True)
+    if common_dtype(operands, dtypes) is not None:
+        return
+    culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
+    for (node, _), (_, other) in ((left, right), (right, left)):
+        if isinstance(node, Constant):
+            culprit = node
+            if other == "timestamp":
+                remedy = "a time as text in ISO 8601: '2013-10-01 06:00'"
+            elif other == "string":
+                remedy = f"{str(node.value)!r}, with quotation marks"
+            elif isinstance(node.value, str):
+                remedy = f"{node.value}, without quotation marks" if _is_number(node.value) else "a number"
+    raise source.error(
+        culprit.span,
+        f"{_described(*left, source)} is compared with {_described(*right, source)}",
+        expected="two numbers, two texts or two times",
+        remedy=remedy,
+    )
+
+
+def _described(node: Node, dtype: str, source: Source) -> str:
+    if isinstance(node, Name):
+        return f"column {node.name!r} ({dtype})"
+    return f"{source.slice(node.span)} ({dtype})"
+
+
+def _remedy(kind: str, dtype: str, shown: str) -> str:
+    match kind, dtype:
+        case "condition", "string":
+            return f"{shown} == '...'"
+        case "condition", _:
+            return f"isnull({shown})" if dtype == "timestamp" else f"({shown}) != 0"
+        case "number", "timestamp":
+            return f"hour({shown}), or ({shown}) - timestamp('2013-10-01') for seconds"
+        case "number", _:
+            return f"len({shown}), or Cast to a number before"
+        case "text", ("timestamp" | "float32" | "float64"):
+            return "Cast to string before"
+        case "text", _:
+            return f"string({shown})"
+        case "constant text", _:
+            return "'text' in quotation marks"
+        case "time", _:
+            return "Cast to timestamp before"
+    return f"string(int({shown}))" if dtype in FLOATS else "Cast to string before"
+
+
+def _fits(value: bool | float | str, dtype: str) -> bool:
+    """Whether a constant can stand beside a column without widening it; a float may be rounded to float32."""
+    if dtype in FLOATS:
+        return dtype == "float64" or abs(float(value)) <= _LARGEST_FLOAT32
+    bits = int(dtype.lstrip("uint"))
+    low = 0 if dtype.startswith("u") else -(1 << (bits - 1))
+    return isinstance(value, int) and low <= value < low + (1 << bits)
+
+
+def _is_time(node: Node, family: str) -> bool:
+    """Whether a node is text that can stand for a time, beside times."""
+    if family != "timestamp" or not isinstance(node, Constant) or not isinstance(node.value, str):
+        return False
+    try:
+        value_as(node, "timestamp")
+    except ValueError:
+        return False
+    return True
+
+
+def _number(constant: Constant) -> float:
+    return float(constant.value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,141 @@
+"""An expression: parsed once, checked against a schema, evaluated by the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from gpupipe.errors import ExpressionError
+from gpupipe.expressions.dtypes import infer
+from gpupipe.expressions.parser import read
+from gpupipe.expressions.source import Source
+from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, names_in
+from gpupipe.schema import Schema
+
+__all__ = ["Expression", "parse"]
+
+_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True, repr=False)
+class Expression:
+    """A parsed expression; made by `parse`.
+
+    Args:
+        source: its text and where it was written.
+        tree: what it says.
+        reads: the columns it reads, each once, in the order of the text.
+
+    Example:
+        >>> expression = parse("6 <= hour < 22 and dep_delay > 15")
+        >>> expression.reads
+        ('hour', 'dep_delay')
+    """
+
+    source: Source
+    tree: Node = field(compare=False)
+    reads: tuple[str, ...] = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        """The expression as it was written, without space around it."""
+        return self.source.text
+
+    def check(self, schema: Schema) -> str:
+        """The type of the values, one of `schema.DTYPES`.
+
+        Raises:
+            ColumnNotFound: a column is not in the schema; the closest name is offered.
+            ExpressionError: types that do not go together; names the column and points at the place.
+
+        Example:
+            >>> from gpupipe.schema import Field
+            >>> parse("distance / air_time > 7").check(Schema([Field("distance", "int64"), Field("air_time", "float64")]))
+            'bool'
+        """
+        return infer(self.tree, {item.name: item.dtype for item in schema}, self.source)
+
+    def conjuncts(self) -> list[tuple[str, str, Any]]:
+        """Simple conditions that hold for every row the expression is true for, to be held against statistics.
+
+        A condition is a column, one of `== != < <= > >= in notnull` and a constant (a tuple for `in`, None for
+        `notnull`); a timestamp is a `datetime`, but text that is compared with a time column stays text. A row with a
+        missing value satisfies none. Parts that are not that simple are left out.
+
+        Example:
+            >>> parse("6 <= hour < 22 and origin in ['JFK'] and log(distance) > 5").conjuncts()
+            [('hour', '>=', 6), ('hour', '<', 22), ('origin', 'in', ('JFK',))]
+        """
+        return list(_conjuncts(self.tree))
+
+    def __repr__(self) -> str:
+        return f"parse({self.text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse, (self.source.text, self.source.where)
+
+
+def parse(text: str, where: str = "expression") -> Expression:
+    """Read an expression.
+
+    Args:
+        text: the expression.
+        where: what it was given to, for messages.
+
+    Raises:
+        ExpressionError: it does not parse, or asks for something that is not allowed; points at the place.
+
+    Memory: the last few hundred are kept, so that parsing again costs nothing.
+
+    Example:
+        >>> print(parse("dep_delay > 15 & distance < 500", "Filter"))
+        Traceback (most recent call last):
+        ...
+        gpupipe.errors.ExpressionError: Filter: `&` binds tighter than comparisons.
+        Expected `and`.
+        Try: (dep_delay > 15) and (distance < 500)
+            dep_delay > 15 & distance < 500
+                           ^
+    """
+    if not isinstance(text, str):
+        raise ExpressionError(where, "not an expression", got=text, expected="text", remedy="'dep_delay > 15'")
+    return _parse(text.replace("\r\n", "\n").replace("\r", "\n").strip(" \t\n\f\ufeff"), where)
+
+
+@lru_cache(maxsize=512)
+def _parse(text: str, where: str) -> Expression:
+    source = Source(text, where)
+    tree = read(source)
+    return Expression(source, tree, tuple(dict.fromkeys(names_in(tree))))
+
+
+def _conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
+    match node:
+        case Operation("and", operands):
+            for operand in operands:
+                yield from _conjuncts(operand)
+        case Comparison(operators, operands):
+            for operator, pair in zip(operators, pairwise(operands), strict=True):
+                match pair:
+                    case Name(name), Constant():
+                        yield name, operator, _plain(pair[1])
+                    case Constant(), Name(name):
+                        yield name, _FLIPPED[operator], _plain(pair[0])
+        case Operation("in", (Name(name), *constants)):
+            yield name, "in", tuple(_plain(item) for item in constants if isinstance(item, Constant))
+        case Operation("notnull", (Name(name),)):
+            yield name, "notnull", None
+        case Name(name):
+            yield name, "==", True
+
+
+def _plain(constant: Constant) -> Any:
+    """A constant for statistics: a whole float as an integer, which is exact beside integers of any size."""
+    value = constant.value
+    if constant.dtype == "timestamp":
+        return EPOCH + timedelta(microseconds=int(value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value

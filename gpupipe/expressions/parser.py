@@ -1,0 +1,233 @@
+"""From text to tree: Python's own parser, then a white list. Nothing is compiled or run."""
+
+from __future__ import annotations
+
+import ast
+from typing import NoReturn
+
+from gpupipe.expressions.bitwise import bitwise_error
+from gpupipe.expressions.functions import FUNCTIONS, closest
+from gpupipe.expressions.source import Source, Span
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, microseconds
+
+__all__ = ["read"]
+
+MAX_LENGTH = 100_000  # characters
+MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
+
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
+_ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
+_NAMES: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Attribute: ("a dot", 'col("a.b") for a column with a dot in its name'),
+    ast.Subscript: ("[...] after a value", "one column per value"),
+    ast.IfExp: ("if ... else", "where(condition, x, y)"),
+    ast.NamedExpr: ("an assignment", "a second expression in Derive"),
+    ast.Lambda: ("a lambda", "Map(fn, reads=..., adds=...)"),
+    ast.JoinedStr: ("an f-string", "a plain string"),
+    ast.Starred: ("a star", "the arguments one by one"),
+    ast.List: ("a list", "x in [...]"),
+    ast.Tuple: ("a comma", "one expression per column"),
+}
+
+
+def read(source: Source) -> Node:
+    """The tree of an expression.
+
+    Raises:
+        ExpressionError: it is no Python expression, or has a part that is not allowed.
+    """
+    if len(source.text) > MAX_LENGTH:
+        raise source.error(
+            Span(0, 1),
+            f"{len(source.text)} characters are too many",
+            expected=f"at most {MAX_LENGTH}",
+            remedy="several expressions in Derive, or a Join for a long list",
+        )
+    try:
+        parsed = ast.parse(source.text, mode="eval").body
+    except SyntaxError as error:
+        raise _syntax_error(source, error) from None
+    except (ValueError, MemoryError, RecursionError):  # characters no source may hold; far too deep
+        raise source.error(Span(0, 1), "this cannot be read", expected=_ALLOWED, remedy="a shorter expression") from None
+    return _Reader(source).node(parsed, 0)
+
+
+def _syntax_error(source: Source, error: SyntaxError) -> Exception:
+    lines = source.text.split("\n")
+    row = min((error.lineno or 1) - 1, len(lines) - 1)
+    start = sum(len(line) + 1 for line in lines[:row]) + max(0, (error.offset or 1) - 1)
+    length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
+    return source.error(
+        Span(start, start + max(1, length)),
+        f"not an expression ({error.msg})",
+        expected=_ALLOWED,
+        remedy="Python's signs: == and or not; names that are no identifiers as col('dep delay')",
+    )
+
+
+class _Reader:
+    """Turns nodes of `ast` into ours, or raises."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lines: list[tuple[int, list[int] | None]] = []
+        start = 0
+        for line in source.text.split("\n"):
+            # `ast` counts columns in bytes of UTF-8.
+            chars = None if line.isascii() else [i for i, char in enumerate(line) for _ in char.encode()] + [len(line)]
+            self._lines.append((start, chars))
+            start += len(line) + 1
+
+    def node(self, item: ast.expr, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise self._error(item, "nested too deep", expected=f"{MAX_DEPTH} levels at most", remedy="several expressions in Derive")
+        match item:
+            case ast.Constant():
+                return self._constant(item, item.value)
+            case ast.Name():
+                span = self._span(item)
+                return Name(self._source.slice(span), span)  # `ast` would normalise its characters
+            case ast.BoolOp():
+                return self._operation("and" if isinstance(item.op, ast.And) else "or", item.values, item, depth)
+            case ast.UnaryOp():
+                return self._unary(item, depth)
+            case ast.BinOp() if type(item.op) in _ARITHMETIC:
+                return self._operation(_ARITHMETIC[type(item.op)], [item.left, item.right], item, depth)
+            case ast.Compare():
+                return self._compare(item, depth)
+            case ast.Call():
+                return self._call(item, depth)
+        self._refuse(item)
+
+    def _operation(self, name: str, operands: list[ast.expr], item: ast.expr, depth: int) -> Operation:
+        return Operation(name, tuple(self.node(operand, depth + 1) for operand in operands), self._span(item))
+
+    def _constant(self, item: ast.expr, value: object) -> Constant:
+        span = self._span(item)
+        match value:
+            case bool():
+                return Constant(value, "bool", span)
+            case int() if -(2**63) <= value < 2**63:
+                return Constant(value, "int64", span)
+            case float() if abs(value) < float("inf"):
+                return Constant(value, "float64", span)
+            case str():
+                return Constant(value, "string", span)
+            case None:
+                raise self._error(item, "None is no value", expected="a test for missing values", remedy="isnull(x) or notnull(x)")
+            case int() | float():
+                raise self._error(item, "the number is too large", expected="an int64 or a float64", remedy="a smaller one, or 1e19 for a float")
+        raise self._error(item, "not a constant of this language", expected="numbers, strings, True, False", remedy='"text" or 1.5')
+
+    def _unary(self, item: ast.UnaryOp, depth: int) -> Node:
+        match item.op, item.operand:
+            case ast.Not(), operand:
+                return self._operation("not", [operand], item, depth)
+            case ast.USub(), ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return self._constant(item, -value)
+            case ast.USub(), operand:
+                return self._operation("negative", [operand], item, depth)
+        self._refuse(item)
+
+    def _compare(self, item: ast.Compare, depth: int) -> Node:
+        operands = [item.left, *item.comparators]
+        if any(isinstance(op, ast.Is | ast.IsNot) for op in item.ops):
+            raise self._error(item, "`is` is not allowed", expected="a comparison", remedy="isnull(x), notnull(x) or x == y")
+        if any(isinstance(operand, ast.BinOp) and isinstance(operand.op, _BITWISE) for operand in operands):
+            self._refuse(item)
+        if isinstance(item.ops[0], ast.In | ast.NotIn) and len(item.ops) == 1:
+            return self._is_in(item, depth)
+        if any(type(op) not in _COMPARISONS for op in item.ops):
+            raise self._error(item, "`in` inside a chain", expected="one comparison each", remedy="(a < b) and (b in [...])")
+        span = self._span(item)
+        read = tuple(self.node(operand, depth + 1) for operand in operands)
+        return Comparison(tuple(_COMPARISONS[type(op)] for op in item.ops), read, span)
+
+    def _is_in(self, item: ast.Compare, depth: int) -> Node:
+        values = item.comparators[0]
+        left = self._source.slice(self._span(item.left))
+        if not isinstance(values, ast.List | ast.Tuple | ast.Set):
+            found = self._source.slice(self._span(values))
+            raise self._error(values, "`in` without a list", expected="constants in [...]", remedy=f"contains({found}, {left}) for a part of a text")
+        read = [self.node(value, depth + 1) for value in values.elts]
+        for value in read:
+            if not isinstance(value, Constant):
+                raise self._source.error(value.span, "not a constant", expected="constants in [...]", remedy=f"{left} == ... or ...")
+        span = self._span(item)
+        found_in = Operation("in", (self.node(item.left, depth + 2), *read), span)
+        return found_in if isinstance(item.ops[0], ast.In) else Operation("not", (found_in,), span)
+
+    def _call(self, item: ast.Call, depth: int) -> Node:
+        if isinstance(item.func, ast.Attribute):
+            value = self._source.slice(self._span(item.func.value))
+            remedy = f"{item.func.attr}({value}, ...)" if item.func.attr in FUNCTIONS else closest(item.func.attr)
+            raise self._error(item.func, "methods cannot be called", expected=f"a function: {_known()}", remedy=remedy)
+        if not isinstance(item.func, ast.Name):
+            raise self._error(item.func, "this cannot be called", expected=f"a function: {_known()}", remedy="its name, then (...)")
+        name = self._source.slice(self._span(item.func))
+        if item.keywords:
+            first = item.keywords[0]
+            raise self._error(item, f"{name} is called with a keyword", got=first.arg, expected="positions", remedy=closest(name))
+        if name in ("col", "timestamp"):
+            return self._special(name, item)
+        if name not in FUNCTIONS:
+            raise self._error(item.func, f"no function is called {name!r}", expected=f"one of {_known()}", remedy=closest(name))
+        if len(item.args) != len(FUNCTIONS[name].takes):
+            wanted = f"{name}({FUNCTIONS[name].arguments})"
+            raise self._error(item, f"{name} is called with {len(item.args)} arguments", expected=f"{len(FUNCTIONS[name].takes)}", remedy=wanted)
+        return self._operation(name, item.args, item, depth)
+
+    def _special(self, name: str, item: ast.Call) -> Node:
+        span = self._span(item)
+        match item.args:
+            case [ast.Constant(value=str() as text)]:
+                if name == "col":
+                    return Name(text, span)
+                try:
+                    return Constant(microseconds(text), "timestamp", span)
+                except ValueError:
+                    raise self._error(item, "not a date or time", got=text, expected="ISO 8601", remedy='timestamp("2013-10-01 06:00")') from None
+        expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
+        raise self._error(item, f"{name} is called with something else", expected=expected, remedy=closest(name))
+
+    def _refuse(self, item: ast.expr) -> NoReturn:
+        """Raise the error for a part that is not in the white list."""
+        if (error := bitwise_error(item, self._source, self._span)) is not None:
+            raise error
+        named = _NAMES.get(type(item))
+        if isinstance(item, ast.Attribute):
+            named = "a dot", f"col({self._source.slice(self._span(item))!r}) if that is a column"
+        what, remedy = named or (f"{type(item).__name__}", "Map(fn, reads=..., adds=...) for what needs Python")
+        raise self._error(item, f"{what} is not allowed", expected=_ALLOWED, remedy=remedy)
+
+    def _error(self, item: ast.expr, problem: str, *, expected: str, remedy: str, **got: object) -> Exception:
+        return self._source.error(self._span(item), problem, expected=expected, remedy=remedy, **got)
+
+    def _span(self, item: ast.expr) -> Span:
+        return Span(self._at(item.lineno, item.col_offset), self._at(item.end_lineno, item.end_col_offset))
+
+    def _at(self, row: int | None, column: int | None) -> int:
+        start, chars = self._lines[(row or 1) - 1]
+        column = column or 0
+        return start + (column if chars is None else chars[column])
+
+
+def _known() -> str:
+    return ", ".join([*FUNCTIONS, "col", "timestamp"])

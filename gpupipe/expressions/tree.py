@@ -1,0 +1,92 @@
+"""What an expression is once it is read: constants, columns, comparisons and operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from gpupipe.expressions.source import Span
+from gpupipe.schema import FLOATS
+
+__all__ = ["EPOCH", "Comparison", "Constant", "Name", "Node", "Operation", "Value", "microseconds", "names_in", "value_as"]
+
+Value: TypeAlias = bool | int | float | str
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value; a timestamp is an integer, microseconds since 1970."""
+
+    value: Value
+    dtype: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column."""
+
+    name: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Neighbouring operands held against each other; true when all pairs are. One operator less than operands."""
+
+    operators: tuple[str, ...]
+    operands: tuple[Node, ...]
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An arithmetic sign, `negative`, `and`, `or`, `not`, `in` (a value, then constants) or a function's name."""
+
+    name: str
+    operands: tuple[Node, ...]
+    span: Span = field(compare=False)
+
+
+Node: TypeAlias = Constant | Name | Comparison | Operation
+
+
+def names_in(node: Node) -> Iterator[str]:
+    """The columns a tree reads, from left to right, with repeats."""
+    if isinstance(node, Name):
+        yield node.name
+    elif isinstance(node, Comparison | Operation):
+        for operand in node.operands:
+            yield from names_in(operand)
+
+
+def value_as(constant: Constant, dtype: str) -> Value:
+    """A constant's value as a column of that type has it; text beside times is a time.
+
+    Raises:
+        ValueError: text that is no time.
+    """
+    value = constant.value
+    if dtype in FLOATS:
+        return float(value)
+    if isinstance(value, str):
+        return microseconds(value) if dtype == "timestamp" else value
+    return bool(value) if dtype == "bool" else int(value)
+
+
+def microseconds(text: str) -> int:
+    """A date or time in ISO 8601 as microseconds since 1970; UTC unless it says otherwise.
+
+    Raises:
+        ValueError: the text is something else.
+
+    Example:
+        >>> microseconds("1970-01-01T01:00:00+01:00"), microseconds("1970-01-02")
+        (0, 86400000000)
+    """
+    moment = datetime.fromisoformat(text)
+    since = moment.replace(tzinfo=None) - EPOCH - (moment.utcoffset() or timedelta())
+    return since // timedelta(microseconds=1)

@@ -1,0 +1,9 @@
+"""Room 1, files to frames: lazy datasets of partitions, their readers and their writer."""
+
+from gpupipe.io.csv import read_csv
+from gpupipe.io.dataset import Dataset
+from gpupipe.io.inspect import Report, inspect
+from gpupipe.io.readers import from_frame, read_parquet
+from gpupipe.io.source import Partition
+
+__all__ = ["Dataset", "Partition", "Report", "from_frame", "inspect", "read_csv", "read_parquet"]

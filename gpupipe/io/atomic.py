@@ -1,0 +1,86 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpupipe.errors import BadFile
+
+__all__ = ["replacing"]
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@contextmanager
+def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Give a name beside `path` to write a file or folder to, and move it to `path` when the block ends well.
+
+    A process that is killed inside leaves what was at `path` before (and a hidden file or folder beside it). Everything
+    is on the disk before it gets its name. A folder takes the place of another in one step where the system can
+    exchange two names (Linux); elsewhere there is a moment in which neither has the name.
+
+    Raises:
+        BadFile: something is at `path` and `overwrite` is False, or the folder it should be in does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp(), "note.txt")
+        >>> with replacing(target) as draft:
+        ...     _ = draft.write_text("whole")
+        >>> target.read_text()
+        'whole'
+    """
+    if os.path.lexists(path) and not overwrite:
+        raise BadFile(str(path), "something is there already", expected="a new path", remedy="overwrite=True")
+    if not path.parent.is_dir():
+        raise BadFile(
+            str(path), "its folder does not exist", expected="an existing folder", remedy=f"mkdir -p {path.parent}"
+        )
+    draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        yield draft
+        for inside in [*draft.rglob("*"), draft, draft.parent]:
+            _sync(inside)
+        _swap(draft, path)
+        _sync(path.parent)
+    finally:
+        _remove(draft)
+
+
+def _swap(draft: Path, path: Path) -> None:
+    if not path.is_dir() and not draft.is_dir():
+        draft.replace(path)
+    elif not os.path.lexists(path):
+        draft.rename(path)
+    elif not _exchange(draft, path):
+        old = draft.with_suffix(".old")
+        path.rename(old)
+        draft.rename(path)
+        _remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step; whether the system could."""
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    return call is not None and call(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE) == 0
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,319 @@
+"""A lazy table made of partitions."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpupipe.backend import Backend, Frame, select
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.io.bounds import Condition, excludes
+from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
+from gpupipe.io.selection import Selection, Where
+from gpupipe.io.source import Partition, Reads, Source, Span
+from gpupipe.io.split import draw_parts, ranges
+from gpupipe.io.writer import ParquetOptions, write_tables
+from gpupipe.schema import Schema
+
+__all__ = ["Dataset"]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Dataset:
+    """A lazy, immutable table in partitions; made by `gp.read_parquet`, `gp.read_csv` and `gp.from_frame`.
+
+    Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
+    identity is its file and its number in that file.
+
+    Memory: one partition at a time, except for `compute`.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> flights = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "distance": [100, 200, 300]}))
+        >>> len(flights.filter("origin == 'JFK'")), flights.select(["distance"]).columns
+        (2, ['distance'])
+    """
+
+    source: Source
+    schema: Schema
+    backend: str = "auto"
+    query: Query = EVERYTHING
+
+    # looking ---------------------------------------------------------------------------------------------------------
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return self.schema.names
+
+    @cached_property
+    def partitions(self) -> list[Partition]:
+        """The parts it is read in, at least one; row groups that cannot hold a row of it are left out."""
+        conditions = self.query.conditions
+        if not conditions:
+            return list(self.source.partitions)
+        kept = [p.keep(s for s in p.spans if self._may_hold(s, conditions)) for p in self.source.partitions]
+        return [partition for partition in kept if partition.spans] or kept[:1]
+
+    @property
+    def num_partitions(self) -> int:
+        """How many partitions there are."""
+        return len(self.partitions)
+
+    @property
+    def reads(self) -> Reads:
+        """What this process has read of the files so far, by any dataset made from the same reader call."""
+        return self.source.reads
+
+    def __len__(self) -> int:
+        """The number of rows: from the footers, or else by one pass over the columns a predicate reads."""
+        return self._num_rows
+
+    @cached_property
+    def _num_rows(self) -> int:
+        if self.query.keeps_rows:
+            return sum(partition.num_rows for partition in self.partitions)
+        return sum(len(self.read(partition, [])) for partition in self.partitions)
+
+    def head(self, n: int = 5) -> Frame:
+        """The first `n` rows as a frame; reads no more row groups than that takes.
+
+        Memory: one row group.
+        """
+        backend, frames, missing = self._select_backend(), [], n
+        for partition in self.partitions:
+            for part in [partition.keep([span]) for span in partition.spans] or [partition]:
+                frame = self.read(part, None, backend)
+                frames.append(backend.take(frame, backend.xp.arange(min(missing, len(frame)))))
+                missing -= len(frames[-1])
+                if missing <= 0:
+                    return _plain(backend.concat(frames), backend)
+        return _plain(backend.concat(frames), backend)
+
+    def compute(self) -> Frame:
+        """All rows as one frame, strings plain, the index a range.
+
+        Memory: the whole result, twice while the parts are put together.
+        """
+        backend = self._select_backend()
+        return _plain(backend.concat([self.read(partition, None, backend) for partition in self.partitions]), backend)
+
+    def __iter__(self) -> Iterator[Frame]:
+        """The partitions as frames, strings plain."""
+        backend = self._select_backend()
+        for partition in self.partitions:
+            yield _plain(self.read(partition, None, backend), backend)
+
+    def read(self, partition: Partition, columns: Sequence[str] | None = None, backend: Backend | None = None) -> Frame:
+        """One partition as a coded frame of these columns (all by default), in this order.
+
+        The index says which of the partition's rows they are. Of the files, only these columns and those that
+        predicates look at are read.
+
+        Raises:
+            ColumnNotFound: one of `columns` is not there.
+            BadFile: the partition cannot be read.
+        """
+        names = self.columns if columns is None else list(columns)
+        self.require(names, "read")
+        backend = backend or self._select_backend()
+        wanted = self.query.reads(names)
+        fields = [item for item in self.source.schema if item.name in wanted]
+        return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
+
+    # narrowing -------------------------------------------------------------------------------------------------------
+    def select(self, columns: Sequence[str]) -> Dataset:
+        """These columns only, in this order.
+
+        Raises:
+            ColumnNotFound: one of them is not there; offers the closest name.
+            SchemaMismatch: one of them has a type that is not worked with.
+        """
+        self.require(columns, "select")
+        return replace(self, schema=self.schema.select(columns))
+
+    def filter(self, expr: str) -> Dataset:
+        """The rows for which an expression is true; rows for which it is missing go.
+
+        Row groups whose statistics show that they hold no such row are not read.
+
+        Raises:
+            ExpressionError, ColumnNotFound: the expression is no condition over these columns.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": [1.0, None, 3.0]})).filter("x < 2").compute()
+                 x
+            0  1.0
+        """
+        where = Where(expr)
+        where.check(self.schema)
+        return replace(self, query=self.query.then(where))
+
+    def split(
+        self,
+        *,
+        by: str | None = None,
+        at: Any = None,
+        fraction: float | Sequence[float] | None = None,
+        seed: int = 0,
+    ) -> tuple[Dataset, ...]:
+        """Parts that together have every row once: cut at values of a column, or drawn at random.
+
+        Args:
+            by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
+            at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
+                Times are text in ISO format, dates or datetimes, in UTC.
+            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
+                its identity alone (or by the value of `by`), so the parts do not depend on partitions or backend.
+            seed: any integer; only for `fraction`.
+
+        Raises:
+            BadData: `by` is missing in some rows; says in how many.
+            BadConfig: not one of `at` and `fraction`, or values that make no sense.
+            ColumnNotFound: no such column.
+
+        Memory: none; where the files do not tell that `by` is never missing, one pass over that column.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> early, late = gp.from_frame(pd.DataFrame({"month": [1, 9, 10, 12]})).split(by="month", at=10)
+            >>> len(early), late.compute()["month"].tolist()
+            (2, [10, 12])
+        """
+        if (at is None) == (fraction is None) or (at is not None and by is None):
+            raise BadConfig(
+                "split",
+                "not one way to split",
+                got={"by": by, "at": at, "fraction": fraction},
+                expected="by= and at=, or fraction=",
+                remedy="split(by='time', at='2013-10-01') or split(fraction=0.8)",
+            )
+        if by is not None:
+            self.require([by], "split")
+        parts: Sequence[Selection]
+        if fraction is not None:
+            parts = draw_parts(fraction, seed, self.query.num_draws, by)
+        else:
+            item = self.schema[by or ""]
+            parts = ranges(item, at)
+            self._refuse_missing(item.name)
+        return tuple(replace(self, query=self.query.then(part)) for part in parts)
+
+    def map_frames(
+        self,
+        function: FrameFunction,
+        schema: Schema,
+        reads: Sequence[str],
+        *,
+        keeps_rows: bool = False,
+        backend: str | None = None,
+    ) -> Dataset:
+        """A dataset whose partitions are `function(frame, backend)` of this one's.
+
+        Args:
+            function: from a coded frame to a coded frame with the columns of `schema`; a pure map over rows.
+            schema: the new dataset's columns.
+            reads: the columns the function is given.
+            keeps_rows: whether as many rows come out as go in, so that they need not be counted.
+            backend: the new dataset's own; this one's by default.
+        """
+        self.require(reads, "map_frames")
+        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows))
+        return replace(self, schema=schema, query=query, backend=backend or self.backend)
+
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rows_per_group: int = 1_000_000,
+        compression: str = "snappy",
+        overwrite: bool = False,
+    ) -> None:
+        """Write all rows, a partition at a time; what is at `path` is whole at any moment.
+
+        Args:
+            path: a local file where it ends in `.parquet`; else a folder, which gets a file per partition.
+            rows_per_group: rows of a row group.
+            compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"` or `"none"`.
+            overwrite: replace what is there.
+
+        Raises:
+            BadFile: something is there and `overwrite` is False, or the parent folder is missing.
+
+        Memory: one partition, copied to the host; for one file, as many as make a row group.
+        """
+        backend = self._select_backend()
+        tables = (backend.to_arrow(self.read(partition, None, backend)) for partition in self.partitions)
+        options = ParquetOptions(rows_per_group, compression)
+        write_tables(tables, self.schema, Path(path), options, overwrite=overwrite)
+
+    # inside ----------------------------------------------------------------------------------------------------------
+    def require(self, names: Sequence[str], where: str) -> None:
+        """Raise an error that names `where` unless all of `names` are columns; see `select`."""
+        for name in names:
+            if name in self.schema:
+                continue
+            if name in self.source.left_out and self.query.keeps_columns:
+                raise SchemaMismatch(
+                    f"column {name!r}",
+                    "this type is not worked with",
+                    got=self.source.left_out[name],
+                    expected="numbers, booleans, strings, dates or timestamps",
+                    remedy="a column of plain values made from it before",
+                )
+            raise ColumnNotFound.among(where, name, self.columns)
+
+    def _select_backend(self) -> Backend:
+        return select(self.backend)
+
+    def _may_hold(self, span: Span, conditions: Sequence[Condition]) -> bool:
+        for condition in conditions:
+            bounds = self.source.bounds(span, condition[0])
+            if bounds is not None and excludes(condition, bounds, self.source.schema[condition[0]]):
+                return False
+        return True
+
+    def _refuse_missing(self, name: str) -> None:
+        missing = self._count_missing(name)
+        if missing:
+            raise BadData(
+                f"split(by={name!r})",
+                f"{missing:,} rows have no value there, so they belong to no part",
+                expected="a value in every row",
+                remedy=f"filter('notnull({name})') before, to leave them out",
+            )
+
+    def _count_missing(self, name: str) -> int:
+        if not self.schema[name].nullable:
+            return 0
+        known = self.source.null_count(name) if self.query == EVERYTHING else None
+        if known is not None:
+            return known
+        backend, total = self._select_backend(), 0
+        for partition in self.partitions:
+            missing = backend.column(self.read(partition, [name], backend), name).missing(backend.xp)
+            total += 0 if missing is None else int(missing.sum())
+        return total
+
+    def _size(self) -> str:
+        rows = sum(partition.num_rows for partition in self.partitions)
+        bound = "" if self.query.keeps_rows else "at most "
+        return f"{bound}{rows:,} rows, {len(self.columns)} columns, {self.num_partitions} partitions"
+
+    def __repr__(self) -> str:
+        return f"Dataset of {self._size()}\n{self.schema!r}"
+
+    def _repr_html_(self) -> str:
+        head = self.head()
+        shown = head._repr_html_() if hasattr(head, "_repr_html_") else f"<pre>{html.escape(repr(head))}</pre>"
+        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{shown}"
+
+
+def _plain(frame: Frame, backend: Backend) -> Frame:
+    """As a user expects it: strings plain, rows counted from 0."""
+    return backend.decode(frame).reset_index(drop=True)

@@ -1,0 +1,62 @@
+"""Frames in memory as a source: sliced, not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.io.bounds import Bounds
+from gpupipe.io.source import Partition, Reads, Span, row_bytes
+from gpupipe.schema import Field
+
+__all__ = ["FrameSource"]
+
+
+class FrameSource:
+    """The rows of one coded frame.
+
+    Args:
+        frame: coded; shared, not copied.
+        owner: the backend whose frame it is.
+        cuts: first row and number of rows of each partition.
+        left_out: columns that were not taken, and their type.
+    """
+
+    def __init__(
+        self, frame: Frame, owner: Backend, cuts: Sequence[tuple[int, int]], left_out: Mapping[str, str]
+    ) -> None:
+        self.schema = owner.schema_of(frame)
+        self.left_out: Mapping[str, str] = left_out
+        self.reads = Reads()
+        self.partitions: Sequence[Partition] = [
+            Partition(
+                index,
+                (Span(0, index, first, num_rows),) if num_rows else (),
+                f"rows {first:,} to {first + num_rows:,} of a frame",
+            )
+            for index, (first, num_rows) in enumerate(cuts)
+        ]
+        self._frame, self._owner = frame, owner
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """Slice these columns; see `Source.read`.
+
+        Memory: shares on the backend that owns the frame, else copies from one to the other.
+        """
+        names = [item.name for item in fields]
+        first, num_rows = partition.first_row, partition.num_rows
+        self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
+        if not names:
+            return backend.frame({}, num_rows)
+        part = self._owner.select(self._frame, names).iloc[first : first + num_rows].reset_index(drop=True)
+        if backend.name == self._owner.name:
+            return part
+        return backend.from_arrow(self._owner.to_arrow(part), fields)
+
+    def bounds(self, span: Span, name: str) -> Bounds | None:
+        """Not known without reading."""
+        return None
+
+    def null_count(self, name: str) -> int | None:
+        """None missing where the field says so; else not known without reading."""
+        return None if self.schema[name].nullable else 0

@@ -1,0 +1,141 @@
+"""What a dataset holds, column by column."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpupipe.backend import Backend, Column, select
+from gpupipe.backend.dictionaries import united
+from gpupipe.io.dataset import Dataset
+from gpupipe.io.source import Partition
+from gpupipe.schema import Field, html_table, text_table
+
+__all__ = ["ColumnReport", "Report", "inspect"]
+
+MAX_DISTINCT = 1_000_000
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """One column's content.
+
+    Args:
+        field: its name and type.
+        num_missing: rows without a value.
+        num_distinct: different present values, exactly unless `is_capped`: then there are at least as many.
+        low, high: the least and the greatest present value; None when there is none.
+    """
+
+    field: Field
+    num_missing: int
+    num_distinct: int
+    is_capped: bool
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `inspect` found; shows itself as text and in a notebook.
+
+    Args:
+        num_rows: rows of the dataset.
+        partitions: what it is read in.
+        columns: a report per column.
+    """
+
+    num_rows: int
+    partitions: tuple[Partition, ...]
+    columns: tuple[ColumnReport, ...]
+
+    def _title(self) -> str:
+        count = len(self.partitions)
+        return f"{self.num_rows:,} rows, {len(self.columns)} columns, {count} partition{'s' if count != 1 else ''}"
+
+    def _table(self) -> list[list[str]]:
+        rows = [["column", "dtype", "missing", "distinct", "min", "max"]]
+        for found in self.columns:
+            share = found.num_missing / self.num_rows if self.num_rows else 0.0
+            distinct = f"{'>= ' if found.is_capped else ''}{found.num_distinct:,}"
+            shown = [_shown(found.low), _shown(found.high)]
+            rows.append([found.field.name, found.field.dtype, f"{share:.2%}", distinct, *shown])
+        return rows
+
+    def __repr__(self) -> str:
+        partitions = "\n".join(f"{part.index}: {part.num_rows:,} rows, {part.description}" for part in self.partitions)
+        return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._title())}</p>{html_table(self._table())}"
+
+
+def inspect(dataset: Dataset) -> Report:
+    """Look at every value of a dataset once.
+
+    Memory: one partition, and up to a million different values per column on the host.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> print(inspect(gp.from_frame(pd.DataFrame({"origin": ["JFK", None, "JFK"]}))))
+        3 rows, 1 columns, 1 partition
+        <BLANKLINE>
+        column  dtype   missing  distinct  min  max
+        origin  string  33.33%   1         JFK  JFK
+        <BLANKLINE>
+        0: 3 rows, rows 0 to 3 of a frame
+    """
+    backend = select(dataset.backend)
+    tallies = [_Tally(item) for item in dataset.schema]
+    num_rows = 0
+    for partition in dataset.partitions:
+        frame = dataset.read(partition, None, backend)
+        num_rows += len(frame)
+        for tally in tallies:
+            tally.add(backend.column(frame, tally.field.name), backend)
+    return Report(num_rows, tuple(dataset.partitions), tuple(tally.report() for tally in tallies))
+
+
+class _Tally:
+    """One column's counts so far."""
+
+    def __init__(self, item: Field) -> None:
+        self.field = item
+        self._missing = 0
+        self._is_capped = False
+        self._distinct = pa.array([], pa.large_string() if item.dtype == "string" else None)
+        self._extremes: list[Any] = []
+
+    def add(self, column: Column, backend: Backend) -> None:
+        missing = column.missing(backend.xp)
+        present = column.data if missing is None else column.data[~missing]
+        self._missing += len(column) - len(present)
+        if not len(present):
+            return
+        values = backend.to_host(backend.xp.unique(present))
+        found = pa.array(values) if column.dictionary is None else column.dictionary.take(pa.array(values))
+        extremes = pc.min_max(found).as_py()
+        self._extremes += [extremes["min"], extremes["max"]]
+        if not self._is_capped:
+            self._distinct = united([self._distinct, found]) if len(self._distinct) else pc.unique(found)
+            self._is_capped = len(self._distinct) > MAX_DISTINCT
+
+    def report(self) -> ColumnReport:
+        low, high = (min(self._extremes), max(self._extremes)) if self._extremes else (None, None)
+        if self.field.dtype == "timestamp" and low is not None:
+            low, high = np.datetime64(low, "us"), np.datetime64(high, "us")
+        distinct = min(len(self._distinct), MAX_DISTINCT)
+        return ColumnReport(self.field, self._missing, distinct, self._is_capped, low, high)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value).replace("T", " ").removesuffix(".000000") if isinstance(value, np.datetime64) else str(value)

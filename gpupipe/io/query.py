@@ -1,0 +1,104 @@
+"""What is done to the rows of a source before anybody sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.io.bounds import Condition
+from gpupipe.io.selection import Draw, Selection
+from gpupipe.io.source import Partition
+
+__all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
+
+FrameFunction: TypeAlias = Callable[[Frame, Backend], Frame]
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A function's result in the place of the frame.
+
+    Args:
+        function: of a coded frame with the columns `reads`, and its backend.
+        reads: the columns it is given.
+        keeps_rows: whether as many rows come out as go in.
+    """
+
+    function: FrameFunction
+    reads: frozenset[str]
+    keeps_rows: bool
+
+
+@dataclass(frozen=True)
+class Query:
+    """Draws by row identity, which act on the source's rows whatever else is done; then the stages in order."""
+
+    draws: tuple[Draw, ...] = ()
+    stages: tuple[Selection | Mapped, ...] = ()
+
+    def then(self, stage: Selection | Mapped) -> Query:
+        """The query with one more selection or function."""
+        if isinstance(stage, Draw) and stage.by is None:
+            return replace(self, draws=(*self.draws, stage))
+        return replace(self, stages=(*self.stages, stage))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether as many rows come out as the source has."""
+        return not self.draws and all(isinstance(stage, Mapped) and stage.keeps_rows for stage in self.stages)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether the columns are still the source's."""
+        return not any(isinstance(stage, Mapped) for stage in self.stages)
+
+    @property
+    def num_draws(self) -> int:
+        """How many random draws were made."""
+        return len(self.draws) + sum(isinstance(stage, Draw) for stage in self.stages)
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """What holds for the source's columns in every row that comes out."""
+        found: list[Condition] = []
+        for stage in self.stages:
+            if isinstance(stage, Mapped):
+                break
+            found += stage.conditions
+        return found
+
+    def reads(self, names: Sequence[str]) -> set[str]:
+        """The source's columns it takes to get `names`."""
+        return self._needed(names)[0]
+
+    def run(self, frame: Frame, partition: Partition, names: Sequence[str], backend: Backend) -> Frame:
+        """The columns `names` of what comes out; `frame` is the partition as read, with the columns `reads(names)`."""
+        if self.draws:
+            row_ids = partition.row_ids(backend.xp)
+            keep = self.draws[0].keep_rows(row_ids)
+            for draw in self.draws[1:]:
+                keep = keep & draw.keep_rows(row_ids)
+            frame = backend.filter(frame, keep)
+        for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
+            if isinstance(stage, Mapped):
+                frame = stage.function(_narrowed(frame, stage.reads, backend), backend)
+            else:
+                keep = stage.keep(frame, backend)
+                frame = backend.filter(_narrowed(frame, needed, backend), keep)
+        return backend.select(frame, names)
+
+    def _needed(self, names: Sequence[str]) -> list[set[str]]:
+        """The columns needed before the first stage, after it, and so on to the last."""
+        needed = [set(names)]
+        for stage in reversed(self.stages):
+            needed.append(set(stage.reads) if isinstance(stage, Mapped) else needed[-1] | stage.reads)
+        return needed[::-1]
+
+
+EVERYTHING = Query()
+
+
+def _narrowed(frame: Frame, names: frozenset[str] | set[str], backend: Backend) -> Frame:
+    return backend.select(frame, [name for name in frame.columns if name in names])

@@ -1,0 +1,141 @@
+"""Which rows a dataset has: those of a predicate, of a range of one column, or of a seeded draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend.evaluate import evaluate, truth
+from gpupipe.backend.hashing import hash_column, splitmix64
+from gpupipe.errors import ExpressionError
+from gpupipe.expressions import parse
+from gpupipe.io.bounds import Condition
+from gpupipe.schema import Schema
+
+__all__ = ["Between", "Draw", "Selection", "Where"]
+
+
+class Selection(Protocol):
+    """Keeps some rows, looking at each row alone."""
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        """The columns it looks at."""
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        """What every row it keeps satisfies."""
+
+    def keep(self, frame: Frame, backend: Backend) -> Array:
+        """A boolean per row of a coded frame that holds `reads`."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The rows for which an expression is true; not those for which it is missing."""
+
+    text: str
+
+    def check(self, schema: Schema) -> None:
+        """Raise unless the expression is a condition over columns of `schema`."""
+        found = parse(self.text, "filter").check(schema)
+        if found != "bool":
+            raise ExpressionError(
+                f"filter({self.text!r})",
+                f"the expression gives {found}",
+                expected="a condition, true or false per row",
+                remedy=f"filter('({self.text}) > 0')",
+            )
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        return frozenset(parse(self.text, "filter").reads)
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return list(parse(self.text, "filter").conjuncts())
+
+    def keep(self, frame: Frame, backend: Backend) -> Array:
+        expression = parse(self.text, "filter")
+        columns = {name: backend.column(frame, name) for name in expression.reads}
+        return truth(evaluate(expression, columns, backend.xp, len(frame)), backend.xp)
+
+
+@dataclass(frozen=True)
+class Between:
+    """The rows with `low <= column < high`; a bound that is None is open."""
+
+    column: str
+    low: Any
+    high: Any
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        return frozenset({self.column})
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        bounds = ((">=", self.low), ("<", self.high))
+        return [(self.column, sign, bound) for sign, bound in bounds if bound is not None]
+
+    def keep(self, frame: Frame, backend: Backend) -> Array:
+        column = backend.column(frame, self.column)
+        if column.dictionary is not None:
+            return backend.to_device(np.append(self._texts_inside(column.dictionary), False))[column.data]
+        inside = backend.xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
+        if self.low is not None:
+            inside = inside & (column.data >= self.low)
+        if self.high is not None:
+            inside = inside & (column.data < self.high)
+        return inside
+
+    def _texts_inside(self, texts: pa.Array) -> Any:
+        inside = np.ones(len(texts), dtype=bool)
+        if self.low is not None:
+            inside &= pc.greater_equal(texts, self.low).to_numpy(zero_copy_only=False)
+        if self.high is not None:
+            inside &= pc.less(texts, self.high).to_numpy(zero_copy_only=False)
+        return inside
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The rows whose 64 random bits lie in `low <= bits < high`.
+
+    Args:
+        seed: 64 bits; the bits are a function of it and the row's identity.
+        low: the least bits.
+        high: None for 2^64.
+        by: a column whose value takes the place of the row's identity.
+    """
+
+    seed: int
+    low: int
+    high: int | None
+    by: str | None = None
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        return frozenset() if self.by is None else frozenset({self.by})
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return []
+
+    def keep(self, frame: Frame, backend: Backend) -> Array:
+        return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))
+
+    def keep_rows(self, row_ids: Array) -> Array:
+        """A boolean per row, given the rows' identities."""
+        return self._inside(splitmix64(self.seed, row_ids))
+
+    def _inside(self, bits: Array) -> Array:
+        inside = bits >= np.uint64(self.low)
+        return inside if self.high is None else inside & (bits < np.uint64(self.high))

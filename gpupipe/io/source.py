@@ -1,0 +1,183 @@
+"""Where frames come from: partitions, what a source owes, and the count of what was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from threading import Lock
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.config import settings
+from gpupipe.errors import BadConfig
+from gpupipe.io.bounds import Bounds
+from gpupipe.schema import Field, Schema
+
+__all__ = ["Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
+
+DEFAULT_PARTITION_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}
+_FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows of one file that are read together: a row group.
+
+    Args:
+        file: the file's position among the source's files.
+        group: the row group in that file.
+        first_row: its first row's number in the file.
+        num_rows: how many.
+    """
+
+    file: int
+    group: int
+    first_row: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The rows that are worked on at a time; there may be none.
+
+    Args:
+        index: its position in the source; unique in a dataset.
+        spans: what it is made of, in order.
+        description: files and row groups, for messages.
+    """
+
+    index: int
+    spans: tuple[Span, ...]
+    description: str
+
+    @property
+    def num_rows(self) -> int:
+        """Rows before any filter: an upper bound."""
+        return sum(span.num_rows for span in self.spans)
+
+    @property
+    def first_row(self) -> int:
+        """The first row's number in its file."""
+        return self.spans[0].first_row if self.spans else 0
+
+    def keep(self, spans: Iterable[Span]) -> Partition:
+        """The same partition with these of its spans only."""
+        return replace(self, spans=tuple(spans))
+
+    def row_ids(self, xp: ModuleType) -> Array:
+        """uint64 per row: file and row number in the file, the same however the rows are partitioned.
+
+        Memory: allocates 8 bytes per row.
+
+        Example:
+            >>> Partition(0, (Span(file=1, group=0, first_row=5, num_rows=2),), "").row_ids(np) - (1 << 40)
+            array([5, 6], dtype=uint64)
+        """
+        ids = [xp.arange(span.num_rows, dtype="uint64") + _first_id(span) for span in self.spans]
+        return xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
+
+
+def _first_id(span: Span) -> np.uint64:
+    return np.uint64((span.file << _FILE_SHIFT) + span.first_row)
+
+
+class Reads:
+    """What this process has read of a source so far.
+
+    Attributes:
+        row_groups: how often each (file, row group) was read.
+        columns: row groups read, by column.
+        num_bytes: compressed bytes of the column chunks read; of frames in memory their own bytes.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self.row_groups: Counter[tuple[int, int]] = Counter()
+        self.columns: Counter[str] = Counter()
+        self.num_bytes = 0
+        self._lock = Lock()
+
+    def add(self, spans: Iterable[Span], names: Sequence[str], num_bytes: int) -> None:
+        with self._lock:
+            for span in spans:
+                self.row_groups[span.file, span.group] += 1
+                self.columns.update(names)
+            self.num_bytes += num_bytes
+
+    @property
+    def passes(self) -> int:
+        """How often the row group read most often was read."""
+        return max(self.row_groups.values(), default=0)
+
+    def __reduce__(self) -> tuple[type[Reads], tuple[()]]:
+        return Reads, ()
+
+    def __repr__(self) -> str:
+        return f"Reads(passes={self.passes}, row_groups={self.row_groups.total()}, num_bytes={self.num_bytes})"
+
+
+class Source(Protocol):
+    """What a Dataset reads from: columns of a known type in partitions of whole spans, at least one partition."""
+
+    schema: Schema
+    left_out: Mapping[str, str]
+    """Columns that are there but cannot be worked with, and their type."""
+    partitions: Sequence[Partition]
+    reads: Reads
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """The partition's rows as a coded frame of exactly these columns, counted from 0."""
+
+    def bounds(self, span: Span, name: str) -> Bounds | None:
+        """What all present values of a span lie between; None where that is not known without reading."""
+
+    def null_count(self, name: str) -> int | None:
+        """Missing values of a column in all rows; None where that is not known without reading."""
+
+
+def partition_limit(partition_bytes: int | None, backend: str) -> int:
+    """The decoded bytes a partition may have: as asked, as configured, or the default of the backend.
+
+    Raises:
+        BadConfig: less than one byte.
+    """
+    if partition_bytes is None:
+        configured = settings()
+        name = configured.backend if backend == "auto" else backend
+        return configured.partition_bytes or DEFAULT_PARTITION_BYTES[_kind_of(name)]
+    if partition_bytes < 1:
+        raise BadConfig(
+            "partition_bytes",
+            "too small",
+            got=partition_bytes,
+            expected="a number of bytes",
+            remedy="partition_bytes=128 << 20",
+        )
+    return partition_bytes
+
+
+@cache
+def _kind_of(backend: str) -> str:
+    return choose_backend(backend, probe())[0]
+
+
+def row_bytes(fields: Iterable[Field]) -> int:
+    """The bytes a row takes in a coded frame, without dictionaries and masks.
+
+    Example:
+        >>> row_bytes([Field("x", "float64"), Field("ok", "bool"), Field("origin", "string")])
+        13
+    """
+    return sum(_WIDTHS.get(item.dtype) or np.dtype(item.dtype).itemsize for item in fields)
+
+
+_WIDTHS = {"string": 4, "timestamp": 8}

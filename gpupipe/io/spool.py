@@ -1,0 +1,77 @@
+"""Tables that can be read only once, or only slowly, written once to temporary Parquet files and read from there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.backend import arrow
+from gpupipe.io.parquet import File, open_footer
+from gpupipe.io.source import row_bytes
+from gpupipe.schema import Field
+
+__all__ = ["Spool"]
+
+GROUP_BYTES = 32 << 20
+"""Decoded bytes that are gathered before a row group is written."""
+
+
+class Spool:
+    """A temporary folder, removed with the object or at the end of the process, whichever comes first.
+
+    Args:
+        limit: decoded bytes of a row group; `GROUP_BYTES` at most.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpupipe-"))
+        self._limit = min(limit, GROUP_BYTES)
+        self._num_files = 0
+        weakref.finalize(self, _remove, self.folder, os.getpid())
+
+    def write(self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], name: str) -> File:
+        """Write these columns of `batches` to a file of their own.
+
+        Memory: one row group on the host.
+        """
+        path = self.folder / f"{self._num_files:05d}.parquet"
+        self._num_files += 1
+        group_rows = max(1, self._limit // max(1, row_bytes(fields)))
+        strings = [item.name for item in fields if item.dtype == "string"]
+        schema = pa.schema([(item.name, _stored_type(item.dtype)) for item in fields])
+        with pq.ParquetWriter(path, schema, use_dictionary=strings, dictionary_pagesize_limit=GROUP_BYTES) as writer:
+            gathered: list[pa.RecordBatch] = []
+            rows = 0
+            for batch in batches:
+                gathered.append(batch)
+                rows += batch.num_rows
+                if rows >= group_rows:
+                    writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
+                    gathered, rows = [], 0
+            if rows:
+                writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
+        return open_footer(str(path), name)
+
+
+def _stored_type(dtype: str) -> pa.DataType:
+    """What `arrow.conform` gives."""
+    plain = arrow.arrow_type(dtype)
+    return pa.dictionary(pa.int32(), plain) if dtype == "string" else plain
+
+
+def _conformed(batches: Sequence[pa.RecordBatch], fields: Sequence[Field]) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    return pa.table({item.name: arrow.conform(table.column(item.name), item) for item in fields})
+
+
+def _remove(folder: Path, owner: int) -> None:
+    # A forked child runs this too, and must not take the files from under its parent.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

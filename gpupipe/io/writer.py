@@ -1,0 +1,68 @@
+"""Frames to Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.io.atomic import replacing
+from gpupipe.schema import FLOATS, Schema
+
+__all__ = ["ParquetOptions", "write_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """How files are written.
+
+    Args:
+        rows_per_group: rows of a row group; smaller tables are gathered.
+        compression: Parquet's name of a codec.
+    """
+
+    rows_per_group: int = 1_000_000
+    compression: str = "snappy"
+
+
+def write_tables(
+    tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions, *, overwrite: bool
+) -> None:
+    """Write to one file where `path` ends in `.parquet`, else to a folder with a part per table; atomically.
+
+    Raises:
+        BadFile: something is at `path` and `overwrite` is False.
+    """
+    with replacing(path, overwrite=overwrite) as draft:
+        if path.suffix == ".parquet":
+            _write_file(tables, schema, draft, options)
+        else:
+            draft.mkdir()
+            for number, table in enumerate(tables):
+                _write_file([table], schema, draft / f"part-{number:05d}.parquet", options)
+
+
+def _write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> None:
+    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in schema])
+    # A dictionary of floats costs a hash per value and is thrown away when it has grown too large.
+    coded = [item.name for item in schema if item.dtype not in FLOATS]
+    with pq.ParquetWriter(path, types, compression=options.compression, use_dictionary=coded) as writer:
+        typed = (table.select(types.names).cast(types) for table in tables)
+        for table in _gathered(typed, options.rows_per_group):
+            writer.write_table(table, row_group_size=options.rows_per_group)
+
+
+def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of at least `num_rows`, the last apart; at least one table."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(item.num_rows for item in waiting) >= num_rows:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

@@ -1,0 +1,64 @@
+"""The one way ids enter a network: a single table for all categorical columns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["RESERVED", "SharedEmbedding"]
+
+RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column
+MAX_AUTO_DIM = 32
+
+
+class SharedEmbedding(nn.Module):
+    """The rows of C columns one below the other in one table of one width D: a batch needs one lookup whatever C is.
+
+    `dim="auto"` is the width fast.ai's rule gives for the largest cardinality n (fastai.tabular.model.emb_sz_rule),
+    1.6 n^0.56, but at most 32 and a multiple of 4. The rows of missing (0) and unknown (1) start at zero, so what was
+    never met in training adds nothing. An id the column has no row for is read as unknown, on the device: the host
+    checks no values.
+
+    Args:
+        cardinalities: C numbers of ids, missing and unknown included.
+        dim: D, or "auto".
+        generator: draws the other rows' start, on the CPU.
+
+    Memory:
+        sum(cardinalities) x D float32; with AdamW four times that (a dense gradient and two moments).
+
+    Example:
+        >>> embedding = SharedEmbedding([12, 5], 8, torch.Generator())
+        >>> embedding(torch.tensor([[3, 4], [11, 0], [12, -1]], dtype=torch.int32)).shape
+        torch.Size([3, 2, 8])
+    """
+
+    cardinalities: Tensor
+    starts: Tensor
+
+    def __init__(self, cardinalities: Sequence[int], dim: int | str, generator: torch.Generator) -> None:
+        super().__init__()
+        ends = list(itertools.accumulate(cardinalities))
+        starts = [end - n for end, n in zip(ends, cardinalities, strict=True)]
+        self.dim = dim if isinstance(dim, int) else _auto_dim(max(cardinalities))
+        table = torch.empty(ends[-1], self.dim, device="cpu").normal_(std=self.dim**-0.5, generator=generator)
+        for start in starts:
+            table[start : start + RESERVED] = 0
+        self.table = nn.Parameter(table)
+        dtype = torch.int32 if ends[-1] < 2**31 else torch.int64
+        for name, values in (("cardinalities", cardinalities), ("starts", starts)):
+            self.register_buffer(name, torch.tensor(values, dtype=dtype, device="cpu"), persistent=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """B x C ids to B x C x D."""
+        known = (codes >= 0) & (codes < self.cardinalities)
+        return F.embedding(torch.where(known, codes, 1) + self.starts, self.table)
+
+
+def _auto_dim(cardinality: int) -> int:
+    return math.ceil(min(MAX_AUTO_DIM, 1.6 * math.pow(cardinality, 0.56)) / 4) * 4

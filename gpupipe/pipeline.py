@@ -1,0 +1,211 @@
+"""The pipeline: steps from frame to frame, then features, then tensors."""
+
+from __future__ import annotations
+
+import html
+import logging
+from collections.abc import Sequence
+from typing import Any, Self
+
+from gpupipe.backend import Backend, backend_of, select
+from gpupipe.errors import BadConfig, NotFitted
+from gpupipe.features import Features
+from gpupipe.fitting import FitReport, Fitting
+from gpupipe.io import Dataset, from_frame
+from gpupipe.passes import over_partitions
+from gpupipe.plan import Prefix, plan_passes
+from gpupipe.schema import Schema
+from gpupipe.tensors import Block, Loader
+from gpupipe.transformation import Transformation
+from gpupipe.transforms import Transform
+
+__all__ = ["Pipeline"]
+
+_log = logging.getLogger("gpupipe")
+
+
+class Pipeline:
+    """Steps from frame to frame, then one step from frame to tensors.
+
+    Args:
+        steps: transforms, in order.
+        features: which columns become features, and how; without it `transform` gives the transformed frame.
+        backend: `"auto"`, `"cpu"` or `"gpu"`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpupipe import preprocessing as pre, transforms as T
+        >>> flights = pd.DataFrame({"dep_delay": [2.0, None, 8.0, 2.0], "arr_delay": [20.0, 3.0, 30.0, None]})
+        >>> pipeline = Pipeline([], Features(
+        ...     (["dep_delay"], [pre.SimpleImputer(), pre.StandardScaler()]), target="arr_delay > 15"))
+        >>> pipeline.fit(flights).transform(flights)["target"].tolist()
+        [1.0, 0.0, 1.0, nan]
+    """
+
+    def __init__(self, steps: Sequence[Transform], features: Features | None = None, backend: str = "auto") -> None:
+        for step in steps:
+            if not isinstance(step, Transform):
+                raise BadConfig(
+                    "Pipeline",
+                    "a step is no transform",
+                    got=step,
+                    expected="steps from gpupipe.transforms; learned steps belong in Features",
+                    remedy="Features((columns, step))",
+                )
+        self.steps = list(steps)
+        self.features = features
+        self.backend = backend
+        self.fit_report: FitReport | None = None
+        self._source: Schema | None = None
+
+    # learning -----------------------------------------------------------------------------------------------------------
+    def fit(self, data: Any) -> Self:
+        """Learn every step's state from a Dataset or a frame; returns self.
+
+        Rows whose target is missing are left out and counted in `fit_report`.
+
+        Raises:
+            ColumnNotFound: a step reads a column that is not there.
+            LeakageError: a feature is computed from a column the target is computed from.
+            BadData: values a step cannot learn from.
+            PartitionFailed: anything else that failed, with the partition's file and the cause.
+
+        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
+        """
+        backend = self.select_backend()
+        fitting = Fitting(self.steps, self.features, as_dataset(data), backend)
+        self.fit_report = fitting.run()
+        self.bind(fitting.source)
+        _log.info("%s", self.fit_report)
+        return self
+
+    def bind(self, source: Schema) -> None:
+        """Take `source` as the schema of the data; the steps hold their state already."""
+        self._source = source
+        self._after = Prefix(self.steps, source, None).output_schema
+        self.schema = self._after if self.features is None else self.features.output_schema(self._after)
+
+    def select_backend(self) -> Backend:
+        """The backend this pipeline works on."""
+        return select(self.backend)
+
+    @property
+    def source(self) -> Schema:
+        """The schema of the data it was fitted on, label columns marked.
+
+        Raises:
+            NotFitted: before `fit`.
+        """
+        if self._source is None:
+            raise NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
+        return self._source
+
+    # applying -----------------------------------------------------------------------------------------------------------
+    def transform(self, data: Any) -> Any:
+        """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset), with target and weight where their
+        columns are there, then the kept columns; without `features`, all columns.
+
+        Rows with a missing target stay.
+
+        Raises:
+            NotFitted: before `fit`.
+            ColumnNotFound, SchemaMismatch: the data is not like the data it was fitted on.
+
+        Memory: a new frame; a Dataset is worked on a partition at a time.
+        """
+        run = self.bound_to(self.schema_there(data))
+        if isinstance(data, Dataset):
+            return data.map_frames(run.apply, run.schema, run.reads, keeps_rows=run.keeps_rows, backend=self.backend)
+        backend = backend_of(data)
+        made = run.apply(backend.encode(data), backend)
+        result = backend.decode(made)
+        result.index = data.index.take(made.index)
+        return result
+
+    def loader(
+        self,
+        data: Any,
+        *,
+        batch_size: int = 4096,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        reuse_buffers: bool = False,
+        device: str = "auto",
+    ) -> Loader:
+        """Transform `data` once into one block of tensors and give a loader over it.
+
+        Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
+
+        Raises:
+            BadData: a missing or infinite value would reach the block; names the column and the remedy.
+
+        Memory: one block of 4 bytes per feature and row (padded to 32) on `device`, and one partition per thread.
+        """
+        dataset, backend = as_dataset(data), self.select_backend()
+        run = self.bound_to(dataset.schema, with_target_only=True)
+        bound = sum(partition.num_rows for partition in dataset.partitions)
+        block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
+        rows = 0
+        for frame in over_partitions(
+            lambda part: run.columns(dataset.read(part, run.reads, backend), backend), dataset.partitions, backend, "load"
+        ):
+            rows += block.write(rows, frame, backend)
+        return Loader(
+            block.narrow(rows),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            reuse_buffers=reuse_buffers,
+        )
+
+    def bound_to(self, there: Schema, *, with_target_only: bool = False, predicting: bool = False) -> Transformation:
+        """This pipeline bound to data of the schema `there`; see `Transformation`."""
+        return Transformation(
+            self.steps, self.features, self.source, there, with_target_only=with_target_only, predicting=predicting
+        )
+
+    @staticmethod
+    def schema_there(data: Any) -> Schema:
+        """The schema of a Dataset or a frame as it is."""
+        if isinstance(data, Dataset):
+            return data.schema
+        backend = backend_of(data)
+        return backend.schema_of(backend.encode(data))
+
+    # looking ------------------------------------------------------------------------------------------------------------
+    def explain(self) -> str:
+        """The passes `fit` makes, and what each learns from which columns, as text.
+
+        Example:
+            >>> from gpupipe import preprocessing as pre
+            >>> print(Pipeline([], Features((["x", "y"], [pre.SimpleImputer(), pre.StandardScaler()]))).explain())
+            pass 1: SimpleImputer + StandardScaler of x, y
+        """
+        if self.features is None:
+            return "nothing is learned"
+        lines = []
+        for number, tasks in enumerate(plan_passes(self.features), 1):
+            for task in tasks:
+                names = " + ".join(type(step).__name__ for step in task.steps)
+                lines.append(f"pass {number}: {names} of {', '.join(task.group.columns)}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        lines = [repr(step) for step in self.steps]
+        if self.features is not None:
+            for group in self.features.groups:
+                chain = " -> ".join([", ".join(group.columns), *map(repr, group.steps)])
+                lines.append(f"features: {chain}")
+            if self.features.target is not None:
+                lines.append(f"target: {self.features.target.text}")
+        return "Pipeline\n  " + "\n  ".join(lines or ["nothing"])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def as_dataset(data: Any) -> Dataset:
+    """A Dataset as it is; a frame or table as a Dataset over it."""
+    return data if isinstance(data, Dataset) else from_frame(data)

@@ -1,0 +1,120 @@
+"""What has to be read and done: which columns each transform needs, and which learned steps share a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.features import Features, Group
+from gpupipe.preprocessing import FoldStep, SimpleImputer
+from gpupipe.schema import Role, Schema
+from gpupipe.transforms import Map, Transform
+
+__all__ = ["Prefix", "Task", "label_columns", "mark_labels", "plan_passes"]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    step: Transform
+    schema: Schema
+    """The schema of its input."""
+    wanted: frozenset[str]
+
+
+class Prefix:
+    """The transforms in order, pruned to what is wanted of them.
+
+    Args:
+        steps: the transforms.
+        schema: the source's columns.
+        wanted: the columns asked for after the last step; None asks for all.
+        predicting: leave out the steps that drop rows only in training.
+    """
+
+    def __init__(
+        self, steps: Sequence[Transform], schema: Schema, wanted: Iterable[str] | None, *, predicting: bool = False
+    ) -> None:
+        used = [step for step in steps if not (predicting and getattr(step, "when", "always") == "train")]
+        schemas = [schema]
+        for step in used:
+            schemas.append(step.output_schema(schemas[-1]))
+        self.output_schema = schemas[-1]
+        needed = set(self.output_schema.names if wanted is None else wanted)
+        self.output_schema.require(sorted(needed), "pipeline")
+        self.wanted = [name for name in self.output_schema.names if name in needed]
+        stages = []
+        for step, before in zip(reversed(used), reversed(schemas[:-1]), strict=True):
+            stages.append(_Stage(step, before, frozenset(needed)))
+            needed = step.needs(needed, before)
+        self._stages = stages[::-1]
+        self.reads = [name for name in schema.names if name in needed]
+        self.keeps_rows = not any(step.changes_rows for step in used)
+
+    def run(self, frame: Frame, backend: Backend) -> Frame:
+        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`."""
+        for stage in self._stages:
+            frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
+        return backend.select(frame, self.wanted)
+
+
+def label_columns(
+    steps: Sequence[Transform], schema: Schema, features: AbstractSet[str], labels: AbstractSet[str]
+) -> set[str]:
+    """The source columns only the labels (and filters that act in training only) read."""
+    schemas = [schema]
+    for step in steps:
+        schemas.append(step.output_schema(schemas[-1]))
+    by_features, by_labels = set(features), set(labels)
+    for step, before in zip(reversed(steps), reversed(schemas[:-1]), strict=True):
+        by_labels = _explicit_needs(step, by_labels, before)
+        if getattr(step, "when", "always") != "train":
+            by_features = _explicit_needs(step, by_features, before)
+    return {name for name in by_labels - by_features if name in schema}
+
+
+def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+    """What a step needs; a function that reads whatever it is given claims no column by that."""
+    if isinstance(step, Map) and step.reads is None:
+        return set(wanted) - set(step.adds or ())
+    return step.needs(wanted, schema)
+
+
+def mark_labels(schema: Schema, labels: AbstractSet[str]) -> Schema:
+    """The source's schema with these columns' role set to label, and each column the start of a lineage."""
+    return Schema(replace(item.as_source(), role=Role.LABEL if item.name in labels else None) for item in schema)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one pass learns for one group: its step number `position`, and the one after it where they fold together."""
+
+    group: Group
+    position: int
+    fused: bool
+
+    @property
+    def steps(self) -> list[FoldStep]:
+        return self.group.steps[self.position : self.position + 1 + self.fused]
+
+
+def plan_passes(features: Features) -> list[list[Task]]:
+    """The tasks of each pass over the data; as many passes as the longest chain of dependent steps."""
+    passes: list[list[Task]] = []
+    for group in features.groups:
+        position, number = 0, 0
+        while position < len(group.steps):
+            fused = _folds_with_next(group.steps[position : position + 2])
+            if number == len(passes):
+                passes.append([])
+            passes[number].append(Task(group, position, fused))
+            position, number = position + 1 + fused, number + 1
+    return passes
+
+
+def _folds_with_next(steps: Sequence[FoldStep]) -> bool:
+    """Whether an imputer's fill can enter the summary of the step after it."""
+    return (
+        len(steps) == 2 and isinstance(steps[0], SimpleImputer) and not steps[0].add_indicator and steps[1].fills_late
+    )

@@ -1,0 +1,183 @@
+"""Columns as float64 blocks of rows, the loops over them, and what is refused among their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.fold import Columns
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
+
+__all__ = ["check_count", "check_numeric", "float32_columns", "floats", "refuse", "row_blocks", "stacked", "tabulate"]
+
+# 256 KiB of float64: a block of one column and a temporary stay in a core's second-level cache.
+_CACHED_ROWS = 32_768
+# What several columns together may take on the CPU (1 MiB of float64), and any block on a GPU (512 MiB).
+_CACHED_NUMBERS, _DEVICE_NUMBERS = 1 << 16, 1 << 26
+
+
+def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slice]:
+    """Slices that cover the rows, for work on `width` float64 per row; none for no rows.
+
+    On a CPU they are pieces that stay in cache, on a GPU (nearly always) everything at once.
+
+    Example:
+        >>> from gpupipe.backend import select
+        >>> [rows.stop for rows in row_blocks(40_000, select("cpu"))]
+        [32768, 40000]
+    """
+    if backend.name == "cpu":
+        size = min(_CACHED_ROWS, max(_CACHED_NUMBERS // width, 1024))
+    else:
+        size = max(_DEVICE_NUMBERS // width, 1)
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
+
+
+def floats(column: Column, xp: ModuleType) -> Array:
+    """A numeric or boolean column as n float64 with NaN where missing.
+
+    Memory: shares a float64 column, else copies on the device.
+    """
+    data = column.data.astype(xp.float64, copy=False)
+    return data if column.valid is None else xp.where(column.valid, data, xp.nan)
+
+
+def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
+    """These rows of all columns as one F x R float64 array of its own, NaN where missing.
+
+    Memory: copies on the device.
+    """
+    return xp.stack([floats(column.take(rows), xp) for column in columns.values()])
+
+
+def tabulate(
+    columns: Columns, function: Callable[[Array, ModuleType], Sequence[Any]], width: int, backend: Backend
+) -> Any:
+    """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
+
+    Memory: copies B x C x `width` numbers to the host, once.
+    """
+    xp = backend.xp
+    results = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(_num_rows(columns), backend):
+            for column in columns.values():
+                results += [xp.asarray(item, dtype=xp.float64) for item in function(floats(column.take(rows), xp), xp)]
+    table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
+    return table.reshape(-1, len(columns), width)
+
+
+def float32_columns(
+    columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str
+) -> dict[str, Column]:
+    """Each column through `function(name, block)`, worked out in float64 and stored as float32; missing stays NaN.
+
+    Raises:
+        BadData: a result is infinite.
+
+    Memory: n float32 per column on the device, and one float64 block at a time.
+    """
+    xp = backend.xp
+    made, infinite = {}, []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, column in columns.items():
+            out = xp.empty(len(column), dtype=xp.float32)
+            for rows in row_blocks(len(column), backend):
+                out[rows] = function(name, floats(column.take(rows), xp))
+                infinite.append(xp.isinf(out[rows]).any())
+            made[name] = Column("float32", out)
+    if infinite and backend.to_host(xp.stack(infinite)).any():
+        refuse(columns, backend, where, too_large="a result does not fit float32")
+    return made
+
+
+def _num_rows(columns: Columns) -> int:
+    return len(next(iter(columns.values())))
+
+
+def refuse(
+    columns: Columns, backend: Backend, where: str, *, too_large: str = "a value is too large", missing: bool = False
+) -> NoReturn:
+    """Raise what stands in the way of working with these columns; called once something was found to.
+
+    Args:
+        columns: numeric columns of which one holds an infinity, a value that is too large, or a missing value.
+        backend: where they live.
+        where: the step, for the message.
+        too_large: the problem where all values are finite.
+        missing: whether a missing value is a problem.
+
+    Raises:
+        BadData: naming column, count and value.
+    """
+    xp = backend.xp
+    largest = (0.0, "")
+    for name, column in columns.items():
+        values = floats(column, xp)
+        absent, infinite = xp.isnan(values), xp.isinf(values)
+        counts = backend.to_host(xp.stack([infinite.sum(), absent.sum()]))
+        if counts[0]:
+            value = float(backend.to_host(values[infinite][:1])[0])
+            raise BadData(
+                f"{where}, column {name!r}",
+                f"{int(counts[0])} infinite value{'s' if counts[0] > 1 else ''}",
+                got=value,
+                expected="finite numbers or missing values",
+                remedy=f"Derive({name}='clip({name}, low, high)'), or 'where(...)' to replace them",
+            )
+        if missing and counts[1]:
+            raise BadData(
+                f"{where}, column {name!r}",
+                f"{int(counts[1])} missing value{'s' if counts[1] > 1 else ''}",
+                expected="no missing values",
+                remedy="put a SimpleImputer before this step",
+            )
+        known = xp.abs(values[~absent])
+        if len(known):
+            largest = max(largest, (float(backend.to_host(known.max()[None])[0]), name))
+    raise BadData(
+        f"{where}, column {largest[1]!r}",
+        too_large,
+        got=largest[0],
+        expected="values of a size that can be worked with",
+        remedy=f"Derive({largest[1]}='clip({largest[1]}, low, high)'), or another unit",
+    )
+
+
+def check_numeric(fields: Sequence[Field], where: str) -> None:
+    """Raise `SchemaMismatch` for the first field that is no number and no boolean."""
+    for item in fields:
+        if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
+            remedy = (
+                "Categorify() for strings"
+                if item.dtype == "string"
+                else f"Derive(hour='hour({item.name})') for parts of a time"
+            )
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "not a number",
+                got=item.dtype,
+                expected="numbers or booleans",
+                remedy=remedy,
+            )
+        if item.kind == Kind.CATEGORICAL:
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "its values are ids, whose size means nothing",
+                got=item.kind.value,
+                expected="a column of numbers",
+                remedy=f"leave {item.name!r} out of this step",
+            )
+
+
+def check_count(value: Any, name: str, where: str, most: int | None = None) -> None:
+    """Raise `BadConfig` unless the parameter `name` is an integer from 1 to `most`."""
+    if not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        upto = "a positive integer" if most is None else f"an integer from 1 to {most}, the number of columns"
+        raise BadConfig(where, f"{name} is out of range", got=value, expected=upto, remedy=f"{name}={most or 8}")

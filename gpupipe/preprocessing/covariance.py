@@ -1,0 +1,79 @@
+"""Means and co-moments of several columns, summed over partitions; few rows are kept beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend
+from gpupipe.preprocessing.blocks import refuse, row_blocks, stacked
+from gpupipe.preprocessing.fold import Columns
+
+__all__ = ["Covariance"]
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Number of rows, means and co-moments of F columns, and the rows themselves while they are few.
+
+    Args:
+        names: the columns.
+        count: rows.
+        mean: F float64.
+        m2: F x F float64.
+        blocks: all rows seen, as F x n float64 arrays on the device; None once they are more than `max_bytes`.
+        max_bytes: up to this many bytes rows are kept.
+        backend: where the rows live.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    mean: Any
+    m2: Any
+    blocks: tuple[Array, ...] | None
+    max_bytes: int
+    backend: Backend
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str, *, max_bytes: int) -> Self:
+        """The co-moments of one partition.
+
+        Raises:
+            BadData: a missing value, an infinity, or a value whose square is one.
+
+        Memory: one block of rows at a time, and all of them where they are kept; F + F² numbers per block go to the
+        host.
+        """
+        xp, width = backend.xp, len(columns)
+        num_rows = len(next(iter(columns.values())))
+        total = cls(tuple(columns), 0, np.zeros(width), np.zeros((width, width)), (), max_bytes, backend)
+        parts, sizes = [], []
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in row_blocks(num_rows, backend, len(columns)):
+                deviation = stacked(columns, rows, xp)
+                mean = deviation.mean(axis=1, keepdims=True)
+                deviation -= mean
+                rest = deviation.mean(axis=1, keepdims=True)
+                deviation -= rest
+                parts.append(xp.concatenate([(mean + rest).T, deviation @ deviation.T]))
+                sizes.append(rows.stop - rows.start)
+        if parts:
+            for size, part in zip(sizes, backend.to_host(xp.stack(parts)), strict=True):
+                total = total + replace(total, count=size, mean=part[0], m2=part[1:])
+            if not np.isfinite(total.m2).all():
+                refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
+        if num_rows * width * 8 > max_bytes:
+            return replace(total, blocks=None)
+        return replace(total, blocks=(stacked(columns, slice(None), xp),))
+
+    def __add__(self, other: Self) -> Self:
+        count = self.count + other.count
+        shift = other.mean - self.mean
+        share = other.count / max(count, 1)
+        m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
+        blocks = None if self.blocks is None or other.blocks is None else (*self.blocks, *other.blocks)
+        if blocks is not None and count * len(self.names) * 8 > self.max_bytes:
+            blocks = None
+        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, blocks=blocks)

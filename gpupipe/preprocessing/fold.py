@@ -1,0 +1,164 @@
+"""What a learned step is: a fold over partitions (`summarise`, `+`, `finish`) and then a pure map."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.errors import NotFitted
+from gpupipe.schema import Field
+from gpupipe.step import Step
+
+__all__ = ["Columns", "FoldStep", "Invertible", "Summary"]
+
+Columns = Mapping[str, Column]
+
+
+class Summary(Protocol):
+    """What one partition contributes to a fit; small.
+
+    `+` is associative and commutative and, for any split of the rows, gives what the whole would give (counts exactly,
+    floats within the tolerance table).
+    """
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+
+class FoldStep(Step, ABC):
+    """A step whose state is learned by a fold, in scikit-learn's clothes.
+
+    Subclasses define `summarise`, `finish`, `transform_columns` and `output_fields`; what `finish` learns are
+    attributes that end in `_`, among them `names_in_`, the list of the columns. `get_state` and `set_state` are there
+    for attributes that are numbers, strings, lists or arrays; others override them.
+
+    A step whose summary can take a fill value in afterwards sets `fills_late`: then it is fitted in the same pass as an
+    imputer right before it (its summary has `filled(values)`, values by column name).
+    """
+
+    fills_late: bool = False
+    names_in_: list[str]
+
+    @abstractmethod
+    def summarise(self, columns: Columns, backend: Backend) -> Any:
+        """One partition's contribution, a `Summary`; an empty partition is fine.
+
+        Raises:
+            BadData: a value the step cannot learn from, such as an infinity; names column and value.
+        """
+
+    @abstractmethod
+    def finish(self, summary: Any) -> Self:
+        """Learn the state (attributes ending in `_`) from all partitions' sum; returns self.
+
+        Raises:
+            BadData: nothing can be learned, such as the mean of a column without any value.
+        """
+
+    @abstractmethod
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The output for one partition under the names `output_fields` gives; inputs are not modified."""
+
+    @abstractmethod
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """The fields of the output for these input fields; checks types. Cardinalities are there once fitted.
+
+        Raises:
+            SchemaMismatch: a column's type is not what the step works on.
+        """
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        """The names of the outputs for inputs of these names; the same unless a step says otherwise."""
+        return list(names)
+
+    def get_state(self) -> dict[str, Any]:
+        """What was learned as numbers, strings, lists, NumPy arrays and pyarrow arrays by attribute name, for saving.
+
+        Raises:
+            NotFitted: before `fit`.
+        """
+        self.check_fitted()
+        return {name: value for name, value in vars(self).items() if name.endswith("_")}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        """Take back what `get_state` gave; returns self."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        return self
+
+    @property
+    def is_fitted(self) -> bool:
+        return "names_in_" in vars(self)
+
+    def check_fitted(self) -> None:
+        """Raise `NotFitted` unless `finish` has run."""
+        if not self.is_fitted:
+            name = type(self).__name__
+            raise NotFitted(
+                name, "it has not been fitted", expected="fit before transform", remedy=f"{name}().fit(frame)"
+            )
+
+    # scikit-learn's protocol, on a user's frame -----------------------------------------------------------------------
+    def fit(self, frame: Frame, y: object = None) -> Self:
+        """Learn from a user's frame, all columns. `y` is ignored."""
+        columns, fields, backend = _opened(frame, None, type(self).__name__)
+        self.output_fields(fields)
+        return self.finish(self.summarise(columns, backend))
+
+    def transform(self, frame: Frame) -> Frame:
+        """The output columns for a user's frame, index as given; columns the step was not fitted on are left out.
+
+        Raises:
+            ColumnNotFound: a column it was fitted on is not there.
+            SchemaMismatch: a column's type is not what the step works on.
+        """
+        self.check_fitted()
+        columns, fields, backend = _opened(frame, self.names_in_, type(self).__name__)
+        self.output_fields(fields)
+        return _closed(self.transform_columns(columns, backend), frame, backend)
+
+    def fit_transform(self, frame: Frame, y: object = None) -> Frame:
+        """`fit` and `transform` on the same frame."""
+        return self.fit(frame).transform(frame)
+
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
+        """The output's names; for the columns it was fitted on unless others are given."""
+        self.check_fitted()
+        return self.output_names(self.names_in_ if input_features is None else list(input_features))
+
+
+class Invertible(FoldStep):
+    """A step that can be undone."""
+
+    @abstractmethod
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The columns `transform_columns` made these of, as far as they can be had back; inputs are not modified."""
+
+    def inverse_transform(self, frame: Frame) -> Frame:
+        """The inputs for a frame of outputs, index as given.
+
+        Raises:
+            ColumnNotFound: an output is not there.
+        """
+        self.check_fitted()
+        columns, _, backend = _opened(frame, self.get_feature_names_out(), type(self).__name__)
+        return _closed(self.inverse_columns(columns, backend), frame, backend)
+
+
+def _opened(frame: Frame, names: Sequence[str] | None, where: str) -> tuple[dict[str, Column], list[Field], Backend]:
+    """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to."""
+    backend = backend_of(frame)
+    coded = backend.encode(frame)
+    schema = backend.schema_of(coded)
+    if names is not None:
+        schema.require(names, where)
+        schema = schema.select(names)
+    return {name: backend.column(coded, name) for name in schema.names}, list(schema), backend
+
+
+def _closed(columns: dict[str, Column], frame: Frame, backend: Backend) -> Frame:
+    """A user's frame of these columns, with the index of `frame`."""
+    made = backend.decode(backend.frame(columns, len(frame)))
+    made.index = frame.index
+    return made

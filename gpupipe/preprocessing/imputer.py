@@ -1,0 +1,227 @@
+"""Missing values replaced by one value for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from gpupipe.backend import Backend, Column
+from gpupipe.backend.dictionaries import positions_in
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.blocks import check_numeric, refuse, row_blocks
+from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
+from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.moments import Moments
+from gpupipe.preprocessing.quantiles import Quantiles
+from gpupipe.schema import FLOATS, Field, Kind
+
+__all__ = ["SimpleImputer"]
+
+_STRATEGIES = ("mean", "median", "most_frequent", "constant")
+
+
+@dataclass(frozen=True)
+class _Types:
+    """The summary of a strategy that looks at no value."""
+
+    dtypes: dict[str, str]
+
+    def __add__(self, other: Self) -> Self:
+        return self
+
+
+class SimpleImputer(FoldStep):
+    """Missing values replaced by the column's mean, median or most frequent value, or by a constant.
+
+    Mean and median are for numbers and booleans and give float64 (float32 stays); the others keep the type and work on
+    strings too. Of several most frequent values the smallest is taken. The median is exact up to 65,536 distinct
+    values of a column and else within the error `RobustScaler` states.
+
+    Args:
+        strategy: `"mean"`, `"median"`, `"most_frequent"` or `"constant"`.
+        fill_value: the constant; by default 0 (False) for numbers and `"missing_value"` for strings.
+        add_indicator: add a boolean column `<name>_missing` for each column, true where a value was missing.
+
+    Attributes:
+        statistics_: the value filled in, by column name.
+
+    Raises:
+        BadConfig: an unknown strategy, or a constant that a column's type cannot hold.
+
+    Memory: transform allocates the output on the device; integers and booleans without missing values are shared where
+    they keep their type.
+
+    Example:
+        >>> import pandas as pd
+        >>> SimpleImputer().fit_transform(pd.DataFrame({"temp": [10.0, None, 20.0]}))["temp"].tolist()
+        [10.0, 15.0, 20.0]
+    """
+
+    def __init__(self, strategy: str = "mean", *, fill_value: Any = None, add_indicator: bool = False) -> None:
+        self.strategy, self.fill_value, self.add_indicator = strategy, fill_value, add_indicator
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        if self.strategy not in _STRATEGIES:
+            raise BadConfig(
+                "SimpleImputer",
+                "unknown strategy",
+                got=self.strategy,
+                expected=f"one of {', '.join(_STRATEGIES)}",
+                remedy="strategy='median'",
+            )
+        averaged = self.strategy in ("mean", "median")
+        check_numeric(
+            [item for item in fields if averaged or item.dtype == "timestamp"], f"SimpleImputer({self.strategy!r})"
+        )
+        filled = []
+        for item in fields:
+            if self.strategy == "constant":
+                self._constant(item.name, item.dtype)
+            dtype = "float64" if averaged and item.dtype not in FLOATS else item.dtype
+            filled.append(replace(item, dtype=dtype, nullable=False))
+        if not self.add_indicator:
+            return filled
+        flags = [replace(item, name=_flag_name(item.name), dtype="bool", nullable=False) for item in fields]
+        return filled + [replace(item, kind=Kind.CONTINUOUS, cardinality=None) for item in flags]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [*names, *map(_flag_name, names)] if self.add_indicator else list(names)
+
+    def summarise(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | _Types:
+        where = f"SimpleImputer({self.strategy!r})"
+        if self.strategy == "mean":
+            return Moments.of(columns, backend, where)
+        if self.strategy == "median":
+            return Quantiles.of(columns, backend, where)
+        if self.strategy == "most_frequent":
+            return CategoryCounts.of(columns, backend, where)
+        return _Types({name: column.dtype for name, column in columns.items()})
+
+    def finish(self, summary: Moments | Quantiles | CategoryCounts | _Types) -> Self:
+        if isinstance(summary, _Types):
+            learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
+        elif isinstance(summary, Moments):
+            pairs = zip(summary.mean.tolist(), summary.count, strict=True)
+            learned = dict(zip(summary.names, (mean if count else None for mean, count in pairs), strict=True))
+        elif isinstance(summary, Quantiles):
+            middles = (item.quantile(0.5) if item.total else None for item in summary.histograms)
+            learned = dict(zip(summary.names, middles, strict=True))
+        else:
+            learned = {name: _most_frequent(item) for name, item in zip(summary.names, summary.columns, strict=True)}
+        for name, value in learned.items():
+            if value is None:
+                raise BadData(
+                    f"SimpleImputer, column {name!r}",
+                    f"it has no value to take the {self.strategy.replace('_', ' ')} of",
+                    expected="at least one value that is not missing",
+                    remedy="strategy='constant', or leave the column out",
+                )
+        self.statistics_ = learned
+        self.names_in_ = list(learned)
+        return self
+
+    def get_state(self) -> dict[str, Any]:
+        self.check_fitted()
+        return {"names_in_": self.names_in_, "statistics_": [self.statistics_[name] for name in self.names_in_]}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.names_in_ = list(state["names_in_"])
+        self.statistics_ = dict(zip(self.names_in_, state["statistics_"], strict=True))
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        made = {name: self._filled(name, column, backend) for name, column in columns.items()}
+        if self.add_indicator:
+            for name, column in columns.items():
+                missing = column.missing(backend.xp)
+                data = backend.xp.zeros(len(column), dtype=bool) if missing is None else missing
+                made[_flag_name(name)] = Column("bool", data)
+        return made
+
+    def _filled(self, name: str, column: Column, backend: Backend) -> Column:
+        value = self.statistics_[name]
+        if column.dictionary is not None:
+            return _filled_strings(column, column.dictionary, value, backend)
+        xp = backend.xp
+        if column.dtype in FLOATS:
+            return self._filled_floats(name, column, value, backend)
+        if self.strategy in ("mean", "median"):
+            data = column.data.astype(xp.float64)
+            return Column("float64", data if column.valid is None else xp.where(column.valid, data, value))
+        if column.valid is None:
+            return Column(column.dtype, column.data)
+        return Column(column.dtype, xp.where(column.valid, column.data, column.data.dtype.type(value)))
+
+    def _filled_floats(self, name: str, column: Column, value: float, backend: Backend) -> Column:
+        xp = backend.xp
+        out, infinite = xp.empty_like(column.data), []
+        for rows in row_blocks(len(column), backend):
+            block = column.data[rows]
+            out[rows] = xp.where(xp.isnan(block), block.dtype.type(value), block)
+            infinite.append(xp.isinf(block).any())
+        if infinite and backend.to_host(xp.stack(infinite)).any():
+            refuse({name: column}, backend, "SimpleImputer")
+        return Column(column.dtype, out)
+
+    def _constant(self, name: str, dtype: str) -> Any:
+        """The constant as a value of a column's type."""
+        value = self.fill_value
+        if value is None:
+            return "missing_value" if dtype == "string" else {"bool": False}.get(dtype, 0.0 if dtype in FLOATS else 0)
+        if dtype == "string":
+            fits = isinstance(value, str)
+        else:
+            fits = isinstance(value, bool | int | float | np.number | np.bool_) and _holds(dtype, value)
+        if not fits:
+            raise BadConfig(
+                f"SimpleImputer, column {name!r}",
+                f"fill_value does not fit {dtype}",
+                got=value,
+                expected=f"a value {dtype} can hold",
+                remedy=f"another fill_value, or Cast({name}=...) before it",
+            )
+        if dtype == "string":
+            return value
+        return bool(value) if dtype == "bool" else float(value) if dtype in FLOATS else int(value)
+
+
+def _flag_name(name: str) -> str:
+    return f"{name}_missing"
+
+
+def _most_frequent(counts: ValueCounts) -> Any:
+    """The first by rank; None where there is no value."""
+    values, _ = counts.ranked()
+    if not len(values):
+        return None
+    return bool(values[0].as_py()) if counts.dtype == "bool" else values[0].as_py()
+
+
+def _holds(dtype: str, value: Any) -> bool:
+    if dtype in FLOATS:
+        return bool(abs(float(value)) <= np.finfo(dtype).max)
+    if dtype == "bool":
+        return value in (0, 1)
+    return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max and value == int(value))
+
+
+def _filled_strings(column: Column, dictionary: pa.Array, value: Any, backend: Backend) -> Column:
+    """Missing codes made the value's code; its code is new where the dictionary does not have it."""
+    xp = backend.xp
+    if not isinstance(value, str):
+        raise SchemaMismatch(
+            "SimpleImputer",
+            "a column of strings, fitted on numbers",
+            got=value,
+            expected="the types it was fitted on",
+            remedy="fit again",
+        )
+    code = int(positions_in(pa.array([value], dictionary.type), dictionary)[0])
+    if code < 0:
+        code, dictionary = len(dictionary), pa.concat_arrays([dictionary, pa.array([value], dictionary.type)])
+    codes = column.data.astype(np.promote_types(column.data.dtype, np.min_scalar_type(-code - 1)), copy=False)
+    return Column("string", xp.where(codes < 0, codes.dtype.type(code), codes), None, dictionary)

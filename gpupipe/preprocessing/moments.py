@@ -1,0 +1,97 @@
+"""Mean and spread of columns, summed over partitions without losing digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend
+from gpupipe.preprocessing.blocks import refuse, tabulate
+from gpupipe.preprocessing.fold import Columns
+
+__all__ = ["Moments"]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number of values, mean and sum of squared deviations of C columns, missing values apart.
+
+    Deviations are taken from the mean of a block of rows and blocks are joined by the formula of Chan, Golub and
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
+    keeps its digits.
+
+    Args:
+        names: the columns.
+        count: values that are there, C int64.
+        missing: values that are not, C int64.
+        mean: C float64, 0 where there is no value.
+        m2: sums of squared deviations from the mean, C float64.
+    """
+
+    names: tuple[str, ...]
+    count: Any
+    missing: Any
+    mean: Any
+    m2: Any
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
+        """The moments of one partition.
+
+        Raises:
+            BadData: an infinity, or a value whose square is one.
+
+        Memory: one float64 block at a time; 3 numbers per block and column go to the host.
+        """
+        table = tabulate(columns, _moments, 3, backend)
+        count, mean, m2 = _joined(*np.moveaxis(table, -1, 0))
+        if not np.isfinite(m2).all():
+            refuse(columns, backend, where, too_large="a value is too large to be squared")
+        num_rows = len(next(iter(columns.values())))
+        return cls(tuple(columns), count.astype(np.int64), num_rows - count.astype(np.int64), mean, m2)
+
+    def __add__(self, other: Self) -> Self:
+        joined = [np.stack(pair) for pair in ((self.count, other.count), (self.mean, other.mean), (self.m2, other.m2))]
+        count, mean, m2 = _joined(*joined)
+        return type(self)(self.names, count, self.missing + other.missing, mean, m2)
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`."""
+        fill = np.array([float(values[name]) for name in self.names])
+        none = np.zeros_like(self.missing)
+        known = type(self)(self.names, self.count, none, self.mean, self.m2)
+        return known + type(self)(self.names, self.missing, none, fill, np.zeros_like(fill))
+
+    @property
+    def variance(self) -> Any:
+        """C float64, divided by the number of values; 0 where it is below what the mean's last digit tells apart."""
+        variance = self.m2 / np.maximum(self.count, 1)
+        return np.where(variance <= (np.finfo(np.float64).eps * self.mean) ** 2, 0.0, variance)
+
+
+def _moments(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
+    """Count, mean and M2 of one block by two passes, the mean corrected by the mean deviation left after the first."""
+    missing = xp.isnan(block)
+    count = len(block) - xp.count_nonzero(missing)
+    divisor = xp.maximum(count, 1)
+    deviation = block.copy()
+    deviation[missing] = 0.0
+    mean = deviation.sum() / divisor
+    deviation -= mean
+    deviation[missing] = 0.0
+    rest = deviation.sum()
+    return count, mean + rest / divisor, xp.square(deviation).sum() - rest * rest / divisor
+
+
+def _joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
+    """Moments of the union of parts; all three are parts x C."""
+    total = count.sum(axis=0)
+    weight = count / np.maximum(total, 1)
+    # Means are averaged around one of them, so that equal means stay what they are to the last digit.
+    centre = np.take_along_axis(mean, count.argmax(axis=0)[None], axis=0)[0] if len(count) else np.zeros(total.shape)
+    joined = centre + (weight * (mean - centre)).sum(axis=0)
+    return total, joined, m2.sum(axis=0) + (count * np.square(mean - joined)).sum(axis=0)

@@ -1,0 +1,250 @@
+"""Scalers: `(x - offset) / divisor` for each column, moved into a range by one of them; learned in one pass."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.preprocessing.blocks import check_numeric, float32_columns
+from gpupipe.preprocessing.extremes import Extremes
+from gpupipe.preprocessing.fold import Columns, Invertible
+from gpupipe.preprocessing.moments import Moments
+from gpupipe.preprocessing.quantiles import Quantiles
+from gpupipe.schema import Field, Kind
+
+__all__ = ["MinMaxScaler", "RobustScaler", "StandardScaler"]
+
+
+class _Scaler(Invertible):
+    """What the scalers share: numbers in, float32 out, missing stays missing."""
+
+    fills_late = True
+
+    @abstractmethod
+    def _affine(self) -> tuple[Any, Any]:
+        """Offsets and divisors of the columns."""
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_numeric(fields, type(self).__name__)
+        return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        affine = self._by_name()
+
+        def scaled(name: str, block: Array) -> Array:
+            offset, divisor = affine[name]
+            result = block - offset
+            result /= divisor
+            return self._ranged(result, backend)
+
+        return float32_columns(columns, scaled, backend, type(self).__name__)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        affine = self._by_name()
+
+        def restored(name: str, block: Array) -> Array:
+            offset, divisor = affine[name]
+            return self._unranged(block) * divisor + offset
+
+        return float32_columns(columns, restored, backend, type(self).__name__)
+
+    def _by_name(self) -> dict[str, tuple[float, float]]:
+        offsets, divisors = self._affine()
+        return dict(zip(self.names_in_, zip(offsets.tolist(), divisors.tolist(), strict=True), strict=True))
+
+    def _ranged(self, unit: Array, backend: Backend) -> Array:
+        return unit
+
+    def _unranged(self, block: Array) -> Array:
+        return block
+
+    def _check_counts(self, names: Sequence[str], counts: Any) -> None:
+        for name, count in zip(names, counts, strict=True):
+            if not count:
+                raise BadData(
+                    f"{type(self).__name__}, column {name!r}",
+                    "it has no value, so there is no scale to learn",
+                    expected="at least one value that is not missing",
+                    remedy=f"SimpleImputer(strategy='constant') before it, or leave {name!r} out",
+                )
+
+
+class StandardScaler(_Scaler):
+    """Each column less its mean, divided by its standard deviation (divisor n). A constant column is only centred.
+
+    Args:
+        with_mean: subtract the mean.
+        with_std: divide by the standard deviation.
+
+    Attributes:
+        mean_, var_, scale_: C float64; `scale_` is 1 for a constant column and without `with_std`.
+        n_samples_seen_: values that were there, C int64.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> StandardScaler().fit_transform(pd.DataFrame({"x": [1e9, 1e9 + 2, None]}))["x"].tolist()
+        [-1.0, 1.0, nan]
+    """
+
+    def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
+        self.with_mean, self.with_std = with_mean, with_std
+
+    def summarise(self, columns: Columns, backend: Backend) -> Moments:
+        return Moments.of(columns, backend, "StandardScaler")
+
+    def finish(self, summary: Moments) -> Self:
+        self._check_counts(summary.names, summary.count)
+        self.names_in_ = list(summary.names)
+        self.mean_, self.var_, self.n_samples_seen_ = summary.mean, summary.variance, summary.count
+        deviation = np.sqrt(self.var_)
+        self.scale_ = np.where((deviation > 0) & self.with_std, deviation, 1.0)
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        return self.mean_ if self.with_mean else np.zeros_like(self.mean_), self.scale_
+
+
+class MinMaxScaler(_Scaler):
+    """Each column moved and stretched to a range; values outside the fitted ones leave it unless clipped.
+
+    A constant column becomes the range's lower end.
+
+    Args:
+        feature_range: the range, low before high.
+        clip: hold later values to the range.
+
+    Attributes:
+        data_min_, data_max_: C float64.
+
+    Raises:
+        BadConfig: the range is empty or no range.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> MinMaxScaler().fit_transform(pd.DataFrame({"x": [2, 4, 3], "same": [7, 7, 7]})).values.tolist()
+        [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
+    """
+
+    def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
+        self.feature_range, self.clip = feature_range, clip
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        _check_pair(self.feature_range, "MinMaxScaler", "feature_range", -np.inf, np.inf)
+        return super().output_fields(fields)
+
+    def summarise(self, columns: Columns, backend: Backend) -> Extremes:
+        return Extremes.of(columns, backend, "MinMaxScaler")
+
+    def finish(self, summary: Extremes) -> Self:
+        self._check_counts(summary.names, summary.low <= summary.high)
+        for name, low, high in zip(summary.names, summary.low, summary.high, strict=True):
+            _check_range(name, (float(low), float(high)), "MinMaxScaler")
+        self.names_in_ = list(summary.names)
+        self.data_min_, self.data_max_ = summary.low, summary.high
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        width = self.data_max_ - self.data_min_
+        return self.data_min_, np.where(width > 0, width, 1.0)
+
+    def _ranged(self, unit: Array, backend: Backend) -> Array:
+        low, high = self.feature_range
+        unit *= high - low
+        unit += low
+        return backend.xp.clip(unit, low, high) if self.clip else unit
+
+    def _unranged(self, block: Array) -> Array:
+        low, high = self.feature_range
+        return (block - low) / (high - low)
+
+
+class RobustScaler(_Scaler):
+    """Each column less its median, divided by the distance of two quantiles; outliers have no say.
+
+    Quantiles are exact up to 65,536 distinct values of a column; beyond that their error is in `relative_error_`. A
+    column whose two quantiles are equal is only centred.
+
+    Args:
+        with_centering: subtract the median.
+        with_scaling: divide by the distance.
+        quantile_range: the two quantiles, in percent.
+
+    Attributes:
+        center_, scale_: C float64.
+        relative_error_: how far a quantile may be off, relative to its value, C float64; 0 where exact.
+
+    Raises:
+        BadConfig: the quantiles are not two rising numbers between 0 and 100.
+
+    Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
+
+    Example:
+        >>> import pandas as pd
+        >>> RobustScaler().fit_transform(pd.DataFrame({"x": [1, 2, 3, 4, 1000]}))["x"].tolist()
+        [-1.0, -0.5, 0.0, 0.5, 498.5]
+    """
+
+    def __init__(
+        self,
+        *,
+        with_centering: bool = True,
+        with_scaling: bool = True,
+        quantile_range: tuple[float, float] = (25.0, 75.0),
+    ) -> None:
+        self.with_centering, self.with_scaling, self.quantile_range = with_centering, with_scaling, quantile_range
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        _check_pair(self.quantile_range, "RobustScaler", "quantile_range", 0, 100)
+        return super().output_fields(fields)
+
+    def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
+        return Quantiles.of(columns, backend, "RobustScaler")
+
+    def finish(self, summary: Quantiles) -> Self:
+        self._check_counts(summary.names, [item.total for item in summary.histograms])
+        lower, upper = (share / 100 for share in self.quantile_range)
+        center, scale = [], []
+        for name, item in zip(summary.names, summary.histograms, strict=True):
+            ends = item.quantile(lower), item.quantile(upper)
+            _check_range(name, ends, "RobustScaler")
+            center.append(item.quantile(0.5) if self.with_centering else 0.0)
+            scale.append(ends[1] - ends[0] if self.with_scaling and ends[1] > ends[0] else 1.0)
+        self.names_in_ = list(summary.names)
+        self.center_, self.scale_ = np.array(center), np.array(scale)
+        self.relative_error_ = np.array([item.relative_error for item in summary.histograms])
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        return self.center_, self.scale_
+
+
+def _check_pair(pair: Any, where: str, name: str, lowest: float, highest: float) -> None:
+    if len(pair) != 2 or not lowest <= pair[0] < pair[1] <= highest:
+        raise BadConfig(
+            where,
+            f"{name} is no range",
+            got=pair,
+            expected=f"(low, high) with low < high, between {lowest} and {highest}",
+            remedy=f"leave {name} at its default",
+        )
+
+
+def _check_range(name: str, ends: tuple[float, float], where: str) -> None:
+    if not np.isfinite(ends[1] - ends[0]):
+        raise BadData(
+            f"{where}, column {name!r}",
+            "its range is too large for a float",
+            got=ends,
+            expected="values less than 1.8e308 apart",
+            remedy=f"Derive({name}='clip({name}, low, high)')",
+        )

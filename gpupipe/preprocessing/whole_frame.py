@@ -1,0 +1,149 @@
+"""Steps that cannot be folded: their columns are gathered, all rows or a seeded sample, and fitted at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.estimators import applied, fitted, is_estimator, names_out, rebuilt, state_of
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.preprocessing.blocks import check_count, check_numeric, refuse, stacked
+from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.rows import GatheredRows
+from gpupipe.schema import Field
+
+__all__ = ["WholeFrame", "WholeFrameStep"]
+
+
+class WholeFrameStep(FoldStep):
+    """A step fitted on rows gathered from all partitions.
+
+    It has the parameters `max_rows` (beyond it a seeded sample of about half as many or more stands for the rest) and
+    `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on.
+    """
+
+    fills_late = True
+    needs_row_numbers = True
+    """`summarise` wants `row_numbers`, the rows' numbers in the dataset: with them a sample is the same for any
+    partitioning. Without them each partition's rows are numbered from 0."""
+
+    max_rows: int
+    random_state: int
+
+    def summarise(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
+        where = type(self).__name__
+        return GatheredRows.of(
+            columns, backend, where, row_numbers=row_numbers, max_rows=self.max_rows, seed=self.random_state
+        )
+
+    def finish(self, summary: GatheredRows) -> Self:
+        if not summary.num_kept:
+            raise BadData(
+                type(self).__name__,
+                "there are no rows to learn from",
+                expected="at least one",
+                remedy="fit on more rows",
+            )
+        self._learn(summary)
+        self.num_rows_, self.num_fitted_ = summary.num_rows, summary.num_kept
+        self.names_in_ = list(summary.names)
+        return self
+
+    @abstractmethod
+    def _learn(self, rows: GatheredRows) -> None:
+        """Learn from the gathered rows."""
+
+
+class WholeFrame(WholeFrameStep):
+    """Any scikit-learn or cuML estimator as a step: one with `fit` and `transform`, or else `predict`, by rows.
+
+    An estimator put in a list of steps as it is becomes one of these. What is given is copied and never fitted itself.
+    Its outputs become float32 columns, named by its `get_feature_names_out` where it has one, else `<class name>0`, ...
+
+    A scikit-learn estimator works on the host: on the GPU backend its columns are copied there and back.
+
+    Args:
+        estimator: unfitted; hyperparameters and random state are its own.
+        max_rows: fitted on at most this many rows.
+        random_state: the seed of the sample of rows.
+
+    Attributes:
+        estimator_: the fitted copy.
+
+    Raises:
+        BadConfig: it is no estimator.
+
+    Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
+
+    Example:
+        >>> import pandas as pd
+        >>> from sklearn.preprocessing import MaxAbsScaler
+        >>> WholeFrame(MaxAbsScaler()).fit_transform(pd.DataFrame({"x": [1.0, -4.0]}))["x"].tolist()
+        [0.25, -1.0]
+    """
+
+    def __init__(self, estimator: Any, *, max_rows: int = 10_000_000, random_state: int = 0) -> None:
+        self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
+        if not is_estimator(estimator):
+            raise BadConfig(
+                "WholeFrame",
+                "not a step and not an estimator",
+                got=estimator,
+                expected="an object with fit and transform (or predict); not a class",
+                remedy="a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator",
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"WholeFrame({type(self.estimator).__name__})"
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Before `fit` one field stands for all: how many there are is for the fitted estimator to say."""
+        check_count(self.max_rows, "max_rows", self._where)
+        check_numeric(fields, self._where)
+        names = self.output_names([item.name for item in fields]) if self.is_fitted else [self._stem + "0"]
+        return [Field.derived(name, "float32", fields, self._stem) for name in names]
+
+    @property
+    def _stem(self) -> str:
+        return type(self.estimator).__name__.lower()
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        self.check_fitted()
+        return names_out(self.estimator_, list(names), self.num_outputs_)
+
+    def _learn(self, rows: GatheredRows) -> None:
+        block = rows.block()
+        first = block[:1].copy()
+        self.estimator_ = fitted(self.estimator, block, rows.backend, self._where)
+        self.num_outputs_ = int(applied(self.estimator_, first, rows.backend, self._where).shape[1])
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp = backend.xp
+        names = self.output_names(list(columns))
+        block = xp.ascontiguousarray(stacked(columns, slice(None), xp).T)
+        if not len(block):
+            return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
+        if backend.to_host(xp.isinf(block).any()[None])[0]:
+            refuse(columns, backend, self._where)
+        result = applied(self.estimator_, block, backend, self._where)
+        return {name: Column("float32", result[:, j].astype(xp.float32)) for j, name in enumerate(names)}
+
+    def get_state(self) -> dict[str, Any]:
+        """What was learned, the estimator as its class name, parameters and arrays.
+
+        Raises:
+            NotFitted: before `fit`.
+            ArtifactError: the estimator's class is not one of those that can be saved without pickle.
+        """
+        self.check_fitted()
+        own = {name: getattr(self, name) for name in ("names_in_", "num_outputs_", "num_rows_", "num_fitted_")}
+        return own | state_of(self.estimator_, self._where)
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.estimator_ = rebuilt(state, self._where)
+        for name in ("names_in_", "num_outputs_", "num_rows_", "num_fitted_"):
+            setattr(self, name, state[name])
+        return self

@@ -1,0 +1,151 @@
+"""A fitted pipeline with its model, on data without labels: one row out per row in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend.dictionaries import strings
+from gpupipe.errors import BadConfig
+from gpupipe.io import Dataset
+from gpupipe.pipeline import Pipeline
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.tensors import Block, Loader
+from gpupipe.transformation import Transformation
+
+__all__ = ["Scorer"]
+
+
+class Scorer:
+    """What `load` gives: the pipeline, the model, and predictions.
+
+    Args:
+        pipeline: fitted.
+        model: trained on its output; None allows `transform` through `.pipeline` only.
+        device: where the model runs; the backend's by default.
+    """
+
+    def __init__(self, pipeline: Pipeline, model: torch.nn.Module | None, *, device: str = "auto") -> None:
+        self.pipeline = pipeline
+        self.model = model
+        self.device = pipeline.select_backend().device if device == "auto" else device
+        if model is not None:
+            model.to(self.device)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the features."""
+        return self.pipeline.schema
+
+    def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """The predicted value of each row, in order, then the kept columns.
+
+        A binary task gives booleans (probability at least 0.5), classes give their names, a regression numbers.
+
+        Args:
+            data: a frame, which gives a frame with its index, or a Dataset, which gives a lazy Dataset.
+            batch_size: rows per call of the model; for the same backend, batch size and number of threads the result is
+                bit-identical.
+
+        Raises:
+            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on.
+            BadConfig: there is no model.
+
+        Memory: a frame's features as one block; a Dataset's a partition at a time. One value per row to the frame.
+        """
+        return self._score(data, batch_size, self._decided, self._decided_fields())
+
+    def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """The probability of each row (`probability`, or `probability_<class>` each), in order, then the kept columns.
+
+        Arguments, errors and memory as for `predict`.
+
+        Raises:
+            BadConfig: the task is a regression, or there is no model.
+        """
+        if self._task == "regression":
+            raise BadConfig(
+                "predict_proba", "a regression has no probabilities", expected="a classification's model", remedy="predict(data)"
+            )
+        return self._score(data, batch_size, self._probabilities, self._probability_fields())
+
+    @property
+    def _task(self) -> str | None:
+        return self.schema.task
+
+    @property
+    def _classes(self) -> tuple[Any, ...]:
+        target = self.schema.target
+        return () if target is None or target.classes is None else target.classes
+
+    def _decided_fields(self) -> list[Field]:
+        dtype = {"binary": "bool", "multiclass": "string"}.get(self._task or "", "float32")
+        return [Field("prediction", dtype, nullable=False)]
+
+    def _probability_fields(self) -> list[Field]:
+        names = ["probability"] if self._task == "binary" else [f"probability_{name}" for name in self._classes]
+        return [Field(name, "float32", nullable=False) for name in names]
+
+    def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        if self._task == "binary":
+            return [_column(torch.sigmoid(output), backend)]
+        return [_column(part, backend) for part in torch.softmax(output, 1).unbind(1)]
+
+    def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        if self._task == "binary":
+            return [_column(torch.sigmoid(output) >= 0.5, backend)]
+        if self._task == "multiclass":
+            return [_column(output.argmax(1), backend, classes=self._classes)]
+        return [_column(output, backend)]
+
+    def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
+        if self.model is None:
+            raise BadConfig(
+                "predict", "there is no model", expected="a pipeline saved with one", remedy="gp.save(path, pipeline, model)"
+            )
+        run = self.pipeline.bound_to(self.pipeline.schema_there(data), predicting=True)
+        if isinstance(data, Dataset):
+
+            def rows(frame: Frame, backend: Backend) -> Frame:
+                return self._rows(frame, run, batch_size, read, fields, backend)
+
+            schema = Schema([*fields, *run.schema.with_role(Role.KEEP)])
+            return data.map_frames(rows, schema, run.reads, keeps_rows=run.keeps_rows, backend=self.pipeline.backend)
+        backend = backend_of(data)
+        made = self._rows(backend.encode(data), run, batch_size, read, fields, backend)
+        result = backend.decode(made)
+        result.index = data.index.take(made.index)
+        return result
+
+    def _rows(
+        self, frame: Frame, run: Transformation, batch_size: int, read: Any, fields: list[Field], backend: Backend
+    ) -> Frame:
+        made = run.apply(frame, backend)
+        inputs = Schema(run.schema.with_role(Role.FEATURE))
+        block = Block.allocate(inputs, len(made), self.device)
+        block.write(0, {item.name: backend.column(made, item.name) for item in inputs}, backend)
+        columns = dict(zip([item.name for item in fields], read(self._output(block, batch_size), backend), strict=True))
+        for item in run.schema.with_role(Role.KEEP):
+            columns[item.name] = backend.column(made, item.name)
+        result = backend.frame(columns, len(made))
+        result.index = made.index
+        return result
+
+    @torch.inference_mode()
+    def _output(self, block: Block, batch_size: int) -> torch.Tensor:
+        assert self.model is not None
+        self.model.eval()
+        parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
+        if parts:
+            return torch.cat(parts)
+        return torch.empty((0, len(self._classes)) if self._task == "multiclass" else 0, device=self.device)
+
+
+def _column(values: torch.Tensor, backend: Backend, classes: tuple[Any, ...] | None = None) -> Column:
+    """A tensor as a column, shared where it lies on the backend's device already."""
+    data = backend.xp.from_dlpack(values.to(backend.device).contiguous())
+    if classes is None:
+        return Column("bool" if values.dtype == torch.bool else "float32", data)
+    return Column("string", data.astype("int32"), None, strings(classes))

@@ -1,0 +1,58 @@
+"""What every step of a pipeline has in common: named parameters, a readable repr, a copy without learned state."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+from gpupipe.errors import BadConfig
+
+__all__ = ["Step"]
+
+
+class Step:
+    """The root of all steps; parameters are the constructor's arguments, kept under their own names.
+
+    The protocol is scikit-learn's: the constructor only stores, learned state ends in an underscore, `get_params`
+    gives what the constructor was given.
+
+    Example:
+        >>> class Add(Step):
+        ...     def __init__(self, amount=1.0):
+        ...         self.amount = amount
+        >>> Add(2.0), Add(2.0).get_params()
+        (Add(amount=2.0), {'amount': 2.0})
+    """
+
+    @classmethod
+    def _parameters(cls) -> list[inspect.Parameter]:
+        return [p for name, p in inspect.signature(cls.__init__).parameters.items() if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments by name. `deep` is accepted for scikit-learn; steps hold no estimators."""
+        return {p.name: getattr(self, p.name) for p in self._parameters() if p.kind != p.VAR_KEYWORD}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name.
+
+        Raises:
+            BadConfig: a name that is no parameter.
+        """
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise BadConfig(
+                    type(self).__name__, "no such parameter", got=name, expected=f"one of {sorted(known)}", remedy="get_params()"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        shown = []
+        for parameter in self._parameters():
+            value = getattr(self, parameter.name, parameter.default)
+            if parameter.kind == parameter.VAR_KEYWORD:
+                shown += [f"{name}={item!r}" for name, item in value.items()]
+            elif parameter.default is parameter.empty or value is not parameter.default and value != parameter.default:
+                shown.append(f"{parameter.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"

@@ -1,0 +1,36 @@
+"""What a network's `forward` is given: some rows as tensors on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+__all__ = ["Batch"]
+
+
+@dataclass(slots=True)
+class Batch:
+    """B rows of features with what belongs to them, all on one device.
+
+    Args:
+        numeric: B x F float32, in the order of `schema.numeric`.
+        codes: B x C int32 ids, in the order of `schema.categorical`; 0 missing, 1 unknown.
+        target: B values, float32 (regression, binary 0/1) or int32 class indices; None where there is no target.
+        weight: B float32 sample weights; None where there are none.
+        keep: columns carried beside the features: timestamps as int64 microseconds, strings as int64 codes.
+
+    Example:
+        >>> import torch
+        >>> len(Batch(torch.zeros(5, 3), torch.zeros(5, 0, dtype=torch.int32)))
+        5
+    """
+
+    numeric: Tensor
+    codes: Tensor
+    target: Tensor | None = None
+    weight: Tensor | None = None
+    keep: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.numeric.shape[0]

@@ -1,0 +1,142 @@
+"""Where a run happens: the device, its stream, its precision, its random numbers; all left as they were found.
+
+ETL works on the legacy stream, training on a non-blocking stream of its own, or the two would wait for each other all
+the time. Events hand the data over: training's stream waits for what was written before, and the caller's streams wait
+for training's last use before they give memory back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpupipe.errors import BackendMissing, BadConfig
+from gpupipe.training.choice import unknown
+
+__all__ = ["PRECISIONS", "choose_device", "fork_rng", "forward_in", "session"]
+
+PRECISIONS = ("auto", "32-true", "bf16-mixed")
+BF16_CAPABILITY = (8, 0)
+
+logger = logging.getLogger(__name__)
+
+
+def choose_device(requested: str, loader: object) -> torch.device:
+    """The device asked for; "auto" is where the loader's batches lie if it tells, else the current GPU, else the CPU.
+
+    Raises:
+        BadConfig: no name of a CPU or CUDA device.
+        BackendMissing: a GPU that torch does not see.
+
+    Example:
+        >>> choose_device("cpu", [])
+        device(type='cpu')
+    """
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    home = getattr(loader, "device", None)
+    if requested != "auto":
+        asked, reason = requested, "asked for"
+    elif home is not None:
+        asked, reason = str(home), "the data is there"
+    else:
+        asked, reason = ("cuda", "torch sees a GPU") if visible else ("cpu", "torch sees no GPU")
+    if re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", asked) is None:
+        raise unknown("Trainer", "device", requested, ["auto", "cpu", "cuda", "cuda:0"])
+    device = torch.device("cpu")
+    if asked.startswith("cuda"):
+        if not visible or (asked != "cuda" and torch.device(asked).index >= visible):
+            raise BackendMissing(
+                "Trainer(device=)",
+                f"torch {torch.__version__} sees {visible} GPUs",
+                got=asked,
+                expected="a GPU that is visible, to a torch built for CUDA",
+                remedy="device='cpu', or pip install torch --index-url https://download.pytorch.org/whl/cu130",
+            )
+        device = torch.device("cuda", torch.cuda.current_device()) if asked == "cuda" else torch.device(asked)
+    logger.info("training on %s: %s", device, reason)
+    return device
+
+
+def forward_in(precision: str, model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
+    """The model's call in a precision; "auto" is bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true."""
+    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY
+    if precision == "32-true" or (precision == "auto" and not capable):
+        return model
+    # The cache of cast weights lives as long as the region: one forward, so an update never sees stale ones.
+    autocast = torch.autocast(device.type, torch.bfloat16)
+
+    def forward(batch: Any) -> Any:
+        with autocast:
+            return model(batch)
+
+    return forward
+
+
+@contextmanager
+def session(device: torch.device, *, seed: int, deterministic: bool = False) -> Iterator[None]:
+    """Work on `device`, on its training stream, with random numbers from `seed`; afterwards all is as before.
+
+    Raises:
+        BadConfig: `deterministic` on a GPU while cuBLAS may still choose its workspace.
+    """
+    with ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+            stack.enter_context(_own_stream(device))
+        if deterministic:
+            stack.enter_context(_deterministic(device))
+        stack.enter_context(fork_rng(device))
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+def fork_rng(device: torch.device) -> AbstractContextManager[None]:
+    """What draws inside leaves torch's generators, on the CPU and on `device`, as they were."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # non-blocking, as all that torch makes
+
+
+@contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    stream = _stream(device)
+    outer = (torch.cuda.default_stream(device), torch.cuda.current_stream(device))
+    for before in outer:
+        stream.wait_event(before.record_event())
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        for after in outer:
+            after.wait_event(stream.record_event())
+
+
+@contextmanager
+def _deterministic(device: torch.device) -> Iterator[None]:
+    if device.type == "cuda" and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        raise BadConfig(
+            "Trainer(deterministic=True)",
+            "cuBLAS is free to choose its workspace, and with it the order of sums",
+            got=f"CUBLAS_WORKSPACE_CONFIG={os.environ.get('CUBLAS_WORKSPACE_CONFIG')}",
+            expected="the variable set before the process starts",
+            remedy="CUBLAS_WORKSPACE_CONFIG=:4096:8 python ...",
+        )
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

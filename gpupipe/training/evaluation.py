@@ -1,0 +1,71 @@
+"""A model over a loader without learning: figures, or outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadData
+from gpupipe.training.device import forward_in
+from gpupipe.training.losses import Loss, LossMean, mean_loss
+from gpupipe.training.metrics import Metric
+from gpupipe.training.rows import full_precision, moved_rows
+
+__all__ = ["evaluate", "predict"]
+
+
+def evaluate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    loss: Loss,
+    metrics: Sequence[Metric],
+    device: torch.device,
+    precision: str,
+) -> dict[str, float]:
+    """The mean loss and the metrics by name; without those that are not defined for the loader's rows."""
+    losses = LossMean(device)
+    for metric in metrics:
+        metric.reset()
+    with _evaluating(model, device, precision) as forward:
+        for batch in moved_rows(loader, device):
+            output = forward(batch)
+            losses.add(*mean_loss(loss(output, batch), batch))
+            for metric in metrics:
+                metric.update(output, batch)
+    figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
+    return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+
+
+def predict(model: nn.Module, loader: Iterable[Any], device: torch.device, precision: str) -> Tensor:
+    """The model's outputs in the loader's order, in full precision."""
+    outputs = []
+    with _evaluating(model, device, precision) as forward:
+        for batch in moved_rows(loader, device):
+            output = forward(batch)
+            if not isinstance(output, Tensor):
+                raise BadData(
+                    "Trainer.predict",
+                    "the model's output is no tensor",
+                    got=type(output).__name__,
+                    expected="one tensor whose first dimension is the row",
+                    remedy="model(batch) yourself, batch by batch",
+                )
+            outputs.append(full_precision(output).clone())  # an output may be a view of a batch that is used again
+        return torch.cat(outputs) if outputs else torch.empty(0, device=device)
+
+
+@contextmanager
+def _evaluating(model: nn.Module, device: torch.device, precision: str) -> Iterator[Callable[[Any], Any]]:
+    """The model's call on the device, in evaluation mode and without gradients; the mode is put back afterwards."""
+    was_training = model.training
+    model.to(device).eval()
+    try:
+        with torch.no_grad():
+            yield forward_in(precision, model, device)
+    finally:
+        model.train(was_training)

@@ -1,0 +1,183 @@
+"""What a training run did, epoch by epoch, as rows, as text and as a picture."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupipe.errors import BadData, NotFitted
+
+__all__ = ["History"]
+
+BARS = "▁▂▃▄▅▆▇█"
+COLORS = {"train": "#888888", "valid": "#1f77b4"}
+WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of one panel, in pixels
+
+
+@dataclass(repr=False)
+class History:
+    """One row per epoch; prints as a table with curves, and draws itself in a notebook.
+
+    Args:
+        monitor: the figure that says which epoch was best.
+        higher_is_better: how.
+        rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
+
+    Example:
+        >>> history = History("valid_loss")
+        >>> history.append({"epoch": 1, "train_loss": 0.5, "valid_loss": 0.25})
+        >>> history.append({"epoch": 2, "train_loss": 0.25, "valid_loss": 0.5})
+        >>> print(history)
+        epoch  train_loss  valid_loss
+            1         0.5        0.25  best valid_loss
+            2        0.25         0.5
+        train_loss  █▁  0.5 to 0.25
+        valid_loss  ▁█  0.25 to 0.5
+    """
+
+    monitor: str = "train_loss"
+    higher_is_better: bool = False
+    rows: list[dict[str, float]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        return iter(self.rows)
+
+    def append(self, row: dict[str, float]) -> None:
+        """Add an epoch."""
+        self.rows.append(row)
+
+    @property
+    def monitored(self) -> float:
+        """The last epoch's monitored figure.
+
+        Raises:
+            BadData: it is not defined for the data it was computed on.
+        """
+        if self.monitor not in self.rows[-1]:
+            raise BadData(
+                f"EarlyStopping(monitor={self.monitor!r})",
+                "the figure is not defined for the validation data",
+                got=list(self.rows[-1]),
+                expected="validation rows, of more than one class for AUC",
+                remedy="monitor='train_loss'",
+            )
+        return self.rows[-1][self.monitor]
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The row of the epoch whose monitored figure is best; of equal ones the first.
+
+        Raises:
+            NotFitted: no epoch has it.
+        """
+        best = self._best
+        if best is None:
+            raise NotFitted(
+                "History.best",
+                f"no epoch has {self.monitor!r}",
+                expected="at least one epoch with it",
+                remedy="history.rows",
+            )
+        return best
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, numbers and strings."""
+        return {
+            "monitor": self.monitor,
+            "higher_is_better": self.higher_is_better,
+            "rows": [dict(row) for row in self.rows],
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict())
+
+    @property
+    def _best(self) -> dict[str, float] | None:
+        seen = [row for row in self.rows if self.monitor in row]
+        choose = max if self.higher_is_better else min
+        return choose(seen, key=lambda row: row[self.monitor], default=None)
+
+    @property
+    def _figures(self) -> list[str]:
+        """All names that any row has, in the order they appear."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    @property
+    def _curves(self) -> dict[str, list[tuple[float, float]]]:
+        """The (epoch, value) points of what was learned: losses and metrics."""
+        names = [name for name in self._figures if name.startswith(("train_", "valid_"))]
+        return {name: [(row["epoch"], row[name]) for row in self.rows if name in row] for name in names}
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "History of no epochs"
+        cells = [self._figures, *([_short(row.get(name)) for name in self._figures] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+        best = self._best
+        for index, row in enumerate(self.rows, start=1):
+            lines[index] += f"  best {self.monitor}" if row is best else ""
+        pad = max(map(len, self._curves), default=0)
+        for name, points in self._curves.items():
+            values = [value for _, value in points]
+            lines.append(f"{name.ljust(pad)}  {_sparkline(values)}  {_short(values[0])} to {_short(values[-1])}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self._figures)
+        body, best = "", self._best
+        for row in self.rows:
+            style = ' style="font-weight:bold"' if row is best else ""
+            body += f"<tr{style}>" + "".join(f"<td>{_short(row.get(name))}</td>" for name in self._figures) + "</tr>"
+        panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for name, points in self._curves.items():
+            part, _, figure = name.partition("_")
+            panels.setdefault(figure, {})[part] = points
+        drawings = "".join(_panel(figure, lines) for figure, lines in panels.items())
+        return f"<div>{drawings}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if float(value).is_integer() or 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def _sparkline(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in values)
+
+
+def _panel(title: str, lines: dict[str, list[tuple[float, float]]]) -> str:
+    """An SVG of one figure over the epochs, a line for training and one for validation."""
+    points = [point for line in lines.values() for point in line]
+    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
+
+    def place(epoch: float, value: float) -> tuple[float, float]:
+        across = (epoch - left) / (right - left) if right > left else 0.5
+        up = (value - low) / (high - low) if high > low else 0.5
+        return MARGIN + across * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - up * (HEIGHT - 2 * MARGIN)
+
+    drawn = ""
+    for index, (part, line) in enumerate(lines.items()):
+        color = COLORS[part]
+        places = [place(*point) for point in line]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places)
+        name = f'<text x="{WIDTH - MARGIN - 70 + 40 * index}" y="14" fill="{color}">{part}</text>'
+        drawn += f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{dots}{name}'
+    axis = f"epoch {_short(left)} to {_short(right)}, {_short(low)} to {_short(high)}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
+        f'font-size="11" font-family="sans-serif">'
+        f'<text x="{MARGIN}" y="14" font-weight="bold">{html.escape(title)}</text>{drawn}'
+        f'<text x="{MARGIN}" y="{HEIGHT - 6}" fill="#888888">{axis}</text></svg>'
+    )

@@ -1,0 +1,154 @@
+"""Losses by name, one value a row, and their weighted mean.
+
+mean = sum(weight * loss) / sum(weight): every row counts by its weight, whatever the batch it stands in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.schema import Schema
+from gpupipe.training.choice import unknown
+from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
+
+__all__ = ["LOSSES", "Loss", "LossMean", "choose_loss", "mean_loss"]
+
+# Of the model's output and the batch; B values, or their mean.
+Loss: TypeAlias = Callable[[Any, Any], Tensor]
+
+TINY = torch.finfo(torch.float32).tiny
+
+
+def _value_by_value(name: str, function: Callable[..., Tensor]) -> Loss:
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        output = full_precision(output)
+        target = matching_target(output, batch, f"loss {name!r}")
+        return function(output, target.to(output.dtype), reduction="none")
+
+    return loss
+
+
+def _cross_entropy(output: Tensor, batch: Any) -> Tensor:
+    target = matching_target(output, batch, "loss 'cross-entropy'", classes=True)
+    return F.cross_entropy(full_precision(output), target.long(), reduction="none")
+
+
+LOSSES: dict[str, Loss] = {
+    "bce": _value_by_value("bce", F.binary_cross_entropy_with_logits),
+    "cross-entropy": _cross_entropy,
+    "mse": _value_by_value("mse", F.mse_loss),
+    "huber": _value_by_value("huber", F.huber_loss),
+}
+LOSS_OF_TASK = {"binary": "bce", "multiclass": "cross-entropy", "regression": "mse"}
+
+
+def choose_loss(loss: str | Loss, schema: Schema | None) -> str | Loss:
+    """The loss to use where "auto" was asked, by the task the schema tells; else `loss` itself.
+
+    Raises:
+        BadConfig: a name that is no loss, or "auto" where no schema tells the task.
+
+    Example:
+        >>> choose_loss("huber", None)
+        'huber'
+    """
+    if callable(loss) or loss in LOSSES:
+        return loss
+    if loss != "auto":
+        raise unknown("Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch")
+    if schema is None or schema.task is None:
+        raise BadConfig(
+            "Trainer(loss='auto')",
+            "nothing tells what the target is",
+            got="a loader without a schema" if schema is None else "a schema without a target",
+            expected="a loader of gp.Pipeline whose Features have a target",
+            remedy="loss='bce'",
+        )
+    return LOSS_OF_TASK[schema.task]
+
+
+def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
+    """The loss of a batch to go down from, and the weight it carries in a mean over batches (its rows without weights).
+
+    Args:
+        values: B losses, weighted here; or their mean, taken as it is.
+        batch: whose weights count.
+
+    Raises:
+        SchemaMismatch: neither a scalar nor one value a row.
+
+    Example:
+        >>> from gpupipe.tensors.batch import Batch
+        >>> batch = Batch(torch.zeros(2, 0), torch.zeros(2, 0), weight=torch.tensor([3.0, 1.0]))
+        >>> mean_loss(torch.tensor([1.0, 5.0]), batch)
+        (tensor(2.), tensor(4.))
+    """
+    weight = weight_of(batch)
+    if values.ndim == 0:
+        return values, num_rows(batch) if weight is None else weight.sum()
+    if values.ndim != 1 or (weight is not None and values.shape != weight.shape):
+        raise SchemaMismatch(
+            "loss",
+            "neither a scalar nor one value a row",
+            got=tuple(values.shape),
+            expected=f"shape () or ({num_rows(batch)},)",
+            remedy="loss=lambda output, batch: per_row(output, batch).mean(1)",
+        )
+    if weight is None:
+        return values.mean(), values.shape[0]
+    total = weight.sum()
+    # A batch of padding only has no weight at all: its loss is 0, and it moves nothing.
+    return (values * weight).sum() / total.clamp_min(TINY), total
+
+
+class LossMean:
+    """The mean loss over batches, summed in float64 on the device and read when asked.
+
+    Example:
+        >>> losses = LossMean(torch.device("cpu"))
+        >>> losses.add(torch.tensor(1.0), 3)
+        >>> losses.add(torch.tensor(5.0), 1)
+        >>> losses.read()
+        2.0
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._total, self._weight = self._sums.unbind()
+
+    def add(self, loss: Tensor, weight: Tensor | int) -> None:
+        """Count a batch's mean loss; the host does not wait."""
+        self._total.add_(loss * weight)
+        self._weight.add_(weight)
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        self._sums.zero_()
+
+    def read(self, where: str = "loss") -> float | None:
+        """The mean; None where no weight was counted. The host waits for the device.
+
+        Raises:
+            BadData: the mean is not finite; `where` is named.
+
+        Memory:
+            Copies 16 bytes to the host.
+        """
+        total, weight = self._sums.tolist()
+        mean = None if weight == 0 else total / weight
+        if mean is not None and not math.isfinite(mean):
+            raise BadData(
+                where,
+                "the loss is not finite",
+                got=mean,
+                expected="finite features, targets and weights, and updates small enough to keep the weights so",
+                remedy="lr=3e-4, gradient_clip=1.0, or look for infinite values with `gpupipe inspect`",
+            )
+        return mean

@@ -1,0 +1,125 @@
+"""What the trainer asks of a batch, be it a `Batch` or any tree of tensors: rows, target, weight, another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.tensors.batch import Batch
+
+__all__ = ["full_precision", "matching_target", "move", "moved_rows", "num_batches", "num_rows", "weight_of"]
+
+Tree = TypeVar("Tree")
+
+
+def num_rows(batch: Any) -> int:
+    """How many rows a batch has: its own length, or the first dimension of the tree's first tensor that has one."""
+    if isinstance(batch, Batch):
+        return len(batch)
+    for leaf in _leaves(batch):
+        if leaf.ndim:
+            return leaf.shape[0]
+    raise BadData(
+        "Trainer",
+        "a batch without rows to count",
+        got=type(batch).__name__,
+        expected="a Batch, or tuples, lists, mappings and dataclasses of tensors whose first dimension is the row",
+        remedy="yield (features, target) from the loader",
+    )
+
+
+def num_batches(loader: Any) -> int:
+    """How many batches an epoch has.
+
+    Raises:
+        BadConfig: the loader does not tell.
+    """
+    try:
+        return len(loader)
+    except TypeError:
+        raise BadConfig(
+            "Trainer.fit",
+            "the train loader does not say how many batches it has",
+            got=type(loader).__name__,
+            expected="an iterable with len(), which the schedule is made for",
+            remedy="pipeline.loader(...), a DataLoader over a sized dataset, or a list of batches",
+        ) from None
+
+
+def weight_of(batch: Any) -> Tensor | None:
+    """The batch's sample weights, if it has any."""
+    return getattr(batch, "weight", None)
+
+
+def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = False) -> Tensor:
+    """The batch's target, when the output has a value (with `classes` a row of values) for each of it.
+
+    Raises:
+        BadData: there is no target.
+        SchemaMismatch: the shapes differ, which broadcasting would otherwise hide.
+    """
+    target: Tensor | None = getattr(batch, "target", None)
+    if target is None:
+        raise BadData(
+            where,
+            "the batch has no target",
+            got=type(batch).__name__,
+            expected="batches with a `target` of one value a row",
+            remedy="gp.Features(..., target='column'), or a callable: loss=lambda output, batch: ...",
+        )
+    if (output.shape[:-1] if classes else output.shape) != target.shape:
+        raise SchemaMismatch(
+            where,
+            "the model's output does not fit the target",
+            got=f"output {tuple(output.shape)}, target {tuple(target.shape)}",
+            expected="B x K logits for B class indices" if classes else "as many values as the target has, B",
+            remedy="MLP.from_schema(pipeline.schema), or `output.squeeze(1)` in the model's forward",
+        )
+    return target
+
+
+def full_precision(output: Tensor) -> Tensor:
+    """The output in float32, or in float64 where it is that already."""
+    return output if output.dtype == torch.float64 else output.float()
+
+
+def move(batch: Tree, device: torch.device) -> Tree:
+    """The batch with its tensors on `device`; itself where they lie there."""
+    if isinstance(batch, Batch) and batch.numeric.device == device:
+        return batch
+    moved: Any = batch
+    if isinstance(batch, Tensor):
+        moved = batch.to(device, non_blocking=True)
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        moved = replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
+    elif isinstance(batch, Mapping):
+        moved = {key: move(value, device) for key, value in batch.items()}
+    elif isinstance(batch, tuple) and hasattr(batch, "_make"):
+        moved = batch._make(move(value, device) for value in batch)
+    elif isinstance(batch, list | tuple):
+        moved = type(batch)(move(value, device) for value in batch)
+    return cast(Tree, moved)
+
+
+def moved_rows(loader: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """The batches that have rows, on the device."""
+    return (move(batch, device) for batch in loader if num_rows(batch))
+
+
+def _leaves(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif is_dataclass(tree):
+        for field in fields(tree):
+            yield from _leaves(getattr(tree, field.name))
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from _leaves(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _leaves(value)

@@ -1,0 +1,80 @@
+"""When to stop, and the weights to go back to."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from gpupipe.errors import BadConfig
+
+__all__ = ["BestWeights", "EarlyStopping"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStopping:
+    """Stop when a figure has not improved for some epochs, and keep the weights of the best one.
+
+    The best weights are restored whenever `fit` ends, by stopping or by reaching `max_epochs`. Whether larger is better
+    is the metric's to say; for losses smaller is. A schedule that falls over `max_epochs` is cut off by stopping.
+
+    Args:
+        patience: epochs in a row without improvement after which training stops, at least 1.
+        monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
+        min_delta: a change has to be larger than this to be one.
+
+    Raises:
+        BadConfig: a number that makes no sense.
+
+    Memory:
+        One more copy of the model's state on its device; two while a better one is taken.
+
+    Example:
+        >>> EarlyStopping(patience=2, monitor="valid_auc")
+        EarlyStopping(patience=2, monitor='valid_auc', min_delta=0.0)
+    """
+
+    patience: int = 3
+    monitor: str = "valid_loss"
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("patience", 1), ("min_delta", 0)):
+            value = getattr(self, name)
+            if not value >= least:
+                raise BadConfig(
+                    f"EarlyStopping({name}=)",
+                    "too small",
+                    got=value,
+                    expected=f"at least {least}",
+                    remedy=f"{name}={least}",
+                )
+
+
+class BestWeights:
+    """The model's state at the epoch that was best so far."""
+
+    def __init__(self, model: nn.Module, stopping: EarlyStopping, *, higher_is_better: bool) -> None:
+        self._model = model
+        self._stopping = stopping
+        self._sign = 1.0 if higher_is_better else -1.0
+        self._best = -float("inf")
+        self._waited = 0
+        self._state: dict[str, Any] = {}
+
+    def see(self, value: float) -> bool:
+        """Take in an epoch's figure and keep its weights if it is the best; True when it is time to stop."""
+        gain = self._sign * value - self._best
+        if gain > self._stopping.min_delta:
+            self._best = self._sign * value
+            self._waited = 0
+            self._state = deepcopy(self._model.state_dict())
+            return False
+        self._waited += 1
+        return self._waited >= self._stopping.patience
+
+    def restore(self) -> None:
+        """Give the model its best weights back."""
+        self._model.load_state_dict(self._state)

@@ -1,0 +1,134 @@
+"""Steps that choose, name and retype columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.backend.cast import cast_column
+from gpupipe.errors import BadConfig
+from gpupipe.schema import DTYPES, Field, Schema
+from gpupipe.transforms.transform import Transform
+
+__all__ = ["Cast", "Drop", "Rename", "Select"]
+
+
+class Select(Transform):
+    """Keep these columns, in this order.
+
+    Memory: shares.
+
+    Example:
+        >>> import pandas as pd
+        >>> list(Select(["b"]).transform(pd.DataFrame({"a": [1], "b": [2]})))
+        ['b']
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = list(columns)
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.columns, "Select")
+        return schema.select(self.columns)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        return backend.select(frame, [name for name in self.columns if name in wanted])
+
+
+class Drop(Transform):
+    """Leave these columns out.
+
+    Memory: shares.
+
+    Example:
+        >>> import pandas as pd
+        >>> list(Drop(["b"]).transform(pd.DataFrame({"a": [1], "b": [2]})))
+        ['a']
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = list(columns)
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.columns, "Drop")
+        return schema.drop(self.columns)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        return backend.select(frame, [name for name in frame.columns if name not in self.columns])
+
+
+class Rename(Transform):
+    """Rename columns from key to value.
+
+    Memory: shares.
+
+    Example:
+        >>> import pandas as pd
+        >>> list(Rename({"a": "x"}).transform(pd.DataFrame({"a": [1], "b": [2]})))
+        ['x', 'b']
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = dict(names)
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.names, "Rename")
+        return Schema(replace(item, name=self.names.get(item.name, item.name)) for item in schema)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        old = {new: name for name, new in self.names.items()}
+        return {old.get(name, name) for name in wanted}
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        return backend.rename(frame, {old: new for old, new in self.names.items() if old in frame.columns})
+
+
+class Cast(Transform):
+    """Store columns as another type; every value has to fit.
+
+    Args:
+        dtypes: the new type per column, one of `schema.DTYPES`. Strings are parsed, numbers are written out as text.
+
+    Raises:
+        BadConfig: a type that does not exist.
+        BadData: a value does not fit; names column and value.
+
+    Memory: one new column per cast.
+
+    Example:
+        >>> import pandas as pd
+        >>> Cast({"flight": "string"}).transform(pd.DataFrame({"flight": [11, 7]}))["flight"].tolist()
+        ['11', '7']
+    """
+
+    def __init__(self, dtypes: Mapping[str, str]) -> None:
+        self.dtypes = dict(dtypes)
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.dtypes, "Cast")
+        for name, dtype in self.dtypes.items():
+            if dtype not in DTYPES:
+                raise BadConfig(
+                    f"Cast({{{name!r}: ...}})", "unknown type", got=dtype, expected=f"one of {DTYPES}", remedy="'float64'"
+                )
+        return schema.assign(
+            replace(Field.derived(name, dtype, [schema[name]], "Cast"), nullable=schema[name].nullable)
+            for name, dtype in self.dtypes.items()
+        )
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        asked = {name: dtype for name, dtype in self.dtypes.items() if name in wanted}
+        return backend.assign(
+            frame, {name: cast_column(backend.column(frame, name), dtype, name, backend) for name, dtype in asked.items()}
+        )

@@ -1,0 +1,73 @@
+"""New columns from expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend.evaluate import evaluate
+from gpupipe.expressions import parse
+from gpupipe.schema import Field, Schema
+from gpupipe.transforms.transform import Transform
+
+__all__ = ["Derive"]
+
+
+class Derive(Transform):
+    """Add columns computed row by row from expressions; a later one may use an earlier one.
+
+    Args:
+        named: an expression per new column; a name that is there already is replaced.
+
+    Raises:
+        ExpressionError: at `output_schema`, with the column and the position.
+
+    Memory: one new column per expression; the others are shared.
+
+    Example:
+        >>> import pandas as pd
+        >>> Derive(night="hour < 6 or hour >= 22").transform(pd.DataFrame({"hour": [5, 12]}))
+           hour  night
+        0     5   True
+        1    12  False
+    """
+
+    def __init__(self, **named: str) -> None:
+        self.named = named
+
+    def get_params(self, deep: bool = True) -> dict[str, str]:
+        """The expressions by the name of their column."""
+        return dict(self.named)
+
+    def output_schema(self, schema: Schema) -> Schema:
+        for name, text in self.named.items():
+            expression = parse(text, f"Derive({name}=...)")
+            dtype = expression.check(schema)
+            schema = schema.assign([Field.derived(name, dtype, map(schema.__getitem__, expression.reads), "Derive")])
+        return schema
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        needed = set(wanted)
+        for name, text in reversed(self.named.items()):
+            if name in needed:
+                needed.remove(name)
+                needed.update(parse(text, f"Derive({name}=...)").reads)
+        return needed
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        made: dict[str, Column] = {}
+        for name, text in self._asked_for(wanted).items():
+            expression = parse(text, f"Derive({name}=...)")
+            columns = {read: made.get(read) or backend.column(frame, read) for read in expression.reads}
+            made[name] = evaluate(expression, columns, backend.xp, len(frame))
+        return backend.assign(frame, made) if made else frame
+
+    def _asked_for(self, wanted: AbstractSet[str]) -> dict[str, str]:
+        """The expressions that `wanted` needs, directly or through a later one, in order."""
+        needed = set(wanted)
+        used = {}
+        for name, text in reversed(self.named.items()):
+            if name in needed:
+                used[name] = text
+                needed.update(parse(text, f"Derive({name}=...)").reads)
+        return dict(reversed(used.items()))

@@ -1,0 +1,187 @@
+"""Columns of another table, found by key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from threading import Lock
+from typing import Any, Literal
+
+from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend.columns import with_missing_row
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.schema import INTEGERS, Field, Schema
+from gpupipe.transforms.lookup import Lookup
+from gpupipe.transforms.transform import Transform
+
+__all__ = ["Join"]
+
+
+class Join(Transform):
+    """Join a table on equal keys: a lookup that keeps the rows and their order, or with `many=True` a general merge.
+
+    Args:
+        right: the table, a Dataset or a frame. It is read once, and has to fit in memory.
+        on: the key column or columns, named alike on both sides. A missing key matches nothing.
+        how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
+        columns: the right columns to add; all but the keys by default.
+        suffix: put behind the name of a right column that the left has too. Names on the left never change.
+        many: whether a key may stand in several right rows; a row of the left then comes out once per match.
+        name: what the table is called in a saved pipeline and in `gp.load(..., tables={name: table})`; by default the
+            keys joined by `_`.
+
+    Raises:
+        BadData: a key repeats on the right and `many` is False; names a key.
+        SchemaMismatch: a key has another type on the right.
+
+    Memory: the right table stays in memory; one new column per right column asked for.
+
+    Example:
+        >>> import pandas as pd
+        >>> weather = pd.DataFrame({"origin": ["JFK", "LGA"], "temp": [39.0, 41.0]})
+        >>> Join(weather, on="origin").transform(pd.DataFrame({"origin": ["LGA", None]}))
+          origin  temp
+        0    LGA  41.0
+        1    NaN   NaN
+    """
+
+    def __init__(
+        self,
+        right: Any,
+        *,
+        on: str | Sequence[str],
+        how: Literal["left", "inner"] = "left",
+        columns: Sequence[str] | None = None,
+        suffix: str = "_right",
+        many: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if how not in ("left", "inner"):
+            raise BadConfig("Join", "unknown how", got=how, expected="'left' or 'inner'", remedy="how='left'")
+        self.right = right
+        self.on = [on] if isinstance(on, str) else list(on)
+        self.how = how
+        self.columns = None if columns is None else list(columns)
+        self.suffix = suffix
+        self.many = many
+        self.name = name or "_".join(self.on)
+        self.changes_rows = many or how == "inner"
+        self.when = "always"
+        self._lock = Lock()
+        self._tables: dict[str, tuple[Frame, Lookup | None]] = {}
+        self._schema: Schema | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin the count of unmatched rows anew."""
+        self.rows_seen_ = 0
+        self.rows_unmatched_ = 0
+
+    @property
+    def unmatched_share(self) -> float:
+        """The share of rows seen since the last `fit` (or load) that had no match on the right; 0 before any."""
+        return self.rows_unmatched_ / self.rows_seen_ if self.rows_seen_ else 0.0
+
+    def output_schema(self, schema: Schema) -> Schema:
+        right = self.right_schema
+        schema.require(self.on, f"{self._where} left")
+        right.require([*self.on, *(self.columns or ())], f"{self._where} right")
+        for key in self.on:
+            if _family(schema[key]) != _family(right[key]):
+                raise SchemaMismatch(
+                    self._where,
+                    f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
+                    expected="the same type on both sides",
+                    remedy=f"Cast({{{key!r}: {right[key].dtype!r}}}) before the join",
+                )
+        keys = [schema[key] for key in self.on]
+        return schema.assign(
+            Field.derived(out, right[name].dtype, [*keys, self._source(right[name])], "Join")
+            for name, out in self._names_out(schema).items()
+        )
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        added = set(self._names_out(schema).values())
+        if not self.changes_rows and not wanted & added:
+            return set(wanted)
+        return {*(wanted - added), *self.on}
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        names = self._names_out(schema)
+        asked = {name: out for name, out in names.items() if out in wanted}
+        if not asked and not self.changes_rows:
+            return frame
+        table, lookup = self._prepared(backend)
+        if lookup is None:
+            right = backend.rename(backend.select(table, [*self.on, *asked]), asked)
+            return backend.merge(frame, right, self.on, self.how, self.suffix)
+        rows = lookup.find({key: backend.column(frame, key) for key in self.on}, backend)
+        unmatched = rows < 0
+        with self._lock:
+            self.rows_seen_ += len(frame)
+            self.rows_unmatched_ += int(unmatched.sum())
+        if self.how == "inner":
+            frame, rows = backend.filter(frame, ~unmatched), rows[~unmatched]
+        return backend.assign(frame, {out: _gathered(backend.column(table, name), rows) for name, out in asked.items()})
+
+    @property
+    def right_schema(self) -> Schema:
+        """The schema of the right table."""
+        if self._schema is None:
+            if hasattr(self.right, "partitions"):
+                self._schema = self.right.schema
+            else:
+                backend = backend_of(self.right)
+                self._schema = backend.schema_of(backend.encode(self.right))
+        return self._schema
+
+    def table(self, backend: Backend) -> Frame:
+        """The right table as a coded frame: the keys and the columns the join adds."""
+        names = [*self.on, *self._names_out(Schema())]
+        if hasattr(self.right, "partitions"):
+            return backend.concat([self.right.read(part, names, backend) for part in self.right.partitions])
+        owner = backend_of(self.right)
+        frame = owner.select(owner.encode(self.right), names)
+        if owner.name == backend.name:
+            return frame
+        return backend.from_arrow(owner.to_arrow(frame), list(self.right_schema.select(names)))
+
+    @property
+    def _where(self) -> str:
+        return f"Join({self.name!r})"
+
+    def _source(self, item: Field) -> Field:
+        """A right column as the start of a lineage of its own."""
+        return replace(item, lineage=frozenset({f"{self.name}.{item.name}"}))
+
+    def _names_out(self, left: Schema) -> dict[str, str]:
+        """The right columns that are added, and their names in the result."""
+        chosen = self.columns if self.columns is not None else self.right_schema.names
+        return {name: name + self.suffix if name in left else name for name in chosen if name not in self.on}
+
+    def _prepared(self, backend: Backend) -> tuple[Frame, Lookup | None]:
+        with self._lock:
+            if backend.name not in self._tables:
+                table = self.table(backend)
+                if self.many:
+                    self._tables[backend.name] = table, None
+                else:
+                    keys = {key: backend.column(table, key) for key in self.on}
+                    lookup = Lookup(keys, backend, self._where)
+                    extended = {n: with_missing_row(backend.column(table, n), backend.xp) for n in table.columns}
+                    self._tables[backend.name] = backend.frame(extended, len(table) + 1), lookup
+            return self._tables[backend.name]
+
+
+def _family(item: Field) -> str:
+    """Types whose values can be equal: whole numbers of any width count as one."""
+    return "number" if item.dtype in (*INTEGERS, "float32", "float64") else item.dtype
+
+
+def _gathered(column: Column, rows: Any) -> Column:
+    """The column's values at these rows, missing at -1, without a mask where all are there."""
+    taken = column.take(rows)
+    if taken.valid is not None and bool(taken.valid.all()):
+        return Column(taken.dtype, taken.data)
+    return taken

@@ -1,0 +1,189 @@
+"""Where a row's key stands in a small table with unique keys: integer arithmetic and one gather, in the rows' order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.dictionaries import positions_in
+from gpupipe.errors import BadConfig, BadData
+
+__all__ = ["Lookup"]
+
+# A table of direct addresses is used up to this many entries (4 bytes each), or 16 per row of the table if that is more.
+_DIRECT_ENTRIES = 4_000_000
+
+
+@dataclass(frozen=True)
+class _TextKey:
+    """Codes of another dictionary to ids in this one."""
+
+    dictionary: pa.Array
+
+    @property
+    def size(self) -> int:
+        return len(self.dictionary)
+
+    def ids(self, column: Column, backend: Backend) -> Array:
+        """n ids, -1 where the value is missing or not in the dictionary."""
+        table = np.append(positions_in(column.dictionary, self.dictionary), -1)
+        return backend.to_device(table.astype(np.int64))[column.data]
+
+
+@dataclass(frozen=True)
+class _NumberKey:
+    """Values `low + id * step`."""
+
+    low: int
+    step: int
+    size: int
+
+    def ids(self, column: Column, backend: Backend) -> Array:
+        xp = backend.xp
+        missing = column.missing(xp)
+        data = column.data
+        if data.dtype.kind == "f":
+            whole = xp.isfinite(data) & (xp.floor(data) == data)
+            data = xp.where(whole, data, self.low - 1)
+        offset = data.astype(np.int64) - self.low
+        found = (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
+        if missing is not None:
+            found &= ~missing
+        return xp.where(found, offset // self.step, -1)
+
+
+@dataclass(frozen=True)
+class _RankKey:
+    """Values by their place in a sorted list, where the spread is too wide for arithmetic."""
+
+    values: Array  # sorted, unique, int64, on the device
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def ids(self, column: Column, backend: Backend) -> Array:
+        xp = backend.xp
+        missing = column.missing(xp)
+        data = column.data.astype(np.int64)
+        found, place = self.places(data, xp)
+        if missing is not None:
+            found &= ~missing
+        return xp.where(found, place, -1)
+
+    def places(self, data: Array, xp: ModuleType) -> tuple[Array, Array]:
+        """Whether each value is in the list, and where."""
+        place = xp.minimum(xp.searchsorted(self.values, data), self.size - 1)
+        return self.values[place] == data, place
+
+
+class Lookup:
+    """The rows of a table by key.
+
+    Args:
+        keys: the table's key columns by name, R rows; no two rows may have the same key. Rows with a missing key are
+            never found.
+        where: the step, for error messages.
+
+    Raises:
+        BadData: a key stands in several rows.
+        BadConfig: a key column of fractions, or keys that span more than 2^62 combinations.
+
+    Memory: one int32 per possible key (direct) or 12 bytes per row of the table (sorted), on the device. Keys go to the
+    host once.
+    """
+
+    def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str) -> None:
+        self._parts = {name: _part(name, column, backend, where) for name, column in keys.items()}
+        size = math.prod(part.size for part in self._parts.values())
+        if size >= 2**62:
+            raise BadConfig(
+                where,
+                f"the keys {list(keys)} span too many combinations",
+                got=size,
+                expected="fewer than 2^62",
+                remedy="many=True, which merges without a lookup table",
+            )
+        ids = self._ids(keys, backend)
+        rows = backend.to_host(backend.xp.flatnonzero(ids >= 0))
+        ids = backend.to_host(ids)[rows]
+        order = np.argsort(ids, kind="stable")
+        ids, rows = ids[order], rows[order]
+        _check_unique(ids, rows, keys, backend, where)
+        self._sorted = None
+        if size <= max(_DIRECT_ENTRIES, 16 * len(rows)):
+            table = np.full(size + 1, -1, dtype=np.int32)
+            table[ids] = rows
+        else:
+            table = rows.astype(np.int32)
+            self._sorted = _RankKey(backend.to_device(ids))
+        self._table = backend.to_device(table)
+
+    def find(self, keys: Mapping[str, Column], backend: Backend) -> Array:
+        """n row numbers of the table, -1 where the key is missing or not there. `keys` by the names given at first."""
+        ids = self._ids(keys, backend)
+        if self._sorted is None:
+            return self._table[ids]
+        found, place = self._sorted.places(ids, backend.xp)
+        return backend.xp.where(found, self._table[place], -1)
+
+    def _ids(self, keys: Mapping[str, Column], backend: Backend) -> Array:
+        """One id per row from all its keys, in mixed radix; -1 where one is not in the table."""
+        total: Array = None
+        for name, part in self._parts.items():
+            ids = part.ids(keys[name], backend)
+            if total is None:
+                total = ids
+            else:
+                total = backend.xp.where((total >= 0) & (ids >= 0), total * part.size + ids, -1)
+        return total
+
+
+def _check_unique(ids: Any, rows: Any, keys: Mapping[str, Column], backend: Backend, where: str) -> None:
+    twice = np.flatnonzero(ids[1:] == ids[:-1])
+    if len(twice):
+        row = int(rows[twice[0]])
+        key = {name: _value_at(column, row, backend) for name, column in keys.items()}
+        raise BadData(
+            where,
+            f"{len(twice)} rows of the right table repeat a key, for instance {key}",
+            expected="unique keys on the right",
+            remedy="many=True for every pair, or drop the duplicates on the right",
+        )
+
+
+def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey | _NumberKey | _RankKey:
+    if column.dictionary is not None:
+        return _TextKey(column.dictionary)
+    missing = column.missing(backend.xp)
+    values = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
+    if values.dtype.kind == "f" and not np.all(np.floor(values) == values):
+        raise BadConfig(
+            where,
+            f"key column {name!r} holds fractions",
+            got=float(values[np.floor(values) != values][0]),
+            expected="whole numbers, strings or timestamps as keys",
+            remedy=f"Derive({name}='round({name})') on both sides",
+        )
+    values = values.astype(np.int64)
+    if not len(values):
+        return _NumberKey(0, 1, 0)
+    low, spread = int(values[0]), int(values[-1]) - int(values[0])
+    step = max(math.gcd(*(int(gap) for gap in np.unique(np.diff(values)))), 1)
+    if spread // step >= 2**31:
+        return _RankKey(backend.to_device(values))
+    return _NumberKey(low, step, spread // step + 1)
+
+
+def _value_at(column: Column, row: int, backend: Backend) -> Any:
+    value = backend.to_host(column.data[row : row + 1])[0]
+    if column.dictionary is not None:
+        return column.dictionary[int(value)].as_py()
+    return str(np.datetime64(int(value), "us")) if column.dtype == "timestamp" else value.item()

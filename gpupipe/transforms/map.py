@@ -1,0 +1,156 @@
+"""A function of the user's as a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Self
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.backend.columns import missing_column
+from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.transforms.transform import Transform
+
+__all__ = ["Map"]
+
+
+class Map(Transform):
+    """Apply a function from frame to frame, written in the API pandas and cuDF share.
+
+    The function gets a copy of its own, with plain strings, and returns as many rows in the same order. The types of
+    what it returns are fixed by the first partition of `fit` that has rows, and checked from then on.
+
+    Args:
+        fn: the function. To be saved with a pipeline it has to be importable: defined in a module, not in a notebook.
+        reads: the columns it is given; without it all but the label columns, which costs reading them.
+        adds: the columns taken from its result; without it the result replaces the frame (label columns are carried
+            beside it).
+
+    Raises:
+        SchemaMismatch: the result is no frame, has other rows, or changes a type.
+        ColumnNotFound: the result lacks a column of `adds`.
+
+    Memory: copies the columns it reads.
+
+    Example:
+        >>> import pandas as pd
+        >>> def add_speed(frame):
+        ...     frame["speed"] = frame["distance"] / frame["air_time"]
+        ...     return frame
+        >>> Map(add_speed, reads=["distance", "air_time"], adds=["speed"]).transform(
+        ...     pd.DataFrame({"distance": [100.0], "air_time": [50.0], "origin": ["JFK"]}))
+           distance  air_time origin  speed
+        0     100.0      50.0    JFK    2.0
+    """
+
+    def __init__(
+        self, fn: Callable[[Any], Any], *, reads: Sequence[str] | None = None, adds: Sequence[str] | None = None
+    ) -> None:
+        if not callable(fn):
+            raise BadConfig("Map", "fn is not a function", got=fn, expected="a function of a frame", remedy="Map(function)")
+        self.fn = fn
+        self.reads = None if reads is None else list(reads)
+        self.adds = None if adds is None else list(adds)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the types an earlier `fit` fixed."""
+        self.dtypes_: dict[str, str] | None = None
+
+    def output_schema(self, schema: Schema) -> Schema:
+        """The schema after this step; until the function has run on rows, new columns count as float64."""
+        read = self._read_names(schema)
+        schema.require(read, self._where)
+        dtypes = self.dtypes_ or dict.fromkeys(self.adds or (), "float64")
+        sources = [schema[name] for name in read]
+        made = [Field.derived(name, dtype, sources, "Map") for name, dtype in dtypes.items()]
+        if self.adds is None and dtypes:
+            return Schema(item for item in schema if item.role == Role.LABEL).assign(made)
+        return schema.assign(made)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        if self._is_idle(wanted):
+            return set(wanted)
+        beside = wanted - set(self.adds) if self.adds is not None else {n for n in wanted if n in schema and schema[n].role == Role.LABEL}
+        return {*beside, *self._read_names(schema)}
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        if self._is_idle(wanted):
+            return frame
+        given = self._read_names(schema)
+        for name in given:
+            if name not in frame.columns:
+                raise ColumnNotFound.among(self._where, name, list(frame.columns))
+        result = self._run(backend.decode(backend.select(frame, given)), backend)
+        beside = [name for name in frame.columns if self.adds is not None or name not in given]
+        if not beside:
+            return result
+        return backend.assign(backend.select(frame, beside), {n: backend.column(result, n) for n in result.columns})
+
+    def get_state(self) -> dict[str, Any]:
+        """The types fixed by `fit`."""
+        return {"dtypes_": self.dtypes_}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        """Take back what `get_state` gave; returns self."""
+        self.dtypes_ = state["dtypes_"]
+        return self
+
+    @property
+    def _where(self) -> str:
+        return f"Map({getattr(self.fn, '__name__', repr(self.fn))})"
+
+    def _is_idle(self, wanted: AbstractSet[str]) -> bool:
+        """Whether nothing it adds is asked for."""
+        return self.adds is not None and not wanted & set(self.adds)
+
+    def _read_names(self, schema: Schema) -> list[str]:
+        if self.reads is not None:
+            return self.reads
+        return [item.name for item in schema if item.role != Role.LABEL]
+
+    def _run(self, given: Frame, backend: Backend) -> Frame:
+        """The function's result, coded and of the fixed types."""
+        num_rows = len(given)
+        result = self.fn(given.copy())
+        if not hasattr(result, "columns"):
+            raise SchemaMismatch(
+                self._where, "the function returned no frame", got=type(result), expected="a frame", remedy="return the frame"
+            )
+        if len(result) != num_rows or not result.index.equals(given.index):
+            raise SchemaMismatch(
+                self._where,
+                "the function changed the rows, their order or the index",
+                got=f"{len(result)} rows",
+                expected=f"the {num_rows} rows it was given, in their order",
+                remedy="Filter(...) to drop rows",
+            )
+        for name in self.adds or ():
+            if name not in result.columns:
+                raise ColumnNotFound.among(f"{self._where} result", name, list(result.columns))
+        coded = backend.encode(result[self.adds] if self.adds is not None else result)
+        found = {item.name: item.dtype for item in backend.schema_of(coded)}
+        if self.dtypes_ is None and num_rows:
+            self.dtypes_ = found
+        return self._as_fixed(coded, found, backend)
+
+    def _as_fixed(self, coded: Frame, found: Mapping[str, str], backend: Backend) -> Frame:
+        """The frame with the fixed types; only a column without any value may differ, since libraries type it at will."""
+        typed = {}
+        for name, dtype in (self.dtypes_ or found).items():
+            if name not in found:
+                raise ColumnNotFound.among(f"{self._where} result", name, list(found))
+            if found[name] == dtype:
+                continue
+            column = backend.column(coded, name)
+            missing = column.missing(backend.xp)
+            if len(column) and (missing is None or not bool(missing.all())):
+                raise SchemaMismatch(
+                    self._where,
+                    f"column {name!r} is of type {found[name]} in this partition",
+                    expected=f"{dtype}, as in the first partition",
+                    remedy=f"frame[{name!r}].astype({dtype!r}) in the function",
+                )
+            typed[name] = missing_column(dtype, len(column), backend.xp)
+        return backend.assign(coded, typed) if typed else coded

@@ -1,0 +1,53 @@
+"""What a step from frame to frame is: nothing learned, the input never modified, columns declared."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Set as AbstractSet
+
+from gpupipe.backend import Backend, Frame, backend_of
+from gpupipe.schema import Schema
+from gpupipe.step import Step
+
+__all__ = ["Transform"]
+
+
+class Transform(Step):
+    """A pure map from frame to frame.
+
+    A subclass says what it needs and what comes out, so that a pass reads and computes only what is asked for. `wanted`
+    is always the set of columns that something downstream still uses.
+    """
+
+    changes_rows: bool = False
+    """Whether rows may be dropped or reordered; such a step has a parameter `when`, `"train"` or `"always"`."""
+
+    @abstractmethod
+    def output_schema(self, schema: Schema) -> Schema:
+        """The schema after this step; checks names and types.
+
+        Raises:
+            ColumnNotFound: a column the step reads is not in `schema`.
+        """
+
+    @abstractmethod
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        """The columns of the input (`schema`) this step has to see so that `wanted` comes out."""
+
+    @abstractmethod
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        """The coded frame after this step, holding at least `wanted`.
+
+        `frame` holds at least `needs(wanted, schema)`; `schema` tells of all columns the input would have unpruned.
+        """
+
+    def transform(self, frame: Frame) -> Frame:
+        """Apply the step alone to a user's frame; strings come back plain, the index as a range.
+
+        Memory: columns the step does not touch are shared, strings are copied.
+        """
+        backend = backend_of(frame)
+        coded = backend.encode(frame)
+        schema = backend.schema_of(coded)
+        result = self.apply(coded, schema, frozenset(self.output_schema(schema).names), backend)
+        return backend.decode(backend.select(result, self.output_schema(schema).names))

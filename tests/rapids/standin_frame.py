@@ -1,0 +1,255 @@
+"""cuDF's frames on the columns of `standin_series`, with its habits.
+
+A merge shuffles, matches nulls and makes integers floats. Parquet moves columns into the index, numbers rows from the
+file's start and adds columns found in the path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import cudf as real
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .signatures import checked, not_imitated
+from .standin_cupy import DeviceArray
+from .standin_series import CategoricalDtype, Index, RangeIndex, Series, as_series
+
+_random = np.random.default_rng(0)
+
+
+def own(method: Any) -> Any:
+    return checked(f"cudf.DataFrame.{method.__name__}", getattr(real.DataFrame, method.__name__))(method)
+
+
+class DataFrame:
+    __module__ = "cudf.core.dataframe"
+    __hash__ = None  # type: ignore[assignment]
+
+    @checked("cudf.DataFrame", real.DataFrame.__init__)
+    def __init__(self, data: Any = None, index: Any = None, nan_as_null: bool = True) -> None:
+        series = {
+            name: as_series(values) if not isinstance(values, DeviceArray) else Series(values, nan_as_null=nan_as_null)
+            for name, values in (data or {}).items()
+        }
+        lengths = {len(values) for values in series.values()}
+        if len(lengths) > 1:
+            raise ValueError("All arrays must be of the same length")
+        positions = [
+            values.index if values.index is not None else RangeIndex(len(values)) for values in series.values()
+        ]
+        if any(
+            len(other) != len(positions[0]) or (other.held.data != positions[0].held.data).any()
+            for other in positions[1:]
+        ):
+            raise AssertionError("columns of different indexes would be aligned, row by row")
+        self._columns = series
+        self.index = index if index is not None else positions[0] if positions else RangeIndex(max(lengths, default=0))
+
+    @classmethod
+    def of(cls, columns: dict[Any, Series], index: Index | None = None) -> DataFrame:
+        made = cls.__new__(cls)
+        made._columns = columns
+        made.index = index if index is not None else RangeIndex(max(map(len, columns.values()), default=0))
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        raise not_imitated("cudf.DataFrame", real.DataFrame, name)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def columns(self) -> Any:
+        return pd.Index(list(self._columns))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), len(self._columns)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, list):
+            return DataFrame.of({name: self._columns[name] for name in key}, self.index)
+        if not isinstance(key, str):
+            raise NotImplementedError("the stand-in selects columns only")
+        found = self._columns[key]
+        series = Series.of(found.data, found.valid, found.dtype)
+        series.index = self.index
+        return series
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        series = Series(value) if not isinstance(value, Series) else value
+        if len(series) != len(self) or (
+            isinstance(value, Series) and value.index is not None and len(value.index) != len(self)
+        ):
+            raise ValueError("Length of values does not match index length")
+        self._columns = {**self._columns, key: series}
+
+    @own
+    def assign(self, **columns: Any) -> DataFrame:
+        made = DataFrame.of(dict(self._columns), self.index)
+        for name, value in columns.items():
+            made[name] = value
+        return made
+
+    @own
+    def rename(self, *, columns: Any) -> DataFrame:
+        return DataFrame.of({columns.get(name, name): values for name, values in self._columns.items()}, self.index)
+
+    @own
+    def reset_index(self, drop: bool = False) -> DataFrame:
+        kept = dict(self._columns)
+        if not drop:
+            kept = {self.index.name or "index": self.index.held, **kept}
+        return DataFrame.of(kept, RangeIndex(len(self)))
+
+    @own
+    def take(self, indices: Any) -> DataFrame:
+        if not isinstance(indices, DeviceArray) or indices.dtype.kind not in "iu":
+            raise TypeError("Gather map must have integer dtype")
+        rows = indices.host
+        if len(rows) and (rows.min() < -len(self) or rows.max() >= len(self)):
+            raise IndexError(f"Gather map is out of bounds for [0, {len(self)})")
+        return self._taken(rows)
+
+    def _taken(self, rows: Any) -> DataFrame:
+        columns = {
+            name: Series.of(values.data[rows], None if values.valid is None else values.valid[rows], values.dtype)
+            for name, values in self._columns.items()
+        }
+        return DataFrame.of(columns, Index(Series.of(self.index.held.data[rows])))
+
+    @own
+    def dropna(self, *, subset: Any) -> DataFrame:
+        return self._taken(np.flatnonzero(np.logical_and.reduce([self._columns[name].notna().data for name in subset])))
+
+    @own
+    def sort_values(self, by: Any) -> DataFrame:
+        order = np.lexsort([self._columns[name].fillna(2**53).data for name in reversed(by)])
+        return self._taken(order)
+
+    @own
+    def merge(self, right: DataFrame, *, on: Any, how: str) -> DataFrame:
+        if any(side[name].is_category for side in (self, right) for name in on):
+            raise NotImplementedError("the stand-in merges no categories")
+        keys = [pd.DataFrame({str(n): _keys(side[n]) for n in on}) for side in (self, right)]
+        pairs = (
+            keys[0]
+            .assign(left=range(len(self)))
+            .merge(keys[1].assign(right=range(len(right))), on=list(map(str, on)), how=how)
+        )
+        pairs = pairs.iloc[_random.permutation(len(pairs))]
+        rows = [pairs[side].fillna(-1).to_numpy().astype(np.int64) for side in ("left", "right")]
+        added = {
+            name: _upcast(values, values.gathered(rows[1])) for name, values in right._columns.items() if name not in on
+        }
+        if set(added) & set(self._columns):
+            raise ValueError("columns overlap")
+        return DataFrame.of({name: values.gathered(rows[0]) for name, values in self._columns.items()} | added)
+
+    @classmethod
+    def from_arrow(cls, table: Any) -> DataFrame:
+        return DataFrame.of(
+            {name: as_series(table.column(name)) for name in table.column_names}, RangeIndex(table.num_rows)
+        )
+
+    @own
+    def to_arrow(self, preserve_index: Any = None) -> pa.Table:
+        if preserve_index is not False:
+            raise NotImplementedError("the stand-in keeps no index")
+        return pa.table({str(name): values.to_arrow() for name, values in self._columns.items()})
+
+    @own
+    def to_pandas(self) -> pd.DataFrame:
+        return self.to_arrow(preserve_index=False).to_pandas()
+
+
+def _keys(values: Series) -> Any:
+    """Null matches null and NaN matches NaN, never each other."""
+    keys = values.data.astype(object)
+    keys[~values.notnull_mask()] = "\0null"
+    return pd.Series(keys, dtype=object)
+
+
+def _upcast(before: Series, after: Series) -> Series:
+    """Rows without a match make an integer column a float one."""
+    lost = after.has_nulls and not before.has_nulls and after.data.dtype.kind in "iu" and not after.is_category
+    return Series.of(after.data.astype("float64"), after.valid) if lost else after
+
+
+@checked("cudf.concat", real.concat)
+def concat(objs: Any, *, ignore_index: bool) -> DataFrame:
+    names = list(objs[0].columns)
+    joined = {}
+    for name in names:
+        parts = [frame[name] for frame in objs]
+        if parts[0].is_category:
+            values = np.unique(np.concatenate([part.dtype.held.data for part in parts]).astype(object))
+            united = CategoricalDtype(Series.of(_random.permutation(values), None, parts[0].dtype.held.dtype))
+            parts = [part.astype("str").astype(united) for part in parts]
+        if len({str(part.dtype) for part in parts}) > 1:
+            raise ValueError("All columns must be the same type")
+        valid = np.concatenate([part.notnull_mask() for part in parts])
+        joined[name] = Series.of(np.concatenate([part.data for part in parts]), valid, parts[0].dtype)
+    return DataFrame.of(joined, RangeIndex(sum(map(len, objs))))
+
+
+@checked("cudf.from_pandas", real.from_pandas)
+def from_pandas(obj: pd.DataFrame) -> DataFrame:
+    return DataFrame.of({name: as_series(obj[name]) for name in obj.columns}, Index(as_series(np.asarray(obj.index))))
+
+
+@checked("cudf.read_parquet", real.read_parquet)
+def read_parquet(
+    filepath_or_buffer: Any,
+    *,
+    columns: Any,
+    row_groups: Any,
+    use_pandas_metadata: bool = True,
+    dataset_kwargs: Any = None,
+    ignore_missing_columns: bool = True,
+) -> DataFrame:
+    with pq.ParquetFile(filepath_or_buffer) as file:
+        there = set(file.schema_arrow.names)
+        if not ignore_missing_columns and not set(columns) <= there:
+            raise RuntimeError(f"column not found: {sorted(set(columns) - there)}")
+        (groups,) = row_groups
+        table = file.read_row_groups(groups, columns=[name for name in columns if name in there])
+        start = sum(file.metadata.row_group(i).num_rows for i in range(min(groups)))
+        written = json.loads((file.schema_arrow.metadata or {}).get(b"pandas", b"{}"))
+    frame = DataFrame.from_arrow(table.replace_schema_metadata(None))
+    if dataset_kwargs is None:
+        for name, value in re.findall(r"([^/=]+)=([^/]+)/", str(filepath_or_buffer)):
+            frame[name] = as_series([value] * len(frame)).astype("category")
+    for name in written.get("index_columns", []):
+        if isinstance(name, dict):
+            frame.index = RangeIndex(start, start + len(frame))
+        elif name in frame.columns:
+            frame.index = Index(frame[name], name)
+            frame = frame[[other for other in frame.columns if other != name]]
+    return frame
+
+
+cudf = SimpleNamespace(
+    DataFrame=DataFrame,
+    Series=Series,
+    Index=Index,
+    RangeIndex=RangeIndex,
+    CategoricalDtype=CategoricalDtype,
+    concat=concat,
+    from_pandas=from_pandas,
+    read_parquet=read_parquet,
+    api=SimpleNamespace(
+        types=SimpleNamespace(
+            is_string_dtype=lambda dtype: (
+                not isinstance(dtype, CategoricalDtype) and real.api.types.is_string_dtype(dtype)
+            )
+        )
+    ),
+)

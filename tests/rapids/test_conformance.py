@@ -1,0 +1,56 @@
+"""What the GPU code asks of RAPIDS exists there and takes what it is given (RAPIDS 26.10's wheels, no GPU)."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
+
+import gpupipe
+
+from .conformance import report_on, users_of_rapids
+
+FILES = users_of_rapids(Path(gpupipe.__file__).parent)
+GPU = ast.parse(next(path for path in FILES if path.name == "gpu.py").read_text())
+KEYWORDS = [f"{keyword.lineno}: {keyword.arg}" for keyword in report_on(GPU).keywords]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_name_and_call_fits(path: Path) -> None:
+    report = report_on(ast.parse(path.read_text()))
+    assert not report.problems, "\n".join(report.problems)
+    assert report.names
+
+
+def test_the_backend_is_looked_at() -> None:
+    assert {"cudf.read_parquet", "cuml.cluster.KMeans", "rmm.mr.LimitingResourceAdaptor"} <= report_on(GPU).names
+    assert {path.name for path in FILES} >= {"gpu.py"}
+    assert len(KEYWORDS) > 20
+
+
+@pytest.mark.parametrize("which", range(len(KEYWORDS)), ids=KEYWORDS)
+def test_a_misspelt_keyword_is_seen(which: int) -> None:
+    tree = copy.deepcopy(GPU)
+    keyword = report_on(tree).keywords[which]
+    keyword.arg = f"{keyword.arg}x"
+    assert any(str(keyword.arg) in problem for problem in report_on(tree).problems)
+
+
+@pytest.mark.parametrize(
+    ("there", "misspelt"),
+    [
+        ("cudf.concat", "cudf.concatenate"),
+        ("import PCA", "import Pca"),
+        ("rmm.mr.LimitingResourceAdaptor(self._upstream, limit)", "rmm.mr.LimitingResourceAdaptor(self._upstream)"),
+        ("memPoolTrimTo(self._pool, 0)", "memPoolTrimTo(self._pool)"),
+        ('"open"', '"open"'),
+    ],
+)
+def test_a_misspelt_name_or_a_missing_argument_is_seen(there: str, misspelt: str) -> None:
+    source = ast.unparse(GPU)
+    problems = report_on(ast.parse(source.replace(there, misspelt))).problems
+    assert bool(problems) == (there != misspelt)

@@ -1,0 +1,108 @@
+"""Who may take how much of the device, and what an out-of-memory error says; this needs no RAPIDS and no device."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpupipe.backend.memory import etl_limit, explained, give_back, hand_over
+from gpupipe.errors import OutOfDeviceMemory
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "block", "limit"),
+    [
+        (78, 80, 0, 70),
+        (78, 80, 20, 50),
+        (7, 8, 2, 4),
+        (138, 140, 100, 24),
+    ],  # at least 1 GiB, else a tenth, is training's
+)
+def test_frames_get_what_block_and_training_leave(free: int, total: int, block: int, limit: int) -> None:
+    assert etl_limit(free * GIB, total * GIB, block * GIB) == limit * GIB
+
+
+def test_a_full_device_is_an_error_that_says_how_full() -> None:
+    with pytest.raises(OutOfDeviceMemory) as caught:
+        etl_limit(3 * GIB, 80 * GIB)
+    assert (caught.value.asked, caught.value.free) == (8 * GIB, 3 * GIB)
+    assert "partition_bytes" in str(caught.value)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.asked, again.free) == (str(caught.value), 8 * GIB, 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("cause", "asked"),
+    [
+        (
+            MemoryError("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4096 bytes) at: x.hpp:62"),
+            4096,
+        ),
+        (
+            MemoryError(
+                "std::bad_alloc: out_of_memory: RMM failure at: Exceeded memory limit (failed to allocate 2.5 KiB)"
+            ),
+            2560,
+        ),
+        (MemoryError("Out of memory allocating 1,024 bytes (allocated so far: 512 bytes)."), 1024),
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 4 GiB"
+            ),
+            20 << 20,
+        ),
+        (RuntimeError("exception occurred: std::bad_alloc"), None),
+        (MemoryError(), None),
+    ],
+)
+def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int | None) -> None:
+    with (
+        pytest.raises(OutOfDeviceMemory, match="reading Parquet: the device has not enough memory") as caught,
+        explained("reading Parquet"),
+    ):
+        raise cause
+    assert caught.value.asked == asked
+    assert caught.value.__cause__ is cause
+
+
+def test_other_errors_and_our_own_pass_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="illegal address"), explained("x"):
+        raise RuntimeError("an illegal address was met")
+    with pytest.raises(OutOfDeviceMemory, match="inner"), explained("outer"), explained("inner"):
+        raise MemoryError
+
+
+class Stream:
+    """Writes down what waits for what."""
+
+    device = "cuda:0"
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def record_event(self) -> Any:
+        self.log.append(f"event on {self.name}")
+        return SimpleNamespace(of=self.name)
+
+    def wait_event(self, event: Any) -> None:
+        self.log.append(f"{self.name} waits for {event.of}")
+
+
+def test_memory_changes_hands_behind_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream("legacy", log))
+    trainer: Any = Stream("trainer", log)
+    hand_over(trainer)
+    give_back(trainer)
+    assert log == ["event on legacy", "trainer waits for legacy", "event on trainer", "legacy waits for trainer"]
+
+
+def test_without_a_gpu_nothing_waits() -> None:
+    hand_over(None)
+    give_back(None)

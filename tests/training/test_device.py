@@ -1,0 +1,117 @@
+"""Where a run happens, and that the process is afterwards as it was."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpupipe.errors import BackendMissing, BadConfig
+from gpupipe.training import device as room
+from gpupipe.training.device import choose_device, fork_rng, forward_in, session
+
+CPU = torch.device("cpu")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+@pytest.mark.parametrize("requested", ["cpu", "cpu:0"])
+def test_the_cpu_has_one_name(requested: str) -> None:
+    assert choose_device(requested, []) == CPU
+
+
+def test_auto_goes_where_the_data_lies() -> None:
+    assert choose_device("auto", SimpleNamespace(device=CPU)) == CPU
+    assert choose_device("auto", SimpleNamespace(device="cpu")) == CPU
+
+
+@no_gpu
+def test_auto_without_a_gpu_is_the_cpu_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "gpupipe"):
+        assert choose_device("auto", []) == CPU
+    assert caplog.messages == ["training on cpu: torch sees no GPU"]
+
+
+@no_gpu
+@pytest.mark.parametrize("requested", ["cuda", "cuda:3"])
+def test_a_gpu_where_there_is_none_is_an_error_with_the_install_line(requested: str) -> None:
+    with pytest.raises(BackendMissing, match=f"sees 0 GPUs, got '{requested}'") as caught:
+        choose_device(requested, [])
+    assert "pip install torch" in caught.value.remedy
+
+
+@pytest.mark.parametrize("requested", ["gpu", "tpu:0", "meta", ""])
+def test_an_unknown_device_is_an_error(requested: str) -> None:
+    with pytest.raises(BadConfig, match="one of 'auto', 'cpu', 'cuda'"):
+        choose_device(requested, [])
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("auto", torch.float32), ("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)]
+)
+def test_precision_on_the_cpu(precision: str, dtype: torch.dtype) -> None:
+    model = torch.nn.Linear(2, 2)
+    forward = forward_in(precision, model, CPU)
+    assert forward(torch.zeros(1, 2)).dtype == forward(torch.zeros(1, 2)).dtype == dtype
+    assert model.weight.dtype == torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_session_draws_by_its_seed_and_leaves_the_generator_as_it_was() -> None:
+    before = torch.get_rng_state()
+    drawn = []
+    for seed in (1, 1, 2):
+        with session(CPU, seed=seed):
+            drawn.append(torch.rand(3))
+            with fork_rng(CPU):
+                torch.rand(3)
+            drawn.append(torch.rand(3))
+    assert torch.equal(drawn[1], drawn[3]) and not torch.equal(drawn[0], drawn[1])
+    with pytest.raises(KeyError), session(CPU, seed=1):
+        raise KeyError(torch.rand(3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_deterministic_algorithms_are_asked_for_inside_only(before: bool) -> None:
+    torch.use_deterministic_algorithms(before)
+    try:
+        with pytest.raises(KeyError, match="True"), session(CPU, seed=0, deterministic=True):
+            raise KeyError(torch.are_deterministic_algorithms_enabled())
+        assert torch.are_deterministic_algorithms_enabled() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_deterministic_on_a_gpu_needs_the_workspace_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    with (
+        pytest.raises(BadConfig, match="CUBLAS_WORKSPACE_CONFIG=None") as caught,
+        room._deterministic(torch.device("cuda", 0)),
+    ):
+        pass
+    assert caught.value.remedy.startswith("CUBLAS_WORKSPACE_CONFIG=:4096:8")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with room._deterministic(torch.device("cuda", 0)):
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (torch.cuda.Stream.__new__, {"cls": None, "device": CPU}),
+        (torch.cuda.Stream.wait_event, {"self": None, "event": None}),
+        (torch.cuda.Stream.record_event, {"self": None}),
+        (torch.cuda.default_stream, {"device": CPU}),
+        (torch.cuda.current_stream, {"device": CPU}),
+        (torch.cuda.stream, {"stream": None}),
+        (torch.cuda.device, {"device": CPU}),
+        (torch.cuda.manual_seed, {"seed": 0}),
+        (torch.cuda.get_device_capability, {"device": CPU}),
+    ],
+)
+def test_the_calls_of_the_gpu_path_fit_torchs_signatures(function: Any, arguments: dict[str, Any]) -> None:
+    inspect.signature(function).bind(**arguments)

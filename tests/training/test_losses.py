@@ -1,0 +1,159 @@
+"""Each loss against its formula and scikit-learn, weighted; the mean over batches against the mean over all rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sklearn.metrics as sk
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.tensors.batch import Batch
+from gpupipe.training.losses import LOSSES, LossMean, choose_loss, mean_loss
+
+CPU = torch.device("cpu")
+
+
+def batch_of(target: Tensor | None, weight: Tensor | None = None, rows: int = 0) -> Batch:
+    rows = rows if target is None else len(target)
+    return Batch(torch.zeros(rows, 0), torch.zeros(rows, 0, dtype=torch.int32), target, weight)
+
+
+def bce(output: Tensor, target: Tensor) -> Tensor:
+    p = 1 / (1 + torch.exp(-output))
+    return -(target * torch.log(p) + (1 - target) * torch.log(1 - p))
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return -torch.log((output.exp() / output.exp().sum(1, keepdim=True))[torch.arange(len(target)), target.long()])
+
+
+def huber(output: Tensor, target: Tensor) -> Tensor:
+    error = (output - target).abs()
+    return torch.where(error <= 1, error**2 / 2, error - 0.5)
+
+
+FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "bce": bce,
+    "cross-entropy": cross_entropy,
+    "mse": lambda output, target: (output - target) ** 2,
+    "huber": huber,
+}
+
+
+def example(name: str, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(rows)
+    if name == "cross-entropy":
+        return torch.randn(rows, 4, generator=draw).to(dtype), torch.randint(0, 4, (rows,), generator=draw).int()
+    target = torch.randn(rows, generator=draw)
+    return torch.randn(rows, generator=draw).to(dtype) * 2, (target > 0).float() if name == "bce" else target
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_each_loss_is_its_formula_row_by_row(name: str, dtype: torch.dtype) -> None:
+    output, target = example(name, 50, dtype)
+    values = LOSSES[name](output, batch_of(target))
+    assert values.shape == (50,)
+    assert values.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(values.double(), FORMULAS[name](output.double(), target.double()), rtol=1e-5, atol=1e-6)
+
+
+def test_far_logits_stay_finite() -> None:
+    output, target = torch.tensor([200.0, -200.0]), torch.tensor([0.0, 1.0])
+    assert LOSSES["bce"](output, batch_of(target)).tolist() == [200.0, 200.0]
+
+
+def test_the_weighted_mean_is_scikit_learns() -> None:
+    output, target = example("mse", 40, torch.float32)
+    weight = torch.rand(40)
+    mean, total = mean_loss(LOSSES["mse"](output, batch_of(target)), batch_of(target, weight))
+    assert mean.item() == pytest.approx(sk.mean_squared_error(target, output, sample_weight=weight), rel=1e-6)
+    assert float(total) == pytest.approx(float(weight.sum()))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.booleans())
+def test_batches_of_any_size_mean_the_same_as_all_rows_at_once(sizes: list[int], weighted: bool) -> None:
+    values = torch.randn(sum(sizes)) ** 2
+    weight = torch.rand(sum(sizes)) + 0.01 if weighted else None
+    losses = LossMean(CPU)
+    weights: Any = weight.split(sizes) if weight is not None else [None] * len(sizes)
+    for part, w in zip(values.split(sizes), weights, strict=True):
+        losses.add(*mean_loss(part, batch_of(part, w)))
+    whole, _ = mean_loss(values, batch_of(values, weight))
+    assert losses.read() == pytest.approx(whole.item(), rel=1e-5)
+
+
+def test_a_batch_without_weight_counts_nothing_and_moves_nothing() -> None:
+    output = torch.ones(3, requires_grad=True)
+    batch = batch_of(torch.zeros(3), torch.zeros(3))
+    mean, total = mean_loss(LOSSES["mse"](output, batch), batch)
+    mean.backward()
+    assert (mean.item(), float(total), output.grad.tolist()) == (0.0, 0.0, [0.0] * 3)
+    losses = LossMean(CPU)
+    losses.add(mean.detach(), total)
+    assert losses.read() is None
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    output, target = example("bce", 8, torch.float32)
+    weight = torch.tensor([1.0, 1, 1, 1, 0, 0, 0, 0])
+    values = LOSSES["bce"](output, batch_of(target))
+    padded, _ = mean_loss(values, batch_of(target, weight))
+    assert padded.item() == pytest.approx(values[:4].mean().item())
+
+
+def test_a_scalar_is_taken_as_the_mean() -> None:
+    batch = batch_of(torch.zeros(5), torch.full((5,), 2.0))
+    mean, total = mean_loss(torch.tensor(3.0), batch)
+    assert (mean.item(), float(total)) == (3.0, 10.0)
+    assert mean_loss(torch.tensor(3.0), (torch.zeros(5, 2),))[1] == 5
+
+
+@pytest.mark.parametrize("values", [torch.zeros(5, 1), torch.zeros(4)])
+def test_a_loss_of_another_shape_is_refused(values: Tensor) -> None:
+    with pytest.raises(SchemaMismatch, match="neither a scalar nor one value a row"):
+        mean_loss(values, batch_of(torch.zeros(5), torch.ones(5)))
+
+
+def test_sums_keep_their_digits() -> None:
+    losses = LossMean(CPU)
+    losses.add(torch.tensor(1.0), 2**26)
+    for _ in range(100):
+        losses.add(torch.tensor(2.0), 1)
+    assert losses.read() == (2**26 + 200) / (2**26 + 100)
+    losses.reset()
+    assert losses.read() is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_mean_that_is_not_finite_is_an_error_that_says_where(value: float) -> None:
+    losses = LossMean(CPU)
+    losses.add(torch.tensor(value), 1)
+    with pytest.raises(BadData, match=f"epoch 2, updates 5 to 9: the loss is not finite, got {value}") as caught:
+        losses.read("epoch 2, updates 5 to 9")
+    assert "lr=" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("classes", "loss"), [((False, True), "bce"), (("a", "b"), "cross-entropy"), (None, "mse")])
+def test_auto_goes_by_the_schema(classes: tuple[Any, ...] | None, loss: str) -> None:
+    schema = Schema([Field("y", "float32", role=Role.TARGET, classes=classes)])
+    assert choose_loss("auto", schema) == loss
+
+
+def test_auto_without_a_schema_and_unknown_names_are_errors() -> None:
+    with pytest.raises(BadConfig, match="a loader without a schema"):
+        choose_loss("auto", None)
+    with pytest.raises(BadConfig, match="a schema without a target"):
+        choose_loss("auto", Schema([Field("x", "float32", role=Role.FEATURE)]))
+    with pytest.raises(BadConfig, match="no such choice, got 'crossentropy'") as caught:
+        choose_loss("crossentropy", None)
+    assert caught.value.remedy == "loss='cross-entropy'"

@@ -1,0 +1,176 @@
+"""Each metric against scikit-learn: weighted or not, in batches of any size, with ties, on the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sklearn.metrics as sk
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.tensors.batch import Batch
+from gpupipe.training.metrics import METRICS, Metric, choose_metrics
+
+Oracle = Callable[[Any, Any, Any], float]
+
+BINARY: dict[str, Oracle] = {
+    "auc": lambda y, p, w: sk.roc_auc_score(y, p, sample_weight=w),
+    "accuracy": lambda y, p, w: sk.accuracy_score(y, p >= 0.5, sample_weight=w),
+    "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=[0, 1]),
+    "brier": lambda y, p, w: sk.brier_score_loss(y, p, sample_weight=w),
+}
+CLASSES: dict[str, Oracle] = {
+    "accuracy": lambda y, p, w: sk.accuracy_score(y, p.argmax(1), sample_weight=w),
+    "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=[0, 1, 2]),
+}
+NUMBERS: dict[str, Oracle] = {
+    "rmse": lambda y, p, w: sk.root_mean_squared_error(y, p, sample_weight=w),
+    "mae": lambda y, p, w: sk.mean_absolute_error(y, p, sample_weight=w),
+    "r2": lambda y, p, w: sk.r2_score(y, p, sample_weight=w),
+}
+
+sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4)
+
+
+def batch_of(target: Tensor, weight: Tensor | None = None) -> Batch:
+    return Batch(torch.zeros(len(target), 0), torch.zeros(len(target), 0, dtype=torch.int32), target, weight)
+
+
+def computed(metric: Metric, output: Tensor, target: Tensor, weight: Tensor | None, parts: list[int]) -> float | None:
+    weights: Any = [None] * len(parts) if weight is None else weight.split(parts)
+    for piece, y, w in zip(output.split(parts), target.split(parts), weights, strict=True):
+        reused = batch_of(y.clone(), None if w is None else w.clone())
+        given_out = piece.clone()
+        metric.update(given_out, reused)
+        for tensor in (given_out, reused.target, reused.weight):  # a loader that uses its buffers again
+            if tensor is not None:
+                tensor.fill_(-1)
+    return metric.compute()
+
+
+def check(
+    name: str, oracle: Oracle, output: Tensor, seen: Tensor, target: Tensor, weight: Tensor | None, parts: list[int]
+) -> None:
+    expected = oracle(
+        target.double().numpy(), seen.double().numpy(), None if weight is None else weight.double().numpy()
+    )
+    assert computed(METRICS[name](), output, target, weight, parts) == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+@settings(deadline=None, max_examples=40)
+@given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), levels=st.sampled_from([2, 5, 10**6]))
+@pytest.mark.parametrize("name", list(BINARY))
+def test_binary_metrics_are_scikit_learns(name: str, parts: list[int], seed: int, weighted: bool, levels: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    rows = sum(parts) + 2
+    logits = torch.randint(-levels, levels + 1, (rows,), generator=draw) * (4 / levels)  # few levels: many ties
+    target = torch.cat([torch.tensor([0.0, 1.0]), (torch.rand(rows - 2, generator=draw) < 0.4).float()])
+    weight = torch.randint(0, 4, (rows,), generator=draw).float() if weighted else None
+    if weight is not None:
+        weight[:2] = 1.5
+    check(name, BINARY[name], logits, logits.double().sigmoid(), target, weight, [2, *parts])
+
+
+@settings(deadline=None, max_examples=30)
+@given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans())
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_multiclass_metrics_are_scikit_learns(name: str, parts: list[int], seed: int, weighted: bool) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(sum(parts), 3, generator=draw)
+    target = torch.randint(0, 3, (sum(parts),), generator=draw).int()
+    weight = torch.rand(sum(parts), generator=draw) + 0.1 if weighted else None
+    check(name, CLASSES[name], logits, logits.double().softmax(1), target, weight, parts)
+
+
+@settings(deadline=None, max_examples=30)
+@given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), offset=st.sampled_from([0.0, 1e4]))
+@pytest.mark.parametrize("name", list(NUMBERS))
+def test_regression_metrics_are_scikit_learns(
+    name: str, parts: list[int], seed: int, weighted: bool, offset: float
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    rows = sum(parts) + 2
+    target = torch.randn(rows, generator=draw) + offset
+    output = target + torch.randn(rows, generator=draw) / 2
+    weight = torch.rand(rows, generator=draw) + 0.1 if weighted else None
+    check(name, NUMBERS[name], output, output, target, weight, [2, *parts])
+
+
+def test_auc_of_many_rows_is_exact() -> None:
+    draw = torch.Generator().manual_seed(0)
+    target = (torch.rand(200_000, generator=draw) < 0.01).float()
+    score = torch.randn(200_000, generator=draw) + target
+    found = computed(METRICS["auc"](), score, target, None, [50_000] * 4)
+    assert found == pytest.approx(sk.roc_auc_score(target, score), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_nothing_seen_is_none(name: str) -> None:
+    metric = METRICS[name]()
+    assert metric.compute() is None
+    metric.update(torch.zeros(0), batch_of(torch.zeros(0)))
+    assert metric.compute() is None
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_rows_without_weight_are_none(name: str) -> None:
+    metric = METRICS[name]()
+    metric.update(torch.tensor([0.0, 1.0]), batch_of(torch.tensor([0.0, 1.0]), torch.zeros(2)))
+    assert metric.compute() is None
+
+
+@pytest.mark.parametrize(("name", "target"), [("auc", 1.0), ("auc", 0.0), ("r2", 7.3)])
+def test_what_one_value_of_the_target_cannot_tell_is_none(name: str, target: float) -> None:
+    metric = METRICS[name]()
+    metric.update(torch.arange(3.0), batch_of(torch.full((3,), target)))
+    assert metric.compute() is None
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_reset_forgets(name: str) -> None:
+    metric, batch = METRICS[name](), batch_of(torch.tensor([0.0, 1.0, 1.0]))
+    metric.update(torch.tensor([0.3, -2.0, 1.0]), batch)
+    first = metric.compute()
+    metric.reset()
+    metric.update(torch.tensor([-1.0, 1.0, 2.0]), batch)
+    second = metric.compute()
+    metric.reset()
+    metric.update(torch.tensor([0.3, -2.0, 1.0]), batch)
+    assert metric.compute() == first != second
+
+
+def test_half_precision_outputs_are_read_as_they_are() -> None:
+    output = torch.randn(30).bfloat16()
+    target = (torch.rand(30) < 0.5).float()
+    target[:2] = torch.tensor([0.0, 1.0])
+    found = computed(METRICS["auc"](), output, target, None, [30])
+    assert found == pytest.approx(sk.roc_auc_score(target, output.float()))
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_an_output_that_does_not_fit_is_refused(name: str) -> None:
+    with pytest.raises(SchemaMismatch, match=f"metric '{name}'"):
+        METRICS[name]().update(torch.zeros(4), batch_of(torch.zeros(3)))
+
+
+def test_metrics_are_chosen_by_loss_by_name_or_given() -> None:
+    assert [metric.name for metric in choose_metrics("auto", "huber")] == ["rmse", "mae", "r2"]
+    assert choose_metrics("auto", lambda output, batch: output) == []
+    own = METRICS["auc"]()
+    own.update(torch.zeros(2), batch_of(torch.tensor([0.0, 1.0])))
+    assert choose_metrics([own, "brier"], "bce")[0] is own
+    assert own.compute() is None
+    with pytest.raises(BadConfig, match="got 'acuracy'") as caught:
+        choose_metrics(["acuracy"], "bce")
+    assert caught.value.remedy == "metrics='accuracy'"
+    assert [metric.name for metric in choose_metrics("auc", "mse")] == ["auc"]
+
+
+def test_the_better_direction_is_told() -> None:
+    higher = {name for name in METRICS if METRICS[name]().higher_is_better}
+    assert higher == {"auc", "accuracy", "r2"}

@@ -1,0 +1,123 @@
+"""Choosing, naming and retyping columns; rows and derived columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpupipe import errors
+from gpupipe import transforms as T
+from gpupipe.schema import Field, Schema
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "x": [1.0, np.nan, 3.0],
+            "n": pd.array([1, None, 300], dtype="Int64"),
+            "s": ["1", None, "17"],
+            "t": pd.to_datetime(["2013-01-01 05:00", None, "2013-01-02"]).astype("datetime64[us]"),
+        },
+        index=[7, 7, 9],
+    )
+
+
+def test_select_drop_rename(frame: pd.DataFrame) -> None:
+    assert list(T.Select(["s", "x"]).transform(frame)) == ["s", "x"]
+    assert list(T.Drop(["s", "x"]).transform(frame)) == ["n", "t"]
+    assert list(T.Rename({"x": "y"}).transform(frame)) == ["y", "n", "s", "t"]
+
+
+@pytest.mark.parametrize("step", [T.Select(["y"]), T.Drop(["y"]), T.Rename({"y": "z"}), T.Cast({"y": "int8"})])
+def test_a_missing_column_is_named(frame: pd.DataFrame, step: T.Transform) -> None:
+    with pytest.raises(errors.ColumnNotFound, match="column 'y' not found"):
+        step.transform(frame)
+
+
+def test_renaming_into_a_name_that_is_there(frame: pd.DataFrame) -> None:
+    with pytest.raises(errors.BadConfig, match="two columns have the same name, got 'n'"):
+        T.Rename({"x": "n"}).transform(frame)
+
+
+def test_casts_keep_what_is_missing(frame: pd.DataFrame) -> None:
+    cast = T.Cast({"x": "int16", "n": "float64", "s": "int64", "t": "string"}).transform(frame)
+    assert cast["x"].tolist() == [1, pd.NA, 3] and str(cast["x"].dtype) == "Int16"
+    assert cast["n"].fillna(-1).tolist() == [1.0, -1.0, 300.0]
+    assert cast["s"].tolist() == [1, pd.NA, 17]
+    assert cast["t"].fillna("-").tolist() == ["2013-01-01T05:00:00", "-", "2013-01-02T00:00:00"]
+
+
+def test_strings_become_times_and_numbers() -> None:
+    frame = pd.DataFrame({"t": ["2013-01-01", None], "f": [" 1.5", None]})
+    cast = T.Cast({"t": "timestamp", "f": "float32"}).transform(frame)
+    assert cast["t"].tolist()[0] == pd.Timestamp("2013-01-01") and pd.isna(cast["t"][1])
+    assert cast["f"].tolist()[0] == 1.5 and np.isnan(cast["f"][1])
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype", "value", "shown"),
+    [
+        ("x", "int8", 1.5, "got 1.5"),
+        ("x", "int8", 200.0, "got 200.0"),
+        ("x", "int64", np.inf, "got inf"),
+        ("x", "bool", 2.0, "got 2.0"),
+        ("s", "int64", "abc", "got 'abc'"),
+        ("s", "timestamp", "yesterday", "got 'yesterday'"),
+        ("n", "int8", 300, "got 300"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(column: str, dtype: str, value: object, shown: str) -> None:
+    with pytest.raises(errors.BadData, match=f"Cast of column '{column}'.*{shown}"):
+        T.Cast({column: dtype}).transform(pd.DataFrame({column: [value]}))
+
+
+def test_an_unused_string_does_not_have_to_fit() -> None:
+    text = pd.Categorical(["1", "x"], categories=["1", "x"])
+    assert T.Cast({"s": "int64"}).transform(pd.DataFrame({"s": text[:1]}))["s"].tolist() == [1]
+
+
+def test_large_integers_keep_every_bit() -> None:
+    big = pd.DataFrame({"n": pd.array([2**62 + 1, None], dtype="Int64")})
+    assert T.Cast({"n": "string"}).transform(big)["n"][0] == str(2**62 + 1)
+    assert T.Derive(m="n + 1").transform(big)["m"][0] == 2**62 + 2
+
+
+def test_filter_drops_false_and_missing(frame: pd.DataFrame) -> None:
+    assert T.Filter("x < 3").transform(frame)["x"].tolist() == [1.0]
+
+
+def test_filter_wants_a_condition(frame: pd.DataFrame) -> None:
+    with pytest.raises(errors.ExpressionError, match="the expression gives float64"):
+        T.Filter("x + 1").transform(frame)
+
+
+def test_derive_chains_and_prunes(frame: pd.DataFrame) -> None:
+    derive = T.Derive(a="x * 2", b="a + 1", c="n + 1")
+    assert derive.transform(frame)["b"].fillna(-1).tolist() == [3.0, -1.0, 7.0]
+    schema = Schema([Field("x", "float64"), Field("n", "int64")])
+    assert derive.needs({"b"}, schema) == {"x"}
+    assert derive.output_schema(schema)["b"].lineage == frozenset()
+
+
+def test_steps_do_not_change_their_input(frame: pd.DataFrame) -> None:
+    before = frame.copy(deep=True)
+    steps = [
+        T.Filter("x > 0"),
+        T.Derive(x="x * 2"),
+        T.Cast({"x": "string"}),
+        T.Join(pd.DataFrame({"s": ["1"], "v": [1]}), on="s"),
+        T.Map(lambda f: f.assign(x=0.0), reads=["x"], adds=["x"]),
+    ]
+    for step in steps:
+        step.transform(frame)
+        pd.testing.assert_frame_equal(frame, before)
+
+
+def test_parameters_are_scikit_learns() -> None:
+    step = T.Filter("x > 0", when="always")
+    assert step.get_params() == {"expr": "x > 0", "when": "always"}
+    assert repr(step) == "Filter(expr='x > 0', when='always')"
+    with pytest.raises(errors.BadConfig, match="no such parameter, got 'wen'"):
+        step.set_params(wen="train")

@@ -1,0 +1,124 @@
+"""Joins against pandas' merge: order kept, missing keys, duplicates refused, many-to-many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import transforms as T
+
+keys_of_text = st.one_of(st.none(), st.sampled_from(["JFK", "LGA", "EWR", "ü", ""]))
+keys_of_number = st.one_of(st.none(), st.integers(-(2**62), 2**62), st.integers(0, 20))
+hours = st.one_of(st.none(), st.datetimes(pd.Timestamp("2013-01-01"), pd.Timestamp("2013-01-03")))
+
+
+def frame_of(text: list[str | None], number: list[int | None], hour: list[pd.Timestamp | None]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "text": pd.array(text, dtype="str"),
+            "number": pd.array(number, dtype="Int64"),
+            "hour": pd.array(hour, dtype="datetime64[us]"),
+        }
+    )
+
+
+rows = st.lists(st.tuples(keys_of_text, keys_of_number, hours), max_size=12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows, rows, st.sampled_from([["text"], ["number"], ["text", "number"], ["hour", "text"], ["text", "number", "hour"]]))
+def test_left_lookup_equals_pandas(left_rows: list, right_rows: list, on: list[str]) -> None:
+    left = frame_of(*(list(zip(*left_rows, strict=True)) or [[], [], []]))
+    right = frame_of(*(list(zip(*right_rows, strict=True)) or [[], [], []])).dropna(subset=on).drop_duplicates(on)
+    right = right[on].assign(value=np.arange(len(right), dtype="int64"), word=[f"w{i}" for i in range(len(right))])
+    expected = left.merge(right, on=on, how="left")
+    joined = T.Join(right, on=on).transform(left)
+    assert joined["value"].isna().tolist() == expected["value"].isna().tolist()
+    assert joined["value"].dropna().astype(int).tolist() == expected["value"].dropna().astype(int).tolist()
+    assert joined["word"].fillna("-").tolist() == expected["word"].fillna("-").tolist()
+    assert joined["text"].fillna("-").tolist() == left["text"].fillna("-").tolist()
+
+
+def test_whole_floats_match_integers() -> None:
+    left = pd.DataFrame({"year": [1999.0, np.nan, 2004.5, 2004.0]})
+    right = pd.DataFrame({"year": [2004, 1999], "model": ["b", "a"]})
+    assert T.Join(right, on="year").transform(left)["model"].fillna("-").tolist() == ["a", "-", "-", "b"]
+
+
+def test_fractions_are_no_keys() -> None:
+    with pytest.raises(errors.BadConfig, match=r"key column 'x' holds fractions, got 0\.5"):
+        T.Join(pd.DataFrame({"x": [0.5], "y": [1]}), on="x").transform(pd.DataFrame({"x": [0.5]}))
+
+
+def test_inner_drops_rows_and_keeps_order() -> None:
+    left = pd.DataFrame({"k": ["b", "a", "c", "b"], "row": [0, 1, 2, 3]})
+    joined = T.Join(pd.DataFrame({"k": ["c", "b"], "v": [1.0, 2.0]}), on="k", how="inner").transform(left)
+    assert joined["row"].tolist() == [0, 2, 3]
+    assert joined["v"].tolist() == [2.0, 1.0, 2.0]
+
+
+def test_left_names_never_change() -> None:
+    right = pd.DataFrame({"k": [1], "x": [9]})
+    joined = T.Join(right, on="k", suffix="_r").transform(pd.DataFrame({"k": [1], "x": [5]}))
+    assert joined.to_dict("list") == {"k": [1], "x": [5], "x_r": [9]}
+
+
+def test_a_repeated_key_names_it() -> None:
+    right = pd.DataFrame({"origin": ["JFK", "JFK", "LGA"], "temp": [1.0, 2.0, 3.0]})
+    with pytest.raises(errors.BadData, match=r"repeat a key, for instance \{'origin': 'JFK'\}") as caught:
+        T.Join(right, on="origin").transform(pd.DataFrame({"origin": ["JFK"]}))
+    assert "many=True" in caught.value.remedy
+
+
+def test_many_gives_every_pair_in_left_order() -> None:
+    right = pd.DataFrame({"k": ["a", "b", "a", None], "v": [1, 2, 3, 4]})
+    left = pd.DataFrame({"k": ["b", "a", None, "z"], "row": [0, 1, 2, 3]})
+    joined = T.Join(right, on="k", many=True).transform(left)
+    assert joined["row"].tolist() == [0, 1, 1, 2, 3]
+    assert joined["v"].fillna(-1).astype(int).tolist() == [2, 1, 3, -1, -1]
+
+
+def test_another_type_of_key_is_named() -> None:
+    with pytest.raises(errors.SchemaMismatch, match="key 'k' is string on the left and int64 on the right"):
+        T.Join(pd.DataFrame({"k": [1], "v": [1]}), on="k").transform(pd.DataFrame({"k": ["1"]}))
+
+
+def test_a_missing_key_column_offers_the_closest() -> None:
+    with pytest.raises(errors.ColumnNotFound, match="'orgin' not found") as caught:
+        T.Join(pd.DataFrame({"origin": ["a"], "v": [1]}), on="orgin").transform(pd.DataFrame({"origin": ["a"]}))
+    assert "'origin'" in caught.value.remedy
+
+
+def test_the_share_of_unmatched_rows() -> None:
+    join = T.Join(pd.DataFrame({"k": [1, 2], "v": [1, 2]}), on="k")
+    join.transform(pd.DataFrame({"k": [1, 3, 2, 9]}))
+    assert join.unmatched_share == 0.5
+
+
+def test_only_asked_columns_are_read_from_the_right() -> None:
+    flights = pd.DataFrame({"k": ["a"]})
+    joined = T.Join(pd.DataFrame({"k": ["a"], "x": [1], "y": [2]}), on="k", columns=["y"]).transform(flights)
+    assert list(joined) == ["k", "y"]
+
+
+def test_a_partition_that_lacks_a_value_an_empty_and_an_all_missing_one() -> None:
+    join = T.Join(pd.DataFrame({"k": ["a", "b"], "v": [1.0, 2.0]}), on="k")
+    for text, expected in ((["b"], [2.0]), ([], []), ([None, None], [None, None]), (["zz"], [None])):
+        got = join.transform(pd.DataFrame({"k": pd.array(text, dtype="str")}))["v"]
+        assert [None if np.isnan(v) else v for v in got] == expected
+
+
+def test_the_weather_of_every_flight() -> None:
+    flights = gp.read_parquet("data/flights.parquet").head(50_000)
+    weather = gp.read_parquet("data/weather.parquet").compute()
+    join = T.Join(weather, on=["origin", "time_hour"], columns=["temp", "wind_speed"])
+    joined = join.transform(flights)
+    expected = flights.merge(weather[["origin", "time_hour", "temp", "wind_speed"]], on=["origin", "time_hour"], how="left")
+    pd.testing.assert_series_equal(joined["temp"], expected["temp"])
+    pd.testing.assert_series_equal(joined["wind_speed"], expected["wind_speed"])
+    assert 0 < join.unmatched_share < 0.05
