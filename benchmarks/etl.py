@@ -43,7 +43,7 @@ def with_gpupipe(source: Path, out: Path) -> Any:
         pipeline.transform(data).write_parquet(out)
 
     import gpupipe.io
-    import gpupipe.pipeline  # noqa: F401 (imports are not timed)
+    import gpupipe.pipeline
 
     return job
 
@@ -55,12 +55,20 @@ def with_polars(source: Path, out: Path) -> Any:
     def job() -> None:
         data = pl.scan_parquet(source)
         counts = [
-            data.select(c).drop_nulls().group_by(c).agg(pl.len()).filter(col("len") >= MIN_FREQUENCY)
-            .sort("len", c, descending=[True, False]).select(c, pl.int_range(2, pl.len() + 2, dtype=pl.Int32).alias(f"{c}_id"))
+            data.select(c)
+            .drop_nulls()
+            .group_by(c)
+            .agg(pl.len())
+            .filter(col("len") >= MIN_FREQUENCY)
+            .sort("len", c, descending=[True, False])
+            .select(c, pl.int_range(2, pl.len() + 2, dtype=pl.Int32).alias(f"{c}_id"))
             for c in CATEGORIES
         ]
-        moments = data.select(*[col(c).mean().alias(f"{c}_mean") for c in NUMBERS], *[col(c).std(ddof=0).alias(f"{c}_std") for c in NUMBERS],
-                              *[col(c).is_null().mean().alias(f"{c}_gap") for c in NUMBERS])
+        moments = data.select(
+            *[col(c).mean().alias(f"{c}_mean") for c in NUMBERS],
+            *[col(c).std(ddof=0).alias(f"{c}_std") for c in NUMBERS],
+            *[col(c).is_null().mean().alias(f"{c}_gap") for c in NUMBERS],
+        )
         found, *ids = pl.collect_all([moments, *counts], engine="streaming")
         learned = found.row(0, named=True)
         scaled = []
@@ -70,7 +78,10 @@ def with_polars(source: Path, out: Path) -> Any:
         frame = data
         for c, table in zip(CATEGORIES, ids, strict=True):
             frame = frame.join(table.lazy(), on=c, how="left", maintain_order="left")
-        coded = [pl.when(col(c).is_null()).then(0).otherwise(col(f"{c}_id").fill_null(1)).cast(pl.Int32).alias(c) for c in CATEGORIES]
+        coded = [
+            pl.when(col(c).is_null()).then(0).otherwise(col(f"{c}_id").fill_null(1)).cast(pl.Int32).alias(c)
+            for c in CATEGORIES
+        ]
         frame.select(*coded, *scaled).sink_parquet(out / "all.parquet", compression="snappy", engine="streaming")
 
     out.mkdir()
@@ -88,12 +99,20 @@ def with_pandas(source: Path, out: Path) -> Any:
     def job() -> None:
         frame = pd.read_parquet(source, columns=[*CATEGORIES, *NUMBERS])
         encoder = OrdinalEncoder(
-            min_frequency=MIN_FREQUENCY, handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2, dtype=np.int32
+            min_frequency=MIN_FREQUENCY,
+            handle_unknown="use_encoded_value",
+            unknown_value=-1,
+            encoded_missing_value=-2,
+            dtype=np.int32,
         )
-        both = ColumnTransformer([("ids", encoder, CATEGORIES), ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), NUMBERS)])
+        both = ColumnTransformer(
+            [("ids", encoder, CATEGORIES), ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), NUMBERS)]
+        )
         block = both.fit_transform(frame)
         made = pd.DataFrame(block, columns=[*CATEGORIES, *NUMBERS])
-        made.astype(dict.fromkeys(CATEGORIES, "int32") | dict.fromkeys(NUMBERS, "float32")).to_parquet(out / "all.parquet", compression="snappy")
+        made.astype(dict.fromkeys(CATEGORIES, "int32") | dict.fromkeys(NUMBERS, "float32")).to_parquet(
+            out / "all.parquet", compression="snappy"
+        )
 
     out.mkdir()
     return job
@@ -111,7 +130,17 @@ def run_one(engine: str, source: Path) -> None:
         job()
         wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(json.dumps({"engine": engine, "cpu_s": cpu, "wall_s": wall, "peak_gb": after.ru_maxrss * 1024 / 1e9, "sums": checksums(out)}))
+        print(
+            json.dumps(
+                {
+                    "engine": engine,
+                    "cpu_s": cpu,
+                    "wall_s": wall,
+                    "peak_gb": after.ru_maxrss * 1024 / 1e9,
+                    "sums": checksums(out),
+                }
+            )
+        )
 
 
 def checksums(out: Path) -> dict[str, float]:
@@ -149,15 +178,23 @@ def main() -> None:
 
 def report(runs: dict[str, list[dict[str, Any]]], machine: dict[str, Any], out: Path) -> None:
     """Print the table and write the result file."""
-    figures = {name: {key: spread([run[key] for run in done]) for key in ("cpu_s", "wall_s", "peak_gb")} for name, done in runs.items()}
+    figures = {
+        name: {key: spread([run[key] for run in done]) for key in ("cpu_s", "wall_s", "peak_gb")}
+        for name, done in runs.items()
+    }
     ours = figures["gpupipe"]
     print(f"\n{'engine':24}{'CPU s':>24}{'wall s':>24}{'peak GB':>10}{'ours / theirs (CPU, wall)':>30}")
     for name, found in figures.items():
-        cells = [f"{found[key]['median']:.2f} ({found[key]['min']:.2f}-{found[key]['max']:.2f})" for key in ("cpu_s", "wall_s")]
+        cells = [
+            f"{found[key]['median']:.2f} ({found[key]['min']:.2f}-{found[key]['max']:.2f})"
+            for key in ("cpu_s", "wall_s")
+        ]
         ratios = " , ".join(f"{ours[key]['median'] / found[key]['median']:.2f}" for key in ("cpu_s", "wall_s"))
         print(f"{name:24}{cells[0]:>24}{cells[1]:>24}{found['peak_gb']['median']:>10.2f}{ratios:>30}")
     theirs = runs["polars"][-1]["sums"]
-    worst = max(abs(value - theirs[name]) / (1 + abs(theirs[name])) for name, value in runs["gpupipe"][-1]["sums"].items())
+    worst = max(
+        abs(value - theirs[name]) / (1 + abs(theirs[name])) for name, value in runs["gpupipe"][-1]["sums"].items()
+    )
     print(f"largest relative difference of a column's sum to Polars': {worst:.1e}")
     out.mkdir(parents=True, exist_ok=True)
     result = {"what": "etl", "machine": machine, "figures": figures, "largest_difference_to_polars": worst}

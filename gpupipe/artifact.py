@@ -1,11 +1,11 @@
 """A fitted pipeline and its model as one folder: JSON, Arrow, Parquet and safetensors; nothing in it can run code.
 
-    manifest.json         format, sizes and SHA-256 of the other files
-    pipeline.json         steps, features, schemas
-    arrays.safetensors    learned numbers
-    values.arrow          learned strings, one row of lists
-    tables/NAME.parquet   tables to join with, up to 64 MB each
-    model.json, model.safetensors
+manifest.json         format, sizes and SHA-256 of the other files
+pipeline.json         steps, features, schemas
+arrays.safetensors    learned numbers
+values.arrow          learned strings, one row of lists
+tables/NAME.parquet   tables to join with, up to 64 MB each
+model.json, model.safetensors
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
-from gpupipe import models
+from gpupipe import __version__, models
 from gpupipe.encoding import Decoder, Encoder
 from gpupipe.errors import ArtifactError, BadConfig
-from gpupipe.io import replacing
+from gpupipe.io.atomic import replacing
 from gpupipe.pipeline import Pipeline
 from gpupipe.scorer import Scorer
 
@@ -62,7 +61,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
     encoder = Encoder(pipeline.select_backend(), MAX_TABLE_BYTES)
     description = {
         "format": FORMAT,
-        "gpupipe": version("gpupipe"),
+        "gpupipe": __version__,
         "source": pipeline.source.to_json(),
         "schema": pipeline.schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
@@ -75,7 +74,10 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         _write_json(folder / "pipeline.json", description)
         save_file(encoder.arrays, folder / "arrays.safetensors")
         lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
-        with pa.OSFile(str(folder / "values.arrow"), "wb") as sink, pa.ipc.new_file(sink, pa.table(lists).schema) as file:
+        with (
+            pa.OSFile(str(folder / "values.arrow"), "wb") as sink,
+            pa.ipc.new_file(sink, pa.table(lists).schema) as file,
+        ):
             file.write_table(pa.table(lists))
         if encoder.tables:
             (folder / "tables").mkdir()
@@ -132,13 +134,18 @@ def load(
         tables=dict(tables or {}),
         allow=frozenset(allow),
     )
-    pipeline = Pipeline([decoder.step(item) for item in description["steps"]], decoder.features(description["features"]), backend)
+    pipeline = Pipeline(
+        [decoder.step(item) for item in description["steps"]], decoder.features(description["features"]), backend
+    )
     decoder.check_all_used()
     pipeline.bind(decoder.schema(description["source"]))
     network = _network(folder, model) if "model.json" in listed else None
     if network is None and model is not None:
         raise BadConfig(
-            "load(model=...)", "the artifact holds no weights", expected="a pipeline saved with a model", remedy="gp.load(path)"
+            "load(model=...)",
+            "the artifact holds no weights",
+            expected="a pipeline saved with a model",
+            remedy="gp.load(path)",
         )
     return Scorer(pipeline, network, device=device)
 
@@ -161,14 +168,21 @@ def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
         )
     if given is None and described["class"] not in models.__all__:
         raise ArtifactError(
-            str(folder), "unknown network", got=described["class"], expected=f"one of {models.__all__}", remedy="a newer gpupipe"
+            str(folder),
+            "unknown network",
+            got=described["class"],
+            expected=f"one of {models.__all__}",
+            remedy="a newer gpupipe",
         )
     network = given if given is not None else getattr(models, described["class"])(**described["config"])
     try:
         network.load_state_dict(load_tensors(folder / "model.safetensors"))
     except (RuntimeError, SafetensorError) as cause:
         raise ArtifactError(
-            str(folder), f"the saved weights do not fit the network ({cause})", expected="the network that was saved", remedy="model=..."
+            str(folder),
+            f"the saved weights do not fit the network ({cause})",
+            expected="the network that was saved",
+            remedy="model=...",
         ) from cause
     return network.eval()
 
@@ -187,7 +201,11 @@ def _verified(folder: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else content
         raise ArtifactError(
-            str(manifest), "another format", got=found, expected=f"format {FORMAT}", remedy="the gpupipe version that wrote it"
+            str(manifest),
+            "another format",
+            got=found,
+            expected=f"format {FORMAT}",
+            remedy="the gpupipe version that wrote it",
         )
     listed = content.get("files", {})
     if content.get("digest") != _digest(listed):
@@ -202,7 +220,9 @@ def _verified(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _damaged(file: Path, problem: str) -> ArtifactError:
-    return ArtifactError(str(file), problem, expected="the file as it was saved", remedy="saving again, or a copy that is whole")
+    return ArtifactError(
+        str(file), problem, expected="the file as it was saved", remedy="saving again, or a copy that is whole"
+    )
 
 
 def _fingerprint(file: Path) -> dict[str, Any]:

@@ -26,15 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpupipe", description="Tables to a trained PyTorch model, on a GPU or without.")
+    parser = argparse.ArgumentParser(
+        prog="gpupipe", description="Tables to a trained PyTorch model, on a GPU or without."
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="log what is decided and why")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser("demo", help="a year of flights: from Parquet to a saved model that predicts delays")
-    demo.add_argument("--data", type=Path, default=_shipped_data(), help="folder with flights.parquet and weather.parquet")
+    demo.add_argument(
+        "--data", type=Path, default=_shipped_data(), help="folder with flights.parquet and weather.parquet"
+    )
     demo.add_argument("--out", type=Path, default=Path("runs/flights"), help="where the pipeline and model are saved")
     demo.add_argument("--seed", type=int, default=7)
-    demo.add_argument("--no-reference", action="store_true", help="do not fit scikit-learn's gradient boosting beside it")
+    demo.add_argument(
+        "--no-reference", action="store_true", help="do not fit scikit-learn's gradient boosting beside it"
+    )
     demo.set_defaults(run=_demo)
 
     doctor = commands.add_parser("doctor", help="what is installed, whether it fits together, what to do")
@@ -59,7 +65,7 @@ def _demo(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(parsed: argparse.Namespace) -> int:
+def _doctor(_: argparse.Namespace) -> int:
     from gpupipe.backend.probe import probe
     from gpupipe.doctor import diagnose
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe import transforms as T  # noqa: N812 (the name users give it)
+from gpupipe import transforms as T
 from gpupipe.backend import select
 from gpupipe.backend.reference import gradient_boosting_auc
 from gpupipe.errors import BadConfig
@@ -57,7 +57,10 @@ def flights_pipeline(weather: Any) -> gp.Pipeline:
         ],
         features=gp.Features(
             (["dep_delay", "distance"], [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-            (["temp", "dewp", "humid", "wind_speed"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=3)]),
+            (
+                ["temp", "dewp", "humid", "wind_speed"],
+                [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=3)],
+            ),
             (["temp", "wind_speed"], [pre.SimpleImputer(), pre.KMeans(n_clusters=16)]),
             (["carrier", "origin", "dest"], pre.Categorify(min_frequency=20)),
             (["storm"], pre.SimpleImputer(strategy="most_frequent")),
@@ -92,7 +95,9 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     flights = gp.read_parquet(data / "flights.parquet")
     weather = gp.read_parquet(data / "weather.parquet")
     train, valid = flights.split(by="time_hour", at=SPLIT)
-    print(f"backend {select().name}: {len(train):,} flights before {SPLIT} to learn from, {len(valid):,} after it to check\n")
+    print(
+        f"backend {select().name}: {len(train):,} flights before {SPLIT} to learn from, {len(valid):,} after it to check\n"
+    )
 
     pipeline = flights_pipeline(weather).fit(train)
     print(f"{pipeline.explain()}\n{pipeline.fit_report}\n")
@@ -106,18 +111,28 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     scorer = gp.load(out, allow=["gpupipe.demo.add_holiday"])
     unlabelled = [name for name in flights.columns if name != "arr_delay"]
     scores = scorer.predict_proba(valid.select(unlabelled)).compute()
-    figures = {"auc": float(history.rows[-1]["valid_auc"]), "seconds": time.perf_counter() - started, "peak_gb": _peak_gb()}
-    print(f"saved to {out}; loaded again, it scores flights whose delay it is not shown:\n{scores.head().to_string()}\n")
+    figures = {
+        "auc": float(history.rows[-1]["valid_auc"]),
+        "seconds": time.perf_counter() - started,
+        "peak_gb": _peak_gb(),
+    }
+    print(
+        f"saved to {out}; loaded again, it scores flights whose delay it is not shown:\n{scores.head().to_string()}\n"
+    )
 
     same = _scores_of_second_process(data, out, unlabelled)
     equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
     print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
-    print(f"pipeline, training, saving and scoring took {figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB")
+    print(
+        f"pipeline, training, saving and scoring took {figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB"
+    )
     if not equal:
         raise AssertionError("a saved pipeline scored differently in a second process")
     if reference:
         figures["reference_auc"] = _reference_auc(pipeline, train, valid)
-        print(f"AUC {figures['auc']:.4f}; scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}")
+        print(
+            f"AUC {figures['auc']:.4f}; scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}"
+        )
     return figures
 
 
@@ -125,7 +140,8 @@ def _scores_of_second_process(data: Path, out: Path, columns: list[str]) -> Any:
     scores = out.with_name(out.name + "-scores.parquet")
     scores.unlink(missing_ok=True)
     given = [str(out), str(data / "flights.parquet"), str(scores), ",".join(columns), SPLIT]
-    subprocess.run([sys.executable, "-c", SECOND_PROCESS, *given], check=True)
+    subprocess.run(  # noqa: S603 (this interpreter, our own text)
+        [sys.executable, "-c", SECOND_PROCESS, *given], check=True)
     return gp.read_parquet(scores).compute()
 
 

@@ -98,7 +98,7 @@ def diagnose(machine: Machine, requested: str | None = None) -> Report:
     return Report(tuple(rows))
 
 
-def _unless(good: bool, remedy: str, verdict: Verdict = Verdict.FAIL) -> tuple[Verdict, str]:  # noqa: FBT001
+def _unless(good: bool, remedy: str, verdict: Verdict = Verdict.FAIL) -> tuple[Verdict, str]:
     return (Verdict.OK, "") if good else (verdict, remedy)
 
 

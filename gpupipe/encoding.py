@@ -45,7 +45,10 @@ class Encoder:
         params = step.get_params()
         if isinstance(step, Join):
             params["right"] = self._table(step)
-        described = {"class": _class_path(step), "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()}}
+        described = {
+            "class": _class_path(step),
+            "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()},
+        }
         if hasattr(step, "get_state"):
             described["state"] = {k: self._plain(v, f"{where}.{k}") for k, v in step.get_state().items()}
         return described
@@ -87,7 +90,7 @@ class Encoder:
         if isinstance(value, list | tuple):
             return [self._plain(item, where) for item in value]
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            if any(key.startswith("$") for key in value) and set(value) not in ({"$table", "$schema"},):
+            if any(key.startswith("$") for key in value) and set(value) != {"$table", "$schema"}:
                 raise _unsaveable(where, value, "names that do not begin with $")
             return {key: self._plain(item, where) for key, item in value.items()}
         if callable(value):
@@ -126,7 +129,10 @@ class Decoder:
         if described is None:
             return None
         features = Features(
-            *((item["columns"], [self.step(step) for step in item["steps"]], item["name"]) for item in described["groups"]),
+            *(
+                (item["columns"], [self.step(step) for step in item["steps"]], item["name"])
+                for item in described["groups"]
+            ),
             target=described["target"],
             weight=described["weight"],
             keep=described["keep"],
@@ -145,7 +151,11 @@ class Decoder:
         for name in self.tables:
             if name not in self._seen:
                 raise ArtifactError(
-                    "load(tables=...)", "no join has this name", got=name, expected=f"one of {sorted(self._seen)}", remedy="tables={}"
+                    "load(tables=...)",
+                    "no join has this name",
+                    got=name,
+                    expected=f"one of {sorted(self._seen)}",
+                    remedy="tables={}",
                 )
 
     def _value(self, value: Any) -> Any:
@@ -191,12 +201,15 @@ class Decoder:
             if module == room.__name__ and name in room.__all__:
                 found: type[Step] = getattr(room, name)
                 return found
-        cls = self._import(path)
+        cls = self.user_code(path)
         if not (isinstance(cls, type) and issubclass(cls, Step)):
-            raise ArtifactError("pipeline.json", "it is no step", got=path, expected="a class of steps", remedy="saving again")
+            raise ArtifactError(
+                "pipeline.json", "it is no step", got=path, expected="a class of steps", remedy="saving again"
+            )
         return cls
 
-    def _import(self, path: str) -> Any:
+    def user_code(self, path: str) -> Any:
+        """The function or class at an import path, if `allow` names it."""
         if path not in self.allow:
             raise ArtifactError(
                 "pipeline.json",
@@ -210,15 +223,19 @@ class Decoder:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as cause:
             raise ArtifactError(
-                "pipeline.json", f"it cannot be imported ({cause})", got=path, expected="a module on sys.path", remedy=f"the module {module!r}"
+                "pipeline.json",
+                f"it cannot be imported ({cause})",
+                got=path,
+                expected="a module on sys.path",
+                remedy=f"the module {module!r}",
             ) from cause
 
 
 _TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
     "$array": lambda decoder, key: decoder.arrays[key],
     "$values": lambda decoder, key: decoder.values[key],
-    "$float": lambda decoder, text: float(text),
-    "$function": lambda decoder, path: decoder._import(path),
+    "$float": lambda _, text: float(text),
+    "$function": lambda decoder, path: decoder.user_code(path),
 }
 
 
@@ -246,6 +263,6 @@ def _function_path(function: Any, where: str) -> str:
 
 
 def _unsaveable(where: str, value: Any, expected: str) -> ArtifactError:
-    return ArtifactError(where, "this value has no form in an artifact", got=value, expected=expected, remedy="a plain value")
-
-
+    return ArtifactError(
+        where, "this value has no form in an artifact", got=value, expected=expected, remedy="a plain value"
+    )

@@ -79,7 +79,9 @@ class Features:
         self.keep = [keep] if isinstance(keep, str) else list(keep)
         self.allow_leak = [allow_leak] if isinstance(allow_leak, str) else list(allow_leak)
         if not self.groups:
-            raise BadConfig("Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])")
+            raise BadConfig(
+                "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
+            )
 
     @property
     def inputs(self) -> set[str]:
@@ -100,11 +102,9 @@ class Features:
         fields: list[Field] = []
         for group in self.groups:
             schema.require(group.columns, f"Features({group.columns})")
-            for item in group.fields(schema):
-                fields.append(_feature(replace(item, name=group.rename(item.name))))
-        for label in (self.target, self.weight):
-            if label is not None and label.is_in(schema):
-                fields.append(label.field(schema))
+            fields += [_feature(replace(item, name=group.rename(item.name))) for item in group.fields(schema)]
+        labels = [label for label in (self.target, self.weight) if label is not None and label.is_in(schema)]
+        fields += [label.field(schema) for label in labels]
         taken = {item.name for item in fields}
         kept = [name for name in self.keep if name in schema]
         fields += [replace(schema[n], name=f"{n}_keep" if n in taken else n, role=Role.KEEP) for n in kept]
@@ -149,7 +149,11 @@ def _group(given: Any) -> Group:
     if isinstance(given, tuple):
         if len(given) not in (2, 3):
             raise BadConfig(
-                "Features", "a group is malformed", got=given, expected="(columns, steps) or (columns, steps, name)", remedy="(['distance'], pre.StandardScaler())"
+                "Features",
+                "a group is malformed",
+                got=given,
+                expected="(columns, steps) or (columns, steps, name)",
+                remedy="(['distance'], pre.StandardScaler())",
             )
         columns, steps, name = (*given, None)[:3]
         chain = list(steps) if isinstance(steps, list | tuple) else [steps]
@@ -160,7 +164,9 @@ def _group(given: Any) -> Group:
 def _names(columns: str | Iterable[str]) -> list[str]:
     names = [columns] if isinstance(columns, str) else list(columns)
     if not names or not all(isinstance(name, str) for name in names):
-        raise BadConfig("Features", "a group names no columns", got=columns, expected="names of columns", remedy="['distance']")
+        raise BadConfig(
+            "Features", "a group names no columns", got=columns, expected="names of columns", remedy="['distance']"
+        )
     return names
 
 

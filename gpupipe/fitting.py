@@ -99,7 +99,9 @@ class Fitting:
             return plain
         after = Prefix(self.steps, plain, None).output_schema
         reads = self.features.label_reads(after)
-        return mark_labels(schema, label_columns(self.steps, plain, self.features.inputs | set(self.features.keep), reads))
+        return mark_labels(
+            schema, label_columns(self.steps, plain, self.features.inputs | set(self.features.keep), reads)
+        )
 
     def _bind(self) -> None:
         self.schema = Prefix(self.steps, self.source, None).output_schema
@@ -124,7 +126,9 @@ class Fitting:
         wanted = self._wanted(passes)
         if wanted is not None:
             assert self.features is not None
-            wanted |= {name for step in self.steps if isinstance(step, Map) for name in step.adds or ()} & self.features.inputs
+            wanted |= {
+                name for step in self.steps if isinstance(step, Map) for name in step.adds or ()
+            } & self.features.inputs
         prefix = Prefix(self.steps, self.source, wanted)
         for partition in self.dataset.partitions:
             with in_partition(partition):
@@ -140,7 +144,7 @@ class Fitting:
         again = {name for tasks_ in later for task in tasks_ for name in task.group.columns}
         kept, self._kept = self._kept, {}
         partitions = self.dataset.partitions
-        self.report.num_reads += len(kept) < len(partitions)
+        self.report.num_reads += number == 0 or len(kept) < len(partitions)
         total: _Outcome | None = None
 
         def work(partition: Any) -> _Outcome:
@@ -156,7 +160,10 @@ class Fitting:
             self._kept.clear()
         if total is None:
             raise BadData(
-                "fit", "the dataset has no partitions", expected="rows to learn from", remedy="a look at the files or the split"
+                "fit",
+                "the dataset has no partitions",
+                expected="rows to learn from",
+                remedy="a look at the files or the split",
             )
         self._finish(number, tasks, total)
 

@@ -102,10 +102,10 @@ class Pipeline:
 
     # applying -----------------------------------------------------------------------------------------------------------
     def transform(self, data: Any) -> Any:
-        """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset), with target and weight where their
-        columns are there, then the kept columns; without `features`, all columns.
+        """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset).
 
-        Rows with a missing target stay.
+        Then come target and weight where their columns are there, then the kept columns; without `features`, all
+        columns. Rows with a missing target stay.
 
         Raises:
             NotFitted: before `fit`.
@@ -145,10 +145,14 @@ class Pipeline:
         dataset, backend = as_dataset(data), self.select_backend()
         run = self.bound_to(dataset.schema, with_target_only=True)
         bound = sum(partition.num_rows for partition in dataset.partitions)
+        backend.make_room(bound * Block.row_bytes_of(run.schema))
         block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
         rows = 0
         for frame in over_partitions(
-            lambda part: run.columns(dataset.read(part, run.reads, backend), backend), dataset.partitions, backend, "load"
+            lambda part: run.columns(dataset.read(part, run.reads, backend), backend),
+            dataset.partitions,
+            backend,
+            "load",
         ):
             rows += block.write(rows, frame, backend)
         return Loader(

@@ -67,7 +67,10 @@ class Scorer:
         """
         if self._task == "regression":
             raise BadConfig(
-                "predict_proba", "a regression has no probabilities", expected="a classification's model", remedy="predict(data)"
+                "predict_proba",
+                "a regression has no probabilities",
+                expected="a classification's model",
+                remedy="predict(data)",
             )
         return self._score(data, batch_size, self._probabilities, self._probability_fields())
 
@@ -103,7 +106,10 @@ class Scorer:
     def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
         if self.model is None:
             raise BadConfig(
-                "predict", "there is no model", expected="a pipeline saved with one", remedy="gp.save(path, pipeline, model)"
+                "predict",
+                "there is no model",
+                expected="a pipeline saved with one",
+                remedy="gp.save(path, pipeline, model)",
             )
         run = self.pipeline.bound_to(self.pipeline.schema_there(data), predicting=True)
         if isinstance(data, Dataset):

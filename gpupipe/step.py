@@ -42,7 +42,11 @@ class Step:
         for name, value in params.items():
             if name not in known:
                 raise BadConfig(
-                    type(self).__name__, "no such parameter", got=name, expected=f"one of {sorted(known)}", remedy="get_params()"
+                    type(self).__name__,
+                    "no such parameter",
+                    got=name,
+                    expected=f"one of {sorted(known)}",
+                    remedy="get_params()",
                 )
             setattr(self, name, value)
         return self
@@ -53,6 +57,6 @@ class Step:
             value = getattr(self, parameter.name, parameter.default)
             if parameter.kind == parameter.VAR_KEYWORD:
                 shown += [f"{name}={item!r}" for name, item in value.items()]
-            elif parameter.default is parameter.empty or value is not parameter.default and value != parameter.default:
+            elif parameter.default is parameter.empty or (value is not parameter.default and value != parameter.default):
                 shown.append(f"{parameter.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"

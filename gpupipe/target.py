@@ -46,7 +46,9 @@ class _Label:
         expression = self.expression(schema)
         if expression is None:
             return replace(schema[self.text], role=self.role)
-        made = Field.derived(self.role.value, expression.check(schema), map(schema.__getitem__, expression.reads), "Features")
+        made = Field.derived(
+            self.role.value, expression.check(schema), map(schema.__getitem__, expression.reads), "Features"
+        )
         return replace(made, role=self.role)
 
     def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
@@ -55,7 +57,7 @@ class _Label:
         if expression is None:
             return backend.column(frame, self.text)
         columns = {name: backend.column(frame, name) for name in expression.reads}
-        return evaluate(expression, columns, backend.xp, len(frame))
+        return evaluate(expression, columns, backend, len(frame))
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,19 @@ class Target(_Label):
             self.classes_ = (False, True)
         elif dtype == "timestamp":
             raise SchemaMismatch(
-                where, "a time cannot be predicted", expected="a number, a condition or strings", remedy="the difference of two times"
+                where,
+                "a time cannot be predicted",
+                expected="a number, a condition or strings",
+                remedy="the difference of two times",
             )
         if self.classes_ is not None and (len(self.classes_) < 2 or (binary and summary.low == summary.high)):
             only = summary.low if binary else self.classes_[0]
             raise BadData(
-                where, "all rows have the same value", got=only, expected="at least two classes", remedy="another split or target"
+                where,
+                "all rows have the same value",
+                got=only,
+                expected="at least two classes",
+                remedy="another split or target",
             )
         return self
 
@@ -217,7 +226,13 @@ class Weight(_Label):
         """
         raw = self.raw_field(schema)
         if raw.dtype in ("string", "timestamp"):
-            raise BadConfig(f"weight {self.text!r}", "a weight has to be a number", got=raw.dtype, expected="numbers", remedy="a numeric column")
+            raise BadConfig(
+                f"weight {self.text!r}",
+                "a weight has to be a number",
+                got=raw.dtype,
+                expected="numbers",
+                remedy="a numeric column",
+            )
         return replace(raw, dtype="float32", kind=Kind.CONTINUOUS)
 
     def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:

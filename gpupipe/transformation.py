@@ -68,12 +68,15 @@ class Transformation:
 
     def _run(self, frame: Frame, backend: Backend) -> Frame:
         if self._casts:
-            frame = backend.assign(frame, {n: _cast(backend.column(frame, n), d, n, backend) for n, d in self._casts.items()})
+            frame = backend.assign(
+                frame, {n: _cast(backend.column(frame, n), d, n, backend) for n, d in self._casts.items()}
+            )
         seen = self._prefix.run(frame, backend)
         if self._only_with_target:
-            assert self._features is not None and self._features.target is not None
-            if self._features.target.is_in(self._seen):
-                present = self._features.target.present(seen, self._seen, backend)
+            assert self._features is not None
+            target = self._features.target
+            if target is not None and target.is_in(self._seen):
+                present = target.present(seen, self._seen, backend)
                 seen = seen if present is None else backend.filter(seen, present)
         return seen
 
@@ -109,11 +112,9 @@ def _casts(source: Schema, there: Schema, reads: Sequence[str]) -> dict[str, str
         found, wanted = there[name].dtype, source[name].dtype
         if found == wanted:
             continue
-        if "string" in (found, wanted) or "timestamp" in (found, wanted):
-            if found != "float64":  # an all-missing column; checked again with its values
-                raise SchemaMismatch(
-                    f"column {name!r}", "another type than in fit", got=found, expected=wanted, remedy=f"T.Cast({{{name!r}: {wanted!r}}})"
-                )
+        # A column in which every value is missing may come as float64; it is looked at again with its values.
+        if found != "float64" and {"string", "timestamp"} & {found, wanted}:
+            raise _another_type(name, found, wanted)
         casts[name] = wanted
     return casts
 
@@ -123,7 +124,15 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if missing is not None and bool(missing.all()):
         return missing_column(dtype, len(column), backend.xp)
     if dtype in ("string", "timestamp"):
-        raise SchemaMismatch(
-            f"column {name!r}", "another type than in fit", got=column.dtype, expected=dtype, remedy=f"T.Cast({{{name!r}: {dtype!r}}})"
-        )
+        raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
+
+
+def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"column {name!r}",
+        "another type than in fit",
+        got=found,
+        expected=wanted,
+        remedy=f"the column as {wanted} before it is given",
+    )

@@ -133,7 +133,9 @@ def test_classes_and_regressions(tmp_path: Path, target: str, columns: list[str]
 def with_table(tmp_path: Path) -> tuple[Path, pd.DataFrame]:
     frame = pd.DataFrame({"k": ["a", "b"], "y": [0, 1]})
     table = pd.DataFrame({"k": ["a", "b"], "v": [1.0, 2.0], "unused": [0, 0]})
-    pipeline = gp.Pipeline([T.Join(table, on="k", columns=["v"], name="prices")], gp.Features(["v"], target="y")).fit(frame)
+    pipeline = gp.Pipeline([T.Join(table, on="k", columns=["v"], name="prices")], gp.Features(["v"], target="y")).fit(
+        frame
+    )
     gp.save(tmp_path / "run", pipeline)
     return tmp_path / "run", frame
 
@@ -201,7 +203,9 @@ def test_an_altered_list_of_files_is_noticed(saved: Path) -> None:
 
 
 def test_nothing_is_imported_that_was_not_allowed(saved: Path) -> None:
-    with pytest.raises(errors.ArtifactError, match="uses code of the user's own, got 'gpupipe.demo.add_holiday'") as caught:
+    with pytest.raises(
+        errors.ArtifactError, match="uses code of the user's own, got 'gpupipe.demo.add_holiday'"
+    ) as caught:
         gp.load(saved)
     assert "allow=['gpupipe.demo.add_holiday']" in caught.value.remedy
 
@@ -286,9 +290,14 @@ def test_learned_steps_travel(tmp_path: Path, flights: pd.DataFrame) -> None:
     features = gp.Features(
         (["dep_delay"], [pre.SimpleImputer(add_indicator=True), pre.RobustScaler()]),
         (["distance"], pre.MinMaxScaler(), "unit"),
-        (["distance", "air_time"], [pre.SimpleImputer(strategy="median"), pre.KMeans(n_clusters=3, output="distances")]),
+        (
+            ["distance", "air_time"],
+            [pre.SimpleImputer(strategy="median"), pre.KMeans(n_clusters=3, output="distances")],
+        ),
         (["month"], pre.Categorify(max_categories=5)),
     )
-    pipeline = gp.Pipeline([T.Cast({"month": "int64"}), T.Drop(["year"]), T.Rename({"tailnum": "tail"})], features).fit(flights)
+    pipeline = gp.Pipeline([T.Cast({"month": "int64"}), T.Drop(["year"]), T.Rename({"tailnum": "tail"})], features).fit(
+        flights
+    )
     gp.save(tmp_path / "run", pipeline)
     pd.testing.assert_frame_equal(gp.load(tmp_path / "run").pipeline.transform(flights), pipeline.transform(flights))

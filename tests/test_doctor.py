@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpupipe import config
 from gpupipe.backend.devices import Gpu
 from gpupipe.backend.probe import Library, Machine, probe
+from gpupipe.config import configure, settings
 from gpupipe.doctor import Report, Row, Verdict, diagnose
 
 H200 = Gpu("NVIDIA H200", "GPU-1", 140 << 30, 139 << 30, (9, 0))
@@ -57,9 +57,13 @@ def test_asking_for_a_gpu_that_is_not_there_fails() -> None:
     assert "pip install 'cudf-cu13" in row(report, "backend").remedy
 
 
-def test_the_backend_in_force_is_the_one_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "_settings", config.Settings(backend="gpu"))
-    assert diagnose(CPU_MACHINE).exit_code == 1
+def test_the_backend_in_force_is_the_one_judged() -> None:
+    before = settings().backend
+    configure(backend="gpu")
+    try:
+        assert diagnose(CPU_MACHINE).exit_code == 1
+    finally:
+        configure(backend=before)
 
 
 def test_a_gpu_without_rapids_is_told_what_to_install() -> None:

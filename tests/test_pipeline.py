@@ -90,7 +90,9 @@ def test_columns_a_later_pass_needs_are_kept_in_memory(weather: pd.DataFrame) ->
     assert flights.reads.passes == 1
 
 
-def test_rows_without_a_target_are_left_out_of_fit_and_loader_and_counted(flights: pd.DataFrame, fitted: gp.Pipeline) -> None:
+def test_rows_without_a_target_are_left_out_of_fit_and_loader_and_counted(
+    flights: pd.DataFrame, fitted: gp.Pipeline
+) -> None:
     missing = int(flights["arr_delay"].isna().sum())
     assert missing > 0
     assert fitted.fit_report is not None and fitted.fit_report.num_without_target == missing
@@ -111,7 +113,9 @@ def test_the_block_is_the_transformed_frame(flights: pd.DataFrame, fitted: gp.Pi
     codes = np.concatenate([batch.codes.numpy() for batch in batches])
     np.testing.assert_array_equal(numeric, frame[[f.name for f in fitted.schema.numeric]].to_numpy("float32"))
     np.testing.assert_array_equal(codes, frame[[f.name for f in fitted.schema.categorical]].to_numpy("int32"))
-    np.testing.assert_array_equal(np.concatenate([batch.target.numpy() for batch in batches]), frame["target"].to_numpy())
+    np.testing.assert_array_equal(
+        np.concatenate([batch.target.numpy() for batch in batches]), frame["target"].to_numpy()
+    )
     hours = np.concatenate([batch.keep["time_hour"].numpy() for batch in batches])
     np.testing.assert_array_equal(hours, frame["time_hour"].to_numpy().astype("datetime64[us]").astype("int64"))
 
@@ -155,7 +159,9 @@ def test_a_function_without_reads_never_sees_labels() -> None:
         seen.append(sorted(given))
         return given.assign(z=given["x"])
 
-    pipeline = gp.Pipeline([T.Derive(label="late > 15"), T.Map(note, adds=["z"])], gp.Features(["z"], target="label", weight="w"))
+    pipeline = gp.Pipeline(
+        [T.Derive(label="late > 15"), T.Map(note, adds=["z"])], gp.Features(["z"], target="label", weight="w")
+    )
     pipeline.fit(frame())
     made = pipeline.transform(frame())
     assert made["target" if "target" in made else "label"].tolist()[:2] == [0.0, 1.0]

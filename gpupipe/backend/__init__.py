@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import logging
 from functools import lru_cache
-from typing import cast
 
 from gpupipe.backend.probe import choose_backend, probe
 from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, Transfers
@@ -46,7 +45,8 @@ def _chosen(name: str) -> str:
 @lru_cache
 def _made(name: str) -> Backend:
     module, cls = _TWINS[name]
-    return cast(Backend, getattr(importlib.import_module(module), cls)())
+    backend: Backend = getattr(importlib.import_module(module), cls)()
+    return backend
 
 
 def backend_of(frame: Frame) -> Backend:
@@ -59,5 +59,9 @@ def backend_of(frame: Frame) -> Backend:
     if library in ("pandas", "cudf") and hasattr(frame, "columns"):
         return select("gpu" if library == "cudf" else "cpu")
     raise SchemaMismatch(
-        "frame", "not a frame", got=type(frame), expected="a pandas or cuDF DataFrame", remedy="gp.from_frame(...) for other tables"
+        "frame",
+        "not a frame",
+        got=type(frame),
+        expected="a pandas or cuDF DataFrame",
+        remedy="gp.from_frame(...) for other tables",
     )

@@ -61,19 +61,28 @@ class CpuBackend:
         for position, name in enumerate(frame.columns):
             if not isinstance(name, str):
                 raise SchemaMismatch(
-                    "frame", "a column's name is no string", got=name, expected="strings", remedy="frame.columns.map(str)"
+                    "frame",
+                    "a column's name is no string",
+                    got=name,
+                    expected="strings",
+                    remedy="frame.columns.map(str)",
                 )
             columns[name] = _coded(name, frame.iloc[:, position])
         if len(columns) != frame.shape[1]:
             twice = [name for name in columns if list(frame.columns).count(name) > 1]
             raise SchemaMismatch(
-                "frame", "columns share a name", got=twice, expected="unique names", remedy="frame.loc[:, ~frame.columns.duplicated()]"
+                "frame",
+                "columns share a name",
+                got=twice,
+                expected="unique names",
+                remedy="frame.loc[:, ~frame.columns.duplicated()]",
             )
         return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
 
     def decode(self, frame: Frame) -> Frame:
         coded = [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
-        return frame.assign(**{name: frame[name].astype("str") for name in coded}) if coded else frame
+        # Arrays may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
+        return frame.assign(**{name: _texts(frame[name]) for name in coded}).copy()
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
@@ -147,7 +156,9 @@ class CpuBackend:
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        model = KMeans(len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False)
+        model = KMeans(
+            len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False
+        )
         return model.fit(block).cluster_centers_.astype(np.float64)
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
@@ -164,7 +175,11 @@ def _series_data(array: pa.Array, item: Field) -> Any:
     if item.dtype == "timestamp":
         missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         data = array.cast(pa.int64()).fill_null(_NAT).to_numpy()
-        return pd.Series(data.view("datetime64[us]"), copy=False) if missing is None else pd.Series(data.view("datetime64[us]"))
+        return (
+            pd.Series(data.view("datetime64[us]"), copy=False)
+            if missing is None
+            else pd.Series(data.view("datetime64[us]"))
+        )
     if item.dtype in FLOATS:
         return array.to_numpy(zero_copy_only=False)
     if not item.nullable and array.null_count == 0:
@@ -188,6 +203,11 @@ def _pandas_data(column: Column) -> Any:
         data = column.data if column.valid is None else np.where(column.valid, column.data, _NAT)
         return data.view("datetime64[us]")
     return column.data if column.valid is None else _masked(column.data, ~column.valid)
+
+
+def _texts(series: Any) -> Any:
+    """A coded column's strings; a gather, where `astype` would hash them."""
+    return series.cat.categories.array.take(series.cat.codes.to_numpy(), allow_fill=True)
 
 
 def _arrow_array(series: Any) -> pa.Array:

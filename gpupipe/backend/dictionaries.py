@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Dictionary", "merged_counts", "positions_in", "ranked", "strings", "united"]
+from gpupipe.schema import FLOATS
+
+__all__ = ["Dictionary", "dictionary_of", "merged_counts", "positions_in", "ranked", "strings", "united", "value_type"]
 
 Dictionary: TypeAlias = pa.Array
 
@@ -28,7 +30,33 @@ def strings(values: Sequence[str]) -> Dictionary:
     return pa.array(values, pa.large_string())
 
 
-def united(dictionaries: Sequence[pa.Array]) -> pa.Array:
+def value_type(dtype: str) -> pa.DataType:
+    """The Arrow type the distinct values of a column are kept in: the widest of their kind.
+
+    Example:
+        >>> value_type("int8"), value_type("bool"), value_type("string")
+        (DataType(int64), DataType(int64), DataType(large_string))
+    """
+    if dtype == "string":
+        return pa.large_string()
+    if dtype in FLOATS:
+        return pa.float64()
+    return pa.uint64() if dtype == "uint64" else pa.int64()
+
+
+def dictionary_of(values: Any, dtype: str) -> Dictionary:
+    """Distinct values of a column of that type (a list, or a NumPy or Arrow array) as a dictionary.
+
+    Example:
+        >>> dictionary_of([True], "bool").to_pylist()
+        [1]
+    """
+    if isinstance(values, pa.Array):
+        return values.cast(value_type(dtype))
+    return pa.array(np.asarray(values).astype(value_type(dtype).to_pandas_dtype()), value_type(dtype))
+
+
+def united(dictionaries: Sequence[Dictionary]) -> Dictionary:
     """The distinct values of dictionaries of one type, in order of first appearance.
 
     Example:
@@ -38,7 +66,7 @@ def united(dictionaries: Sequence[pa.Array]) -> pa.Array:
     return pc.unique(_one(dictionaries))
 
 
-def merged_counts(parts: Sequence[tuple[pa.Array, Any]]) -> tuple[pa.Array, Any]:
+def merged_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, Any]:
     """The distinct values of dictionaries of one type with the sums of their counts (int64), in no order to rely on.
 
     Example:
@@ -54,7 +82,7 @@ def merged_counts(parts: Sequence[tuple[pa.Array, Any]]) -> tuple[pa.Array, Any]
     return encoded.dictionary, counts
 
 
-def positions_in(values: pa.Array, vocabulary: pa.Array) -> Any:
+def positions_in(values: Dictionary, vocabulary: Dictionary) -> Any:
     """For each value its position in `vocabulary`, -1 where it is not there, as an int64 NumPy array.
 
     Example:
@@ -65,7 +93,7 @@ def positions_in(values: pa.Array, vocabulary: pa.Array) -> Any:
     return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
-def ranked(values: pa.Array, counts: Any) -> tuple[pa.Array, Any]:
+def ranked(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
     """Values and counts by count descending, then value ascending.
 
     Example:
@@ -77,5 +105,5 @@ def ranked(values: pa.Array, counts: Any) -> tuple[pa.Array, Any]:
     return values.take(order), np.asarray(counts)[order.to_numpy()]
 
 
-def _one(arrays: Sequence[pa.Array]) -> pa.Array:
+def _one(arrays: Sequence[Dictionary]) -> Dictionary:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

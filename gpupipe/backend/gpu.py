@@ -99,11 +99,10 @@ class GpuBackend:
                     expected="strings",
                     remedy="frame.columns.map(str)",
                 )
-        frame = frame.reset_index(drop=True)
-        return _built({name: _coded(name, frame[name]) for name in frame.columns}, len(frame))
+        return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
 
     def decode(self, frame: Frame) -> Frame:
-        return _built({name: _plain(frame[name]) for name in frame.columns}, len(frame))
+        return _built({name: _decoded(series) for name, series in _columns(frame).items()}, len(frame), frame.index)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(name, frame[name]).as_source() for name in frame.columns)
@@ -126,9 +125,12 @@ class GpuBackend:
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         return _built({name: _series(column) for name, column in columns.items()}, num_rows)
 
+    def positions(self, frame: Frame) -> Array:
+        return frame.index.to_cupy()
+
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        kept = {name: frame[name] for name in frame.columns}
-        return _built(kept | {name: _series(column) for name, column in columns.items()}, len(frame))
+        made = {name: _series(column) for name, column in columns.items()}
+        return _built(_columns(frame) | made, len(frame), frame.index)
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         return frame[list(names)]
@@ -137,14 +139,14 @@ class GpuBackend:
         return frame.rename(columns=dict(names))
 
     def take(self, frame: Frame, rows: Array) -> Frame:
-        return frame.take(rows).reset_index(drop=True)
+        return frame.take(rows)
 
     def filter(self, frame: Frame, keep: Array) -> Frame:
         return self.take(frame, cupy.flatnonzero(keep))
 
     @explained("putting frames together")
     def concat(self, frames: Sequence[Frame]) -> Frame:
-        return frames[0] if len(frames) == 1 else cudf.concat(list(frames), ignore_index=True)
+        return cudf.concat(list(frames), ignore_index=True)
 
     @explained("merging")
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
@@ -158,11 +160,8 @@ class GpuBackend:
         names = {name: name + suffix if name in left.columns else name for name in right.columns if name not in keys}
         merged = self.take(left, pairs[_LEFT].astype("int64").to_cupy())
         if bool((rows >= 0).all()):
-            found = self.take(self.select(right, names), rows)
-            return _built(
-                {name: merged[name] for name in merged.columns} | {new: found[old] for old, new in names.items()},
-                len(rows),
-            )
+            found = self.rename(self.take(self.select(right, names), rows), names)
+            return _built(_columns(merged) | _columns(found), len(rows), merged.index)
         gaps = {new: with_missing_row(self.column(right, old), cupy).take(rows) for old, new in names.items()}
         return self.assign(merged, gaps)
 
@@ -203,9 +202,17 @@ class GpuBackend:
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
 
 
-def _built(data: Mapping[str, Any], num_rows: int) -> Frame:
-    """A frame that shares these columns; a Series given to cuDF keeps its NaN."""
-    return cudf.DataFrame(dict(data), index=None if data else cudf.RangeIndex(num_rows))
+def _built(data: Mapping[str, Any], num_rows: int, index: Any = None) -> Frame:
+    """A frame that shares these columns. They have no index of their own: cuDF would align them by its values."""
+    frame = cudf.DataFrame(dict(data), index=None if data else cudf.RangeIndex(num_rows))
+    if index is not None:
+        frame.index = index
+    return frame
+
+
+def _columns(frame: Frame) -> dict[str, Any]:
+    plain = frame.reset_index(drop=True)
+    return {name: plain[name] for name in plain.columns}
 
 
 def _conformed(series: Any, item: Field) -> Any:
@@ -240,11 +247,11 @@ def _category(codes: Array, dictionary: pa.Array) -> Any:
     Costs a join of n int32 with the numbers below `len(dictionary)` and a stable sort of n; no strings by row.
     """
     numbers = cudf.Series(cupy.arange(len(dictionary), dtype="int32"))
-    coded = cudf.Series(codes).astype(cudf.CategoricalDtype(categories=numbers))
+    coded = cudf.Series(codes.astype("int32")).astype(cudf.CategoricalDtype(categories=numbers))
     return coded.cat.set_categories(cudf.Series.from_arrow(dictionary), rename=True)
 
 
-def _plain(series: Any) -> Any:
+def _decoded(series: Any) -> Any:
     """One coded column as a user expects it: plain strings, nulls for NaN."""
     if isinstance(series.dtype, cudf.CategoricalDtype):
         return series.astype("str")

@@ -1,7 +1,4 @@
-"""Who owns the device memory: RMM, up to a limit, serves frames and arrays; torch's allocator, blocks and training.
-
-ETL runs on the legacy stream and the trainer on a stream of its own, so memory that changes hands is fenced by events.
-"""
+"""Who owns the device memory: RMM, up to a limit, serves frames and arrays; torch's allocator, blocks and training."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import torch
 
 from gpupipe.errors import OutOfDeviceMemory
 
-__all__ = ["etl_limit", "explained", "give_back", "hand_over"]
+__all__ = ["etl_limit", "explained"]
 
 _ASKED = re.compile(
     r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
@@ -66,24 +63,6 @@ def explained(where: str) -> Iterator[None]:
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
         raise _error(where, _bytes_asked(str(cause)), free, "the device has not enough memory") from cause
-
-
-def hand_over(consumer: torch.cuda.Stream | None) -> None:
-    """Let `consumer` wait for everything that ETL has put on the legacy stream; None (no GPU) needs no wait.
-
-    Called after a block is written and before it is read on `consumer`. The host does not wait.
-    """
-    if consumer is not None:
-        consumer.wait_event(torch.cuda.default_stream(consumer.device).record_event())
-
-
-def give_back(consumer: torch.cuda.Stream | None) -> None:
-    """Let the legacy stream wait for the last use on `consumer`; None (no GPU) needs no wait.
-
-    Called before the memory's owner is dropped or written again: a stream-ordered free is safe from then on.
-    """
-    if consumer is not None:
-        torch.cuda.default_stream(consumer.device).wait_event(consumer.record_event())
 
 
 def _is_out_of_memory(cause: Exception) -> bool:

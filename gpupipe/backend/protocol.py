@@ -1,9 +1,9 @@
 """What a backend owes: frames, columns, estimators, and one counted door to the host.
 
-A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column is a
-`category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], the index holds
-the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode` brings it back; a `Column` is one of its columns as
-arrays, which is what steps work on.
+A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column is
+a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], the index
+holds the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode` brings it
+back; a `Column` is one of its columns as arrays, which is what steps work on.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Backend(Protocol):
         """
 
     def decode(self, frame: Frame) -> Frame:
-        """A coded frame as a user expects it: plain strings."""
+        """A coded frame as a user expects it: plain strings, in memory of its own that may be written on."""
 
     def schema_of(self, frame: Frame) -> Schema:
         """The fields of a coded frame, each the start of a lineage."""
@@ -147,8 +147,10 @@ class Backend(Protocol):
         """Rows of one frame after the other with a new index; dictionaries are united."""
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
-        """A general join with duplicates; left order, then right order; null keys match nothing; right names collide into
-        `name + suffix`; the left index goes with the rows."""
+        """A general join with duplicates, in left order, then right order; null keys match nothing.
+
+        Right names collide into `name + suffix`; the left index goes with the rows.
+        """
 
     # arrays -----------------------------------------------------------------------------------------------------------
     def to_device(self, array: Any) -> Array:
@@ -158,8 +160,9 @@ class Backend(Protocol):
         """This backend's array as a NumPy array: the only door to the host, counted in `transfers`."""
 
     def make_room(self, num_bytes: int) -> None:
-        """Before torch allocates a block of that size: memory kept for reuse goes back to the device, and frames and
-        arrays are limited to what the block and training leave. Nothing to do on the CPU.
+        """Give memory kept for reuse back to the device, before torch allocates a block of that size.
+
+        Frames and arrays are limited to what the block and training leave. Nothing to do on the CPU.
 
         Raises:
             OutOfDeviceMemory: the block does not fit beside what training needs.
@@ -167,8 +170,10 @@ class Backend(Protocol):
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        """Lloyd's iterations from `centres` (k x F, host) over `block` (n x F, private to the call): k x F float64 on the
-        host. cuML on the GPU, scikit-learn on the CPU."""
+        """Lloyd's iterations over `block` (n x F, private to the call) from `centres` (k x F, on the host).
+
+        The centres come back on the host, k x F float64. cuML on the GPU, scikit-learn on the CPU.
+        """
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
         """Principal components of `block` (n x F, private to the call). cuML on the GPU, scikit-learn on the CPU."""

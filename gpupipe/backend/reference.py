@@ -14,8 +14,10 @@ def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_targe
     """Area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`.
 
     Args:
-        train, valid: pandas frames of the inputs; strings are taken as categories.
-        train_target, valid_target: one boolean per row.
+        train: a pandas frame of the inputs; strings are taken as categories.
+        train_target: one boolean per row.
+        valid: as `train`.
+        valid_target: as `train_target`.
 
     Memory: copies the strings.
 

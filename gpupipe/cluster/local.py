@@ -24,8 +24,8 @@ def ordered_map(
 ) -> Iterator[Result]:
     """The results of `function` over `items`, in order, worked out ahead by a few threads.
 
-    Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed. With
-    one thread everything runs in the caller's.
+    Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
+    With one thread everything runs in the caller's.
 
     Raises:
         Exception: what `function` raised, at the place of its item; later items are abandoned.

@@ -28,14 +28,19 @@ def bitwise_error(item: ast.expr, source: Source, span_of: Callable[[ast.expr], 
         if isinstance(item.operand, ast.Compare | ast.BoolOp | ast.BinOp):
             negated = f"not ({negated[4:]})"
         return source.error(span, "`~` is no negation here", expected="`not`", remedy=_spliced(source, span, negated))
-    operands = [item.left, *item.comparators] if isinstance(item, ast.Compare) else [item]
+    operands = [item]
+    if isinstance(item, ast.Compare):
+        operands = [part for part in (item.left, *item.comparators) if not _is_wrapped(source.text, span_of(part))]
     signs = [sign for operand in operands for sign in _signs_in(operand)]
     if not signs:
         return None
     first = signs[0]
     if isinstance(first.op, ast.BitXor):
         return source.error(
-            span_of(first), "`^` is not allowed", expected="`!=` between conditions, `**` for powers", remedy="(a) != (b)"
+            span_of(first),
+            "`^` is not allowed",
+            expected="`!=` between conditions, `**` for powers",
+            remedy="(a) != (b)",
         )
     sign, word = _SIGNS[type(first.op)]
     start = source.text.index(sign, span_of(first.left).end)
@@ -43,6 +48,10 @@ def bitwise_error(item: ast.expr, source: Source, span_of: Callable[[ast.expr], 
     problem = f"`{sign}` binds tighter than comparisons" if trapped else f"`{sign}` does not join conditions"
     remedy = _spliced(source, span_of(item), _mended(source, span_of(item), signs, span_of))
     return source.error(Span(start, start + 1), problem, expected=f"`{word}`", remedy=remedy)
+
+
+def _is_wrapped(text: str, span: Span) -> bool:
+    return text[: span.start].rstrip().endswith("(") and text[span.end :].lstrip().startswith(")")
 
 
 def _signs_in(item: ast.expr) -> list[ast.BinOp]:

@@ -56,7 +56,8 @@ def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source
             _require_alike(first, other, source)
         return "bool"
     if node.name in ("and", "or", "not"):
-        return _require(node, dtypes, ["condition"] * len(dtypes), source) or "bool"
+        _require(node, dtypes, ["condition"] * len(dtypes), source)
+        return "bool"
     if node.name in FUNCTIONS:
         return _call(node, dtypes, source)
     return _arithmetic(node, dtypes, source)
@@ -121,14 +122,13 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
         if dtype in taken and (kind != "constant text" or isinstance(operand, Constant)):
             continue
         sign = "unary -" if node.name == "negative" else node.name
-        remedy = _remedy(kind, dtype, source.slice(operand.span))
-        raise source.error(operand.span, f"`{sign}` is given {_described(operand, dtype, source)}", expected=words, remedy=remedy)
+        problem = f"`{sign}` is given {_described(operand, dtype, source)}"
+        raise source.error(operand.span, problem, expected=words, remedy=_remedy(kind, operand, dtype, source))
 
 
 def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source) -> None:
     """Raise unless two operands can be held against each other."""
-    operands, dtypes = zip(left, right, strict=True)
-    if common_dtype(operands, dtypes) is not None:
+    if common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
     for (node, _), (_, other) in ((left, right), (right, left)):
@@ -154,25 +154,30 @@ def _described(node: Node, dtype: str, source: Source) -> str:
     return f"{source.slice(node.span)} ({dtype})"
 
 
-def _remedy(kind: str, dtype: str, shown: str) -> str:
+def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
+    shown = source.slice(operand.span)
+    value = shown if isinstance(operand, Name) else f"({shown})"
+    cast = f"T.Cast({{{operand.name!r}: {{!r}}}}) before" if isinstance(operand, Name) else "T.Cast(...) before"
     match kind, dtype:
         case "condition", "string":
-            return f"{shown} == '...'"
+            return f"{value} == '...'"
+        case "condition", "timestamp":
+            return f"{value} >= '2013-10-01'"
         case "condition", _:
-            return f"isnull({shown})" if dtype == "timestamp" else f"({shown}) != 0"
+            return f"{value} != 0"
         case "number", "timestamp":
-            return f"hour({shown}), or ({shown}) - timestamp('2013-10-01') for seconds"
+            return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
         case "number", _:
-            return f"len({shown}), or Cast to a number before"
-        case "text", ("timestamp" | "float32" | "float64"):
-            return "Cast to string before"
-        case "text", _:
-            return f"string({shown})"
+            return f"len({shown}), or {cast.format('float64')}"
         case "constant text", _:
             return "'text' in quotation marks"
         case "time", _:
-            return "Cast to timestamp before"
-    return f"string(int({shown}))" if dtype in FLOATS else "Cast to string before"
+            return cast.format("timestamp")
+        case "text", ("timestamp" | "float32" | "float64"):
+            return cast.format("string")
+        case "text", _:
+            return f"string({shown})"
+    return f"string(int({shown}))" if dtype in FLOATS else cast.format("string")
 
 
 def _fits(value: bool | float | str, dtype: str) -> bool:

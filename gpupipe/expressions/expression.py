@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -54,7 +54,7 @@ class Expression:
 
         Example:
             >>> from gpupipe.schema import Field
-            >>> parse("distance / air_time > 7").check(Schema([Field("distance", "int64"), Field("air_time", "float64")]))
+            >>> parse("dep_delay > 15").check(Schema([Field("dep_delay", "float64")]))
             'bool'
         """
         return infer(self.tree, {item.name: item.dtype for item in schema}, self.source)

@@ -69,8 +69,8 @@ FUNCTIONS: dict[str, Function] = {
 }
 """By name; beside them stand `col("a name")` and `timestamp("2013-10-01")`, which take a constant.
 
-A missing condition makes `where` missing. `round` goes to the even neighbour, `int` cuts the fraction off and is missing
-where no int64 can hold the value. `weekday` counts from Monday, 0. `contains` looks for the text as it is, no pattern.
+A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off and is
+missing where no int64 can hold the value. `weekday` counts from Monday, 0. `contains` looks for the text as it is.
 """
 
 

@@ -1,19 +1,19 @@
-"""From text to tree: Python's own parser, then a white list. Nothing is compiled or run."""
+"""From Python's tree to ours by a white list: what is not named here is an error."""
 
 from __future__ import annotations
 
 import ast
-from typing import NoReturn
 
+from gpupipe.errors import ExpressionError
 from gpupipe.expressions.bitwise import bitwise_error
 from gpupipe.expressions.functions import FUNCTIONS, closest
 from gpupipe.expressions.source import Source, Span
+from gpupipe.expressions.syntax import ALLOWED, python_tree
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, microseconds
 
 __all__ = ["read"]
 
-MAX_LENGTH = 100_000  # characters
-MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
+_MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -32,18 +32,25 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
-_BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
-_ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
-_NAMES: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Attribute: ("a dot", 'col("a.b") for a column with a dot in its name'),
-    ast.Subscript: ("[...] after a value", "one column per value"),
+_COMPREHENSION = ("a comprehension", "in [...] with constants")
+_REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Attribute: ("a dot", "col('a.b') for a column with a dot in its name"),
+    ast.BinOp: ("this sign", "+ - * / // % **"),
+    ast.Dict: ("{...}", "where(condition, x, y)"),
+    ast.DictComp: _COMPREHENSION,
+    ast.GeneratorExp: _COMPREHENSION,
     ast.IfExp: ("if ... else", "where(condition, x, y)"),
-    ast.NamedExpr: ("an assignment", "a second expression in Derive"),
-    ast.Lambda: ("a lambda", "Map(fn, reads=..., adds=...)"),
     ast.JoinedStr: ("an f-string", "a plain string"),
-    ast.Starred: ("a star", "the arguments one by one"),
+    ast.Lambda: ("a lambda", "Map(fn, reads=..., adds=...)"),
     ast.List: ("a list", "x in [...]"),
+    ast.ListComp: _COMPREHENSION,
+    ast.NamedExpr: ("an assignment", "another column in Derive"),
+    ast.Set: ("{...}", "x in [...]"),
+    ast.SetComp: _COMPREHENSION,
+    ast.Starred: ("a star", "the values one by one"),
+    ast.Subscript: ("[...] behind a value", "one column per value"),
     ast.Tuple: ("a comma", "one expression per column"),
+    ast.UnaryOp: ("unary +", "the value itself"),
 }
 
 
@@ -53,33 +60,7 @@ def read(source: Source) -> Node:
     Raises:
         ExpressionError: it is no Python expression, or has a part that is not allowed.
     """
-    if len(source.text) > MAX_LENGTH:
-        raise source.error(
-            Span(0, 1),
-            f"{len(source.text)} characters are too many",
-            expected=f"at most {MAX_LENGTH}",
-            remedy="several expressions in Derive, or a Join for a long list",
-        )
-    try:
-        parsed = ast.parse(source.text, mode="eval").body
-    except SyntaxError as error:
-        raise _syntax_error(source, error) from None
-    except (ValueError, MemoryError, RecursionError):  # characters no source may hold; far too deep
-        raise source.error(Span(0, 1), "this cannot be read", expected=_ALLOWED, remedy="a shorter expression") from None
-    return _Reader(source).node(parsed, 0)
-
-
-def _syntax_error(source: Source, error: SyntaxError) -> Exception:
-    lines = source.text.split("\n")
-    row = min((error.lineno or 1) - 1, len(lines) - 1)
-    start = sum(len(line) + 1 for line in lines[:row]) + max(0, (error.offset or 1) - 1)
-    length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
-    return source.error(
-        Span(start, start + max(1, length)),
-        f"not an expression ({error.msg})",
-        expected=_ALLOWED,
-        remedy="Python's signs: == and or not; names that are no identifiers as col('dep delay')",
-    )
+    return _Reader(source).node(python_tree(source), 0)
 
 
 class _Reader:
@@ -96,8 +77,10 @@ class _Reader:
             start += len(line) + 1
 
     def node(self, item: ast.expr, depth: int) -> Node:
-        if depth > MAX_DEPTH:
-            raise self._error(item, "nested too deep", expected=f"{MAX_DEPTH} levels at most", remedy="several expressions in Derive")
+        if depth > _MAX_DEPTH:
+            raise self._error(
+                item, "nested too deep", expected=f"{_MAX_DEPTH} levels at most", remedy="several expressions in Derive"
+            )
         match item:
             case ast.Constant():
                 return self._constant(item, item.value)
@@ -114,7 +97,7 @@ class _Reader:
                 return self._compare(item, depth)
             case ast.Call():
                 return self._call(item, depth)
-        self._refuse(item)
+        raise self._refusal(item)
 
     def _operation(self, name: str, operands: list[ast.expr], item: ast.expr, depth: int) -> Operation:
         return Operation(name, tuple(self.node(operand, depth + 1) for operand in operands), self._span(item))
@@ -131,10 +114,19 @@ class _Reader:
             case str():
                 return Constant(value, "string", span)
             case None:
-                raise self._error(item, "None is no value", expected="a test for missing values", remedy="isnull(x) or notnull(x)")
+                raise self._error(
+                    item, "None is no value", expected="a test for missing values", remedy="isnull(x) or notnull(x)"
+                )
             case int() | float():
-                raise self._error(item, "the number is too large", expected="an int64 or a float64", remedy="a smaller one, or 1e19 for a float")
-        raise self._error(item, "not a constant of this language", expected="numbers, strings, True, False", remedy='"text" or 1.5')
+                raise self._error(
+                    item,
+                    "the number is too large",
+                    expected="an int64 or a float64",
+                    remedy="a smaller one, or 1e19 for a float",
+                )
+        raise self._error(
+            item, "not a constant of this language", expected="numbers, strings, True, False", remedy='"text" or 1.5'
+        )
 
     def _unary(self, item: ast.UnaryOp, depth: int) -> Node:
         match item.op, item.operand:
@@ -144,54 +136,76 @@ class _Reader:
                 return self._constant(item, -value)
             case ast.USub(), operand:
                 return self._operation("negative", [operand], item, depth)
-        self._refuse(item)
+        raise self._refusal(item)
 
     def _compare(self, item: ast.Compare, depth: int) -> Node:
         operands = [item.left, *item.comparators]
         if any(isinstance(op, ast.Is | ast.IsNot) for op in item.ops):
-            raise self._error(item, "`is` is not allowed", expected="a comparison", remedy="isnull(x), notnull(x) or x == y")
-        if any(isinstance(operand, ast.BinOp) and isinstance(operand.op, _BITWISE) for operand in operands):
-            self._refuse(item)
+            raise self._error(
+                item, "`is` is not allowed", expected="a comparison", remedy="isnull(x), notnull(x) or x == y"
+            )
+        if (trap := bitwise_error(item, self._source, self._span)) is not None:
+            raise trap
         if isinstance(item.ops[0], ast.In | ast.NotIn) and len(item.ops) == 1:
             return self._is_in(item, depth)
         if any(type(op) not in _COMPARISONS for op in item.ops):
-            raise self._error(item, "`in` inside a chain", expected="one comparison each", remedy="(a < b) and (b in [...])")
+            raise self._error(
+                item, "`in` inside a chain", expected="one comparison each", remedy="(a < b) and (b in [...])"
+            )
         span = self._span(item)
         read = tuple(self.node(operand, depth + 1) for operand in operands)
         return Comparison(tuple(_COMPARISONS[type(op)] for op in item.ops), read, span)
 
     def _is_in(self, item: ast.Compare, depth: int) -> Node:
         values = item.comparators[0]
-        left = self._source.slice(self._span(item.left))
+        left = self._text(item.left)
         if not isinstance(values, ast.List | ast.Tuple | ast.Set):
-            found = self._source.slice(self._span(values))
-            raise self._error(values, "`in` without a list", expected="constants in [...]", remedy=f"contains({found}, {left}) for a part of a text")
+            found = self._text(values)
+            raise self._error(
+                values,
+                "`in` without a list",
+                expected="constants in [...]",
+                remedy=f"contains({found}, {left}) for a part of a text",
+            )
         read = [self.node(value, depth + 1) for value in values.elts]
         for value in read:
             if not isinstance(value, Constant):
-                raise self._source.error(value.span, "not a constant", expected="constants in [...]", remedy=f"{left} == ... or ...")
+                raise self._source.error(
+                    value.span, "not a constant", expected="constants in [...]", remedy=f"{left} == ... or ..."
+                )
         span = self._span(item)
         found_in = Operation("in", (self.node(item.left, depth + 2), *read), span)
         return found_in if isinstance(item.ops[0], ast.In) else Operation("not", (found_in,), span)
 
     def _call(self, item: ast.Call, depth: int) -> Node:
         if isinstance(item.func, ast.Attribute):
-            value = self._source.slice(self._span(item.func.value))
-            remedy = f"{item.func.attr}({value}, ...)" if item.func.attr in FUNCTIONS else closest(item.func.attr)
+            given = ", ".join(map(self._text, [item.func.value, *item.args]))
+            remedy = f"{item.func.attr}({given})" if item.func.attr in FUNCTIONS else closest(item.func.attr)
             raise self._error(item.func, "methods cannot be called", expected=f"a function: {_known()}", remedy=remedy)
         if not isinstance(item.func, ast.Name):
-            raise self._error(item.func, "this cannot be called", expected=f"a function: {_known()}", remedy="its name, then (...)")
-        name = self._source.slice(self._span(item.func))
+            raise self._error(
+                item.func, "this cannot be called", expected=f"a function: {_known()}", remedy="its name, then (...)"
+            )
+        name = self._text(item.func)
         if item.keywords:
             first = item.keywords[0]
-            raise self._error(item, f"{name} is called with a keyword", got=first.arg, expected="positions", remedy=closest(name))
+            raise self._error(
+                item, f"{name} is called with a keyword", got=first.arg, expected="positions", remedy=closest(name)
+            )
         if name in ("col", "timestamp"):
             return self._special(name, item)
         if name not in FUNCTIONS:
-            raise self._error(item.func, f"no function is called {name!r}", expected=f"one of {_known()}", remedy=closest(name))
+            raise self._error(
+                item.func, f"no function is called {name!r}", expected=f"one of {_known()}", remedy=closest(name)
+            )
         if len(item.args) != len(FUNCTIONS[name].takes):
             wanted = f"{name}({FUNCTIONS[name].arguments})"
-            raise self._error(item, f"{name} is called with {len(item.args)} arguments", expected=f"{len(FUNCTIONS[name].takes)}", remedy=wanted)
+            raise self._error(
+                item,
+                f"{name} is called with {len(item.args)} arguments",
+                expected=f"{len(FUNCTIONS[name].takes)}",
+                remedy=wanted,
+            )
         return self._operation(name, item.args, item, depth)
 
     def _special(self, name: str, item: ast.Call) -> Node:
@@ -203,22 +217,30 @@ class _Reader:
                 try:
                     return Constant(microseconds(text), "timestamp", span)
                 except ValueError:
-                    raise self._error(item, "not a date or time", got=text, expected="ISO 8601", remedy='timestamp("2013-10-01 06:00")') from None
+                    raise self._error(
+                        item,
+                        "not a date or time",
+                        got=text,
+                        expected="ISO 8601",
+                        remedy='timestamp("2013-10-01 06:00")',
+                    ) from None
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
         raise self._error(item, f"{name} is called with something else", expected=expected, remedy=closest(name))
 
-    def _refuse(self, item: ast.expr) -> NoReturn:
-        """Raise the error for a part that is not in the white list."""
+    def _refusal(self, item: ast.expr) -> ExpressionError:
+        """The error for a part that is not in the white list."""
         if (error := bitwise_error(item, self._source, self._span)) is not None:
-            raise error
-        named = _NAMES.get(type(item))
+            return error
+        what, remedy = _REFUSED.get(type(item), (type(item).__name__, "Map(fn, reads=..., adds=...)"))
         if isinstance(item, ast.Attribute):
-            named = "a dot", f"col({self._source.slice(self._span(item))!r}) if that is a column"
-        what, remedy = named or (f"{type(item).__name__}", "Map(fn, reads=..., adds=...) for what needs Python")
-        raise self._error(item, f"{what} is not allowed", expected=_ALLOWED, remedy=remedy)
+            remedy = f"col({self._text(item)!r}) if that is a column's name"
+        return self._error(item, f"{what} is not allowed", expected=ALLOWED, remedy=remedy)
 
-    def _error(self, item: ast.expr, problem: str, *, expected: str, remedy: str, **got: object) -> Exception:
+    def _error(self, item: ast.expr, problem: str, *, expected: str, remedy: str, **got: object) -> ExpressionError:
         return self._source.error(self._span(item), problem, expected=expected, remedy=remedy, **got)
+
+    def _text(self, item: ast.expr) -> str:
+        return self._source.slice(self._span(item))
 
     def _span(self, item: ast.expr) -> Span:
         return Span(self._at(item.lineno, item.col_offset), self._at(item.end_lineno, item.end_col_offset))

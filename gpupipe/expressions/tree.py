@@ -10,7 +10,7 @@ from typing import TypeAlias
 from gpupipe.expressions.source import Span
 from gpupipe.schema import FLOATS
 
-__all__ = ["EPOCH", "Comparison", "Constant", "Name", "Node", "Operation", "Value", "microseconds", "names_in", "value_as"]
+__all__ = ["EPOCH", "Comparison", "Constant", "Name", "Node", "Operation", "microseconds", "names_in", "value_as"]
 
 Value: TypeAlias = bool | int | float | str
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive

@@ -239,8 +239,15 @@ def _explained(header: _Header, cause: Exception, refused: Sequence[Any]) -> Bad
         header.path,
         f"row {row_number}, column {name!r}: {seen}",
         expected=f"{kind}, as asked for or as in the first {BLOCK_BYTES >> 20} MiB",
-        remedy=f"dtypes={{{name!r}: {'float64' if kind.startswith('int') else 'string'!r}}}, or null_values=",
+        remedy="timestamp_formats=['%d/%m/%Y'], as the times are written"
+        if "timestamp" in kind
+        else f"dtypes={{{name!r}: {_wider(seen)!r}}}",
     )
+
+
+def _wider(seen: str) -> str:
+    """A type that the refused value fits."""
+    return "float64" if re.search(r"'[-+0-9.eE]+'", seen) else "string"
 
 
 _UNFIT = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to (.+?): (.*)", re.DOTALL)

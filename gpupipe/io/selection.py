@@ -65,7 +65,7 @@ class Where:
     def keep(self, frame: Frame, backend: Backend) -> Array:
         expression = parse(self.text, "filter")
         columns = {name: backend.column(frame, name) for name in expression.reads}
-        return truth(evaluate(expression, columns, backend.xp, len(frame)), backend.xp)
+        return truth(evaluate(expression, columns, backend, len(frame)), backend.xp)
 
 
 @dataclass(frozen=True)

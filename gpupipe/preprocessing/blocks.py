@@ -15,10 +15,10 @@ from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
 
 __all__ = ["check_count", "check_numeric", "float32_columns", "floats", "refuse", "row_blocks", "stacked", "tabulate"]
 
-# 256 KiB of float64: a block of one column and a temporary stay in a core's second-level cache.
-_CACHED_ROWS = 32_768
-# What several columns together may take on the CPU (1 MiB of float64), and any block on a GPU (512 MiB).
-_CACHED_NUMBERS, _DEVICE_NUMBERS = 1 << 16, 1 << 26
+# 256 KiB of float64: a block and a temporary of its size stay in a core's second-level cache.
+_CACHED_NUMBERS = 1 << 15
+# 512 MiB: more at once does not make a GPU faster.
+_DEVICE_NUMBERS = 1 << 26
 
 
 def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slice]:
@@ -31,10 +31,7 @@ def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slic
         >>> [rows.stop for rows in row_blocks(40_000, select("cpu"))]
         [32768, 40000]
     """
-    if backend.name == "cpu":
-        size = min(_CACHED_ROWS, max(_CACHED_NUMBERS // width, 1024))
-    else:
-        size = max(_DEVICE_NUMBERS // width, 1)
+    size = max((_CACHED_NUMBERS if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
 

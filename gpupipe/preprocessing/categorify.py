@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import positions_in
+from gpupipe.backend.dictionaries import Dictionary, positions_in, value_type
 from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.blocks import check_count, row_blocks
-from gpupipe.preprocessing.counts import CategoryCounts, integers, vocabulary_type
+from gpupipe.preprocessing.counts import CategoryCounts, integers
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.schema import INTEGERS, Field, Kind
 
@@ -113,7 +112,7 @@ class Categorify(Invertible):
         made = {}
         for name, column in columns.items():
             vocabulary, fitted = self.vocabularies_[name], self.dtypes_in_[name]
-            if vocabulary_type(column.dtype) != vocabulary_type(fitted):
+            if value_type(column.dtype) != value_type(fitted):
                 raise SchemaMismatch(
                     f"Categorify, column {name!r}",
                     "another type than in fit",
@@ -141,7 +140,7 @@ class Categorify(Invertible):
         return made
 
 
-def _codes_to_ids(column: Column, vocabulary: pa.Array, backend: Backend) -> Array:
+def _codes_to_ids(column: Column, vocabulary: Dictionary, backend: Backend) -> Array:
     """One lookup per distinct string, on the host, and one gather."""
     places = positions_in(column.dictionary, vocabulary)
     ids = np.append(np.where(places < 0, _UNKNOWN, places + _FIRST), _MISSING)
@@ -152,7 +151,7 @@ def _codes_to_ids(column: Column, vocabulary: pa.Array, backend: Backend) -> Arr
     return out
 
 
-def _numbers_to_ids(column: Column, vocabulary: pa.Array, backend: Backend) -> Array:
+def _numbers_to_ids(column: Column, vocabulary: Dictionary, backend: Backend) -> Array:
     """A gather from a table of direct addresses; a search among the sorted values where they lie too far apart."""
     xp = backend.xp
     values = vocabulary.to_numpy()

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import merged_counts, ranked
+from gpupipe.backend.dictionaries import Dictionary, dictionary_of, merged_counts, ranked
 from gpupipe.preprocessing.blocks import floats, refuse
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS
 
-__all__ = ["CategoryCounts", "ValueCounts", "integers", "vocabulary_type"]
+__all__ = ["CategoryCounts", "ValueCounts", "integers"]
 
 # Parts wait to be merged until together they have this many values: merging a thousand small dictionaries one by one
 # would hash the large one they make a thousand times.
@@ -36,7 +35,7 @@ class ValueCounts:
     """
 
     dtype: str
-    parts: tuple[tuple[pa.Array, Any], ...]
+    parts: tuple[tuple[Dictionary, Any], ...]
     missing: int
 
     @classmethod
@@ -59,11 +58,10 @@ class ValueCounts:
         """As if each missing value had been `value`."""
         if not self.missing:
             return self
-        plain = int(value) if isinstance(value, bool) else value
-        extra = pa.array([plain], vocabulary_type(self.dtype)), np.array([self.missing])
+        extra = dictionary_of([value], self.dtype), np.array([self.missing])
         return replace(self, parts=(*self.parts, extra), missing=0)
 
-    def ranked(self) -> tuple[pa.Array, Any]:
+    def ranked(self) -> tuple[Dictionary, Any]:
         """The distinct values and their counts, by count descending, then value ascending."""
         return ranked(*merged_counts(self.parts))
 
@@ -99,30 +97,21 @@ class CategoryCounts:
         return type(self)(self.names, tuple(item.filled(values[name]) for name, item in pairs))
 
 
-def vocabulary_type(dtype: str) -> pa.DataType:
-    """The Arrow type the values of a column are counted in."""
-    if dtype == "string":
-        return pa.large_string()
-    if dtype in FLOATS:
-        return pa.float64()
-    return pa.uint64() if dtype == "uint64" else pa.int64()
-
-
 def integers(data: Array, dtype: str) -> Array:
     """Integers or booleans as int64, or uint64 where they are; shares memory where they are already."""
     return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
 
 
-def _counted_codes(column: Column, dictionary: pa.Array, backend: Backend) -> tuple[pa.Array, Any, int]:
+def _counted_codes(column: Column, dictionary: Dictionary, backend: Backend) -> tuple[Dictionary, Any, int]:
     codes = column.data.astype("int64") + 1
     counts = backend.to_host(backend.xp.bincount(codes, minlength=len(dictionary) + 1)).astype(np.int64)
     used = np.flatnonzero(counts[1:])
-    values = dictionary if len(used) == len(dictionary) else dictionary.take(pa.array(used))
-    return values.cast(pa.large_string()), counts[1:][used], int(counts[0])
+    values = dictionary if len(used) == len(dictionary) else dictionary.take(used)
+    return values, counts[1:][used], int(counts[0])
 
 
-def _counted_numbers(column: Column, backend: Backend) -> tuple[pa.Array, Any]:
-    xp, kind = backend.xp, vocabulary_type(column.dtype)
+def _counted_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
+    xp = backend.xp
     if column.dtype in FLOATS:
         data = floats(column, xp)
         data = data[~xp.isnan(data)] + 0.0  # both zeros are one value
@@ -132,6 +121,6 @@ def _counted_numbers(column: Column, backend: Backend) -> tuple[pa.Array, Any]:
         if high - low < max(_DIRECT_RANGE, len(data)):
             counts = backend.to_host(xp.bincount((data - data.dtype.type(low)).astype("int64"))).astype(np.int64)
             offsets = np.flatnonzero(counts)
-            return pa.array(offsets.astype(str(data.dtype)) + data.dtype.type(low), kind), counts[offsets]
+            return dictionary_of(offsets.astype(data.dtype) + data.dtype.type(low), column.dtype), counts[offsets]
     values, counts = xp.unique(data, return_counts=True)
-    return pa.array(backend.to_host(values), kind), backend.to_host(counts).astype(np.int64)
+    return dictionary_of(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)

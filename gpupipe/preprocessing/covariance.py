@@ -23,8 +23,8 @@ class Covariance:
         count: rows.
         mean: F float64.
         m2: F x F float64.
-        blocks: all rows seen, as F x n float64 arrays on the device; None once they are more than `max_bytes`.
-        max_bytes: up to this many bytes rows are kept.
+        kept: the columns of all partitions, while they are at most `max_bytes` as float64; else None.
+        max_bytes: the limit.
         backend: where the rows live.
     """
 
@@ -32,7 +32,7 @@ class Covariance:
     count: int
     mean: Any
     m2: Any
-    blocks: tuple[Array, ...] | None
+    kept: tuple[Columns, ...] | None
     max_bytes: int
     backend: Backend
 
@@ -43,8 +43,7 @@ class Covariance:
         Raises:
             BadData: a missing value, an infinity, or a value whose square is one.
 
-        Memory: one block of rows at a time, and all of them where they are kept; F + F² numbers per block go to the
-        host.
+        Memory: one block of rows at a time; F + F² numbers per block go to the host. Kept columns are shared.
         """
         xp, width = backend.xp, len(columns)
         num_rows = len(next(iter(columns.values())))
@@ -64,16 +63,23 @@ class Covariance:
                 total = total + replace(total, count=size, mean=part[0], m2=part[1:])
             if not np.isfinite(total.m2).all():
                 refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
-        if num_rows * width * 8 > max_bytes:
-            return replace(total, blocks=None)
-        return replace(total, blocks=(stacked(columns, slice(None), xp),))
+        return replace(total, kept=(columns,) if num_rows * width * 8 <= max_bytes else None)
 
     def __add__(self, other: Self) -> Self:
         count = self.count + other.count
         shift = other.mean - self.mean
         share = other.count / max(count, 1)
         m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
-        blocks = None if self.blocks is None or other.blocks is None else (*self.blocks, *other.blocks)
-        if blocks is not None and count * len(self.names) * 8 > self.max_bytes:
-            blocks = None
-        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, blocks=blocks)
+        kept = None
+        if self.kept is not None and other.kept is not None and count * len(self.names) * 8 <= self.max_bytes:
+            kept = (*self.kept, *other.kept)
+        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
+
+    def rows(self) -> Array:
+        """All rows kept, as n x F float64, private to the caller.
+
+        Memory: on the device, twice the rows at its peak.
+        """
+        xp = self.backend.xp
+        parts = [stacked(columns, slice(None), xp) for columns in self.kept or ()]
+        return xp.ascontiguousarray(xp.concatenate(parts, axis=1).T)

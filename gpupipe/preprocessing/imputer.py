@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.dictionaries import positions_in
+from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_numeric, refuse, row_blocks
 from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
@@ -209,7 +208,7 @@ def _holds(dtype: str, value: Any) -> bool:
     return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max and value == int(value))
 
 
-def _filled_strings(column: Column, dictionary: pa.Array, value: Any, backend: Backend) -> Column:
+def _filled_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
     """Missing codes made the value's code; its code is new where the dictionary does not have it."""
     xp = backend.xp
     if not isinstance(value, str):
@@ -220,8 +219,8 @@ def _filled_strings(column: Column, dictionary: pa.Array, value: Any, backend: B
             expected="the types it was fitted on",
             remedy="fit again",
         )
-    code = int(positions_in(pa.array([value], dictionary.type), dictionary)[0])
+    code = int(positions_in(strings([value]), dictionary)[0])
     if code < 0:
-        code, dictionary = len(dictionary), pa.concat_arrays([dictionary, pa.array([value], dictionary.type)])
+        code, dictionary = len(dictionary), united([dictionary, strings([value])])
     codes = column.data.astype(np.promote_types(column.data.dtype, np.min_scalar_type(-code - 1)), copy=False)
     return Column("string", xp.where(codes < 0, codes.dtype.type(code), codes), None, dictionary)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import check_count, check_numeric, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.rows import GatheredRows
-from gpupipe.preprocessing.seeded import uniform
 from gpupipe.preprocessing.whole_frame import WholeFrameStep
 from gpupipe.schema import Field, Kind
 
@@ -110,9 +110,14 @@ class KMeans(WholeFrameStep):
             labels += 2
             return {names[0]: Column("int32", labels)}
         made = {name: xp.empty(_num_rows(columns), dtype=xp.float32) for name in names}
+        infinite = []
         for rows, squares in _squared_distances(columns, centres, backend):
-            for label, out in enumerate(made.values()):
-                out[rows] = xp.sqrt(squares[label])
+            infinite.append(squares.max() > float(np.finfo(np.float32).max) ** 2)
+            with np.errstate(over="ignore"):
+                for label, out in enumerate(made.values()):
+                    out[rows] = xp.sqrt(squares[label])
+        if infinite and backend.to_host(xp.stack(infinite)).any():
+            refuse(columns, backend, "KMeans", too_large="a distance does not fit float32")
         return {name: Column("float32", out) for name, out in made.items()}
 
 
@@ -133,16 +138,16 @@ def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iter
     norms = np.square(moved).sum(axis=1)
     middle, matrix, norms = (backend.to_device(part) for part in (middle[:, None], -2.0 * moved, norms[:, None]))
     finite = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for rows in row_blocks(_num_rows(columns), backend, max(len(columns), len(centres))):
-            block = stacked(columns, rows, xp)
+    for rows in row_blocks(_num_rows(columns), backend, max(len(columns), len(centres))):
+        block = stacked(columns, rows, xp)
+        with np.errstate(over="ignore", invalid="ignore"):
             block -= middle
             squares = matrix @ block
             squares += norms
             lengths = xp.square(block, out=block).sum(axis=0)
             squares += lengths
-            finite.append(xp.isfinite(lengths).all())
-            yield rows, xp.maximum(squares, 0.0, out=squares)
+        finite.append(xp.isfinite(lengths).all())
+        yield rows, xp.maximum(squares, 0.0, out=squares)
     if finite and not backend.to_host(xp.stack(finite)).all():
         refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
 
@@ -169,7 +174,7 @@ def initial_centres(rows: Any, k: int, seed: int) -> Any:
         [0.0, 5.0]
     """
     candidates = 2 + int(np.log(k))
-    chosen = [int(uniform(seed, 0, 1)[0] * len(rows))]
+    chosen = [int(_uniform(seed, 0, 1)[0] * len(rows))]
     nearest = np.square(rows - rows[chosen[0]]).sum(axis=1)
     while len(chosen) < k:
         ends = np.cumsum(nearest)
@@ -180,7 +185,7 @@ def initial_centres(rows: Any, k: int, seed: int) -> Any:
                 expected=f"at least n_clusters={k}",
                 remedy=f"n_clusters={len(chosen)}",
             )
-        draws = uniform(seed, len(chosen) * candidates, candidates) * ends[-1]
+        draws = _uniform(seed, len(chosen) * candidates, candidates) * ends[-1]
         drawn = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
         squares = np.square(rows[None] - rows[drawn][:, None]).sum(axis=2)
         closer = np.minimum(nearest, squares)
@@ -188,3 +193,8 @@ def initial_centres(rows: Any, k: int, seed: int) -> Any:
         chosen.append(int(drawn[best]))
         nearest = closer[best]
     return rows[chosen]
+
+
+def _uniform(seed: int, counter: int, size: int) -> Any:
+    """`size` float64 in [0, 1) for the counters from `counter` up."""
+    return (splitmix64(seed, np.arange(counter, counter + size)) >> np.uint64(11)) * 2.0**-53

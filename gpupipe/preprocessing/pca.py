@@ -87,10 +87,8 @@ class PCA(Invertible):
         kept = self.n_components or len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
-        if summary.blocks is not None and summary.count >= kept and total > 0:
-            xp = summary.backend.xp
-            rows = xp.ascontiguousarray(xp.concatenate(summary.blocks, axis=1).T)
-            learned = summary.backend.pca(rows, kept)
+        if summary.kept is not None and summary.count >= kept and total > 0:
+            learned = summary.backend.pca(summary.rows(), kept)
             self.mean_, components, variance = learned.mean, learned.components, learned.explained_variance
         else:
             variance, vectors = np.linalg.eigh(covariance)

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
+from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.blocks import refuse, stacked
 from gpupipe.preprocessing.fold import Columns
-from gpupipe.preprocessing.seeded import splitmix64
 
 __all__ = ["GatheredRows"]
 

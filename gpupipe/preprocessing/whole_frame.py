@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.estimators import applied, fitted, is_estimator, names_out, rebuilt, state_of
 from gpupipe.errors import BadConfig, BadData
@@ -126,10 +128,11 @@ class WholeFrame(WholeFrameStep):
         block = xp.ascontiguousarray(stacked(columns, slice(None), xp).T)
         if not len(block):
             return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
-        if backend.to_host(xp.isinf(block).any()[None])[0]:
-            refuse(columns, backend, self._where)
-        result = applied(self.estimator_, block, backend, self._where)
-        return {name: Column("float32", result[:, j].astype(xp.float32)) for j, name in enumerate(names)}
+        with np.errstate(over="ignore"):
+            result = applied(self.estimator_, block, backend, self._where).astype(xp.float32)
+        if backend.to_host(xp.isinf(result).any()[None])[0]:
+            refuse(columns, backend, self._where, too_large="a result does not fit float32")
+        return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
     def get_state(self) -> dict[str, Any]:
         """What was learned, the estimator as its class name, parameters and arrays.

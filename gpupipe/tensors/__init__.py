@@ -1,0 +1,12 @@
+"""Room 4: columns -> tensors, without a copy beyond the one write into the block.
+
+In: feature columns. Does: one block, typed views, gathers of rows. Out: `Batch`es on one device.
+"""
+
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.block import MISSING_TIME, Block
+from gpupipe.tensors.loader import Loader
+from gpupipe.tensors.permutation import Permutation
+from gpupipe.tensors.share import share
+
+__all__ = ["MISSING_TIME", "Batch", "Block", "Loader", "Permutation", "share"]

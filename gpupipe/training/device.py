@@ -61,7 +61,7 @@ def choose_device(requested: str, loader: object) -> torch.device:
                 remedy="device='cpu', or pip install torch --index-url https://download.pytorch.org/whl/cu130",
             )
         device = torch.device("cuda", torch.cuda.current_device()) if asked == "cuda" else torch.device(asked)
-    logger.info("training on %s: %s", device, reason)
+    logger.info("the trainer runs on %s: %s", device, reason)
     return device
 
 

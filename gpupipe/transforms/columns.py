@@ -117,7 +117,11 @@ class Cast(Transform):
         for name, dtype in self.dtypes.items():
             if dtype not in DTYPES:
                 raise BadConfig(
-                    f"Cast({{{name!r}: ...}})", "unknown type", got=dtype, expected=f"one of {DTYPES}", remedy="'float64'"
+                    f"Cast({{{name!r}: ...}})",
+                    "unknown type",
+                    got=dtype,
+                    expected=f"one of {DTYPES}",
+                    remedy="'float64'",
                 )
         return schema.assign(
             replace(Field.derived(name, dtype, [schema[name]], "Cast"), nullable=schema[name].nullable)
@@ -130,5 +134,6 @@ class Cast(Transform):
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         asked = {name: dtype for name, dtype in self.dtypes.items() if name in wanted}
         return backend.assign(
-            frame, {name: cast_column(backend.column(frame, name), dtype, name, backend) for name, dtype in asked.items()}
+            frame,
+            {name: cast_column(backend.column(frame, name), dtype, name, backend) for name, dtype in asked.items()},
         )

@@ -59,7 +59,7 @@ class Derive(Transform):
         for name, text in self._asked_for(wanted).items():
             expression = parse(text, f"Derive({name}=...)")
             columns = {read: made.get(read) or backend.column(frame, read) for read in expression.reads}
-            made[name] = evaluate(expression, columns, backend.xp, len(frame))
+            made[name] = evaluate(expression, columns, backend, len(frame))
         return backend.assign(frame, made) if made else frame
 
     def _asked_for(self, wanted: AbstractSet[str]) -> dict[str, str]:

@@ -9,10 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import positions_in
+from gpupipe.backend.dictionaries import Dictionary, positions_in
 from gpupipe.errors import BadConfig, BadData
 
 __all__ = ["Lookup"]
@@ -25,7 +24,7 @@ _DIRECT_ENTRIES = 4_000_000
 class _TextKey:
     """Codes of another dictionary to ids in this one."""
 
-    dictionary: pa.Array
+    dictionary: Dictionary
 
     @property
     def size(self) -> int:
@@ -139,10 +138,8 @@ class Lookup:
         total: Array = None
         for name, part in self._parts.items():
             ids = part.ids(keys[name], backend)
-            if total is None:
-                total = ids
-            else:
-                total = backend.xp.where((total >= 0) & (ids >= 0), total * part.size + ids, -1)
+            both = total is not None and (total >= 0) & (ids >= 0)
+            total = ids if total is None else backend.xp.where(both, total * part.size + ids, -1)
         return total
 
 

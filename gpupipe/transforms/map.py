@@ -48,7 +48,9 @@ class Map(Transform):
         self, fn: Callable[[Any], Any], *, reads: Sequence[str] | None = None, adds: Sequence[str] | None = None
     ) -> None:
         if not callable(fn):
-            raise BadConfig("Map", "fn is not a function", got=fn, expected="a function of a frame", remedy="Map(function)")
+            raise BadConfig(
+                "Map", "fn is not a function", got=fn, expected="a function of a frame", remedy="Map(function)"
+            )
         self.fn = fn
         self.reads = None if reads is None else list(reads)
         self.adds = None if adds is None else list(adds)
@@ -72,7 +74,11 @@ class Map(Transform):
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         if self._is_idle(wanted):
             return set(wanted)
-        beside = wanted - set(self.adds) if self.adds is not None else {n for n in wanted if n in schema and schema[n].role == Role.LABEL}
+        beside = (
+            wanted - set(self.adds)
+            if self.adds is not None
+            else {n for n in wanted if n in schema and schema[n].role == Role.LABEL}
+        )
         return {*beside, *self._read_names(schema)}
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
@@ -116,7 +122,11 @@ class Map(Transform):
         result = self.fn(given.copy())
         if not hasattr(result, "columns"):
             raise SchemaMismatch(
-                self._where, "the function returned no frame", got=type(result), expected="a frame", remedy="return the frame"
+                self._where,
+                "the function returned no frame",
+                got=type(result),
+                expected="a frame",
+                remedy="return the frame",
             )
         if len(result) != num_rows or not result.index.equals(given.index):
             raise SchemaMismatch(

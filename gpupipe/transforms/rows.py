@@ -58,5 +58,5 @@ class Filter(Transform):
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         expression = parse(self.expr, "Filter")
         columns = {name: backend.column(frame, name) for name in expression.reads}
-        keep = truth(evaluate(expression, columns, backend.xp, len(frame)), backend.xp)
+        keep = truth(evaluate(expression, columns, backend, len(frame)), backend.xp)
         return backend.filter(backend.select(frame, [n for n in frame.columns if n in wanted]), keep)

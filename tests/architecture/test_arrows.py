@@ -28,9 +28,23 @@ OURS: dict[str, set[str]] = {
     "training": FLOOR | {"tensors"},
     "models": FLOOR | {"tensors"},
 }
-LIBRARIES = {"pandas", "cudf", "cupy", "cuml", "rmm", "sklearn", "torch", "pyarrow", "numpy", "safetensors", "tqdm", "fsspec", "pynvml"}
+LIBRARIES = {
+    "pandas",
+    "cudf",
+    "cupy",
+    "cuml",
+    "rmm",
+    "sklearn",
+    "torch",
+    "pyarrow",
+    "numpy",
+    "safetensors",
+    "tqdm",
+    "fsspec",
+    "pynvml",
+}
 THEIRS: dict[str, set[str]] = {
-    "backend": {"pandas", "cudf", "cupy", "cuml", "rmm", "sklearn", "pyarrow", "numpy", "pynvml"},
+    "backend": {"pandas", "cuda", "cudf", "cupy", "cuml", "rmm", "sklearn", "pyarrow", "numpy", "pynvml", "packaging"},
     "io": {"pyarrow", "numpy", "fsspec"},
     "transforms": {"numpy"},
     "preprocessing": {"numpy"},
@@ -42,6 +56,8 @@ THEIRS: dict[str, set[str]] = {
 COMPOSE: dict[str, set[str]] = {
     "passes": {"tqdm"},
     "encoding": {"numpy", "pyarrow"},
+    "demo": {"numpy"},
+    "doctor": {"packaging"},
     "artifact": {"numpy", "pyarrow", "safetensors", "torch"},
     "scorer": {"torch"},
 }
@@ -62,7 +78,9 @@ def unit(path: Path) -> str:
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """Every imported module, and whether it is imported inside a function."""
     tree = ast.parse(path.read_text())
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
+    inside = {
+        id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

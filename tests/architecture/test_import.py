@@ -6,11 +6,16 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+import gpupipe
+
 CODE = """
 import json, os, sys
 before, env = set(sys.modules), dict(os.environ)
 import gpupipe
-heavy = [m for m in ("cudf", "cupy", "cuml", "rmm", "torch", "dask", "pandas", "numpy", "pyarrow", "sklearn", "tqdm") if m in sys.modules]
+names = "cudf cupy cuml rmm torch dask pandas numpy pyarrow sklearn tqdm"
+heavy = [m for m in names.split() if m in sys.modules]
 print(json.dumps([heavy, env != dict(os.environ), dir(gpupipe), gpupipe.__all__]))
 """
 
@@ -24,16 +29,11 @@ def test_importing_loads_no_heavy_library() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    import gpupipe
-
     for name in gpupipe.__all__:
         assert getattr(gpupipe, name) is not None
     assert sorted(gpupipe.__all__) == gpupipe.__all__
 
 
 def test_unknown_names_are_attribute_errors() -> None:
-    import gpupipe
-    import pytest
-
     with pytest.raises(AttributeError, match="no attribute 'Pipelin'"):
         _ = gpupipe.Pipelin

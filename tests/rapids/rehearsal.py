@@ -93,11 +93,11 @@ class Resources:
     def available_device_memory(self) -> tuple[int, int]:
         return FREE, TOTAL
 
-    def CudaAsyncViewMemoryResource(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+    def CudaAsyncViewMemoryResource(self, *args: Any, **kwargs: Any) -> Any:
         check("rmm.mr.CudaAsyncViewMemoryResource", real_rmm.mr.CudaAsyncViewMemoryResource, args, kwargs)
         return SimpleNamespace(pool=args[0])
 
-    def LimitingResourceAdaptor(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+    def LimitingResourceAdaptor(self, *args: Any, **kwargs: Any) -> Any:
         check("rmm.mr.LimitingResourceAdaptor", real_rmm.mr.LimitingResourceAdaptor, args, kwargs)
         return SimpleNamespace(upstream=args[0], limit=args[1])
 

@@ -56,7 +56,9 @@ class DeviceArray:
         return len(self.host)
 
     def __iter__(self) -> Any:
-        raise TypeError("iterating over a device array copies value by value to the host")
+        if self.host.ndim < 2:
+            raise TypeError("iterating over a device array's values copies them one by one to the host")
+        return iter([self[row] for row in range(len(self))])
 
     def __bool__(self) -> bool:
         return bool(self.host)

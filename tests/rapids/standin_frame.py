@@ -92,6 +92,15 @@ class DataFrame:
         self._columns = {**self._columns, key: series}
 
     @own
+    def copy(self, deep: bool = True) -> DataFrame:
+        held = {n: Series.of(s.data.copy() if deep else s.data, s.valid, s.dtype) for n, s in self._columns.items()}
+        return DataFrame.of(held, self.index)
+
+    @own
+    def memory_usage(self, index: bool = True) -> Series:
+        return Series.of(np.array([held.data.nbytes for held in self._columns.values()]))
+
+    @own
     def assign(self, **columns: Any) -> DataFrame:
         made = DataFrame.of(dict(self._columns), self.index)
         for name, value in columns.items():

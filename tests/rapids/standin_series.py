@@ -5,6 +5,7 @@ Each method is bound to cuDF's own signature first; what cuDF has and this does 
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import cudf as real
@@ -22,8 +23,16 @@ _RUBBISH = {"b": True, "i": 77, "u": 77, "f": 1234.5, "M": 77, "O": "rubbish"}
 
 
 def own(method: Any) -> Any:
-    """A method of the stand-in `Series`, callable as the real one."""
-    return checked(f"cudf.Series.{method.__name__}", getattr(real.Series, method.__name__))(method)
+    """A method of the stand-in `Series`, callable as the real one; what it gives keeps the index."""
+
+    @wraps(method)
+    def keeping(self: Series, *args: Any, **kwargs: Any) -> Any:
+        made = method(self, *args, **kwargs)
+        if isinstance(made, Series) and made is not self:
+            made.index = self.index
+        return made
+
+    return checked(f"cudf.Series.{method.__name__}", getattr(real.Series, method.__name__))(keeping)
 
 
 class CategoricalDtype:
@@ -132,8 +141,16 @@ class Series:
         return Series.of(~self.isna().data)
 
     @own
+    def sum(self) -> Any:
+        return self.data[self.notnull_mask()].sum()
+
+    @own
     def any(self) -> bool:
         return bool((self.data & self.notnull_mask()).any())
+
+    @own
+    def isin(self, values: Any) -> Series:
+        return Series.of(np.isin(self.data, np.array(values, dtype=self.data.dtype)) & self.notnull_mask())
 
     @own
     def nans_to_nulls(self) -> Series:
@@ -282,8 +299,25 @@ class Index:
     def __len__(self) -> int:
         return len(self.held)
 
+    @property
+    def names(self) -> list[Any]:
+        return [self.name]
+
     def to_arrow(self) -> pa.Array:
         return self.held.to_arrow()
+
+    @checked("cudf.Index.to_cupy", real.Index.to_cupy)
+    def to_cupy(self) -> DeviceArray:
+        return self.held.to_cupy()
+
+    @checked("cudf.Index.take", real.Index.take)
+    def take(self, indices: Any) -> Index:
+        rows = indices.held.data if isinstance(indices, Index) else indices.host
+        return Index(Series.of(self.held.data[rows], None, self.dtype), self.name)
+
+    @checked("cudf.Index.equals", real.Index.equals)
+    def equals(self, other: Any) -> bool:
+        return isinstance(other, Index) and self.to_arrow().equals(other.to_arrow())
 
 
 class RangeIndex(Index):
@@ -341,6 +375,11 @@ class Times:
             raise not_imitated("cudf.Series.dt", DatetimeProperties, name)
         parts = getattr(pd.Series(self._series.data).dt, name).to_numpy().astype("int16")
         return Series.of(parts, self._series.valid)
+
+    @checked("cudf.Series.dt.strftime", DatetimeProperties.strftime)
+    def strftime(self, date_format: str) -> Series:
+        written = pd.Series(self._series.data).dt.strftime(date_format).to_numpy().astype(object)
+        return Series.of(written, self._series.valid, TEXT)
 
     @checked("cudf.Series.dt.tz_convert", DatetimeProperties.tz_convert)
     def tz_convert(self, tz: Any) -> Series:

@@ -174,18 +174,16 @@ def test_rows_by_position_and_by_mask(rehearsed_backend: Backend, table: pa.Tabl
         data.draw(st.lists(st.integers(0, max(len(oracle) - 1, 0)), max_size=9 if len(oracle) else 0)), dtype=np.int64
     )
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(oracle), max_size=len(oracle))), dtype=bool)
-    to_device = rehearsed_backend.to_device
-    same(
-        rehearsed_backend.to_arrow(rehearsed_backend.take(frame, to_device(rows))), CPU.to_arrow(CPU.take(oracle, rows))
-    )
-    kept = rehearsed_backend.filter(frame, to_device(keep))
-    same(rehearsed_backend.to_arrow(kept), CPU.to_arrow(CPU.filter(oracle, keep)))
+    taken = rehearsed_backend.take(frame, rehearsed_backend.to_device(rows))
+    kept = rehearsed_backend.filter(frame, rehearsed_backend.to_device(keep))
+    for found, wanted in [(taken, CPU.take(oracle, rows)), (kept, CPU.filter(oracle, keep))]:
+        same(rehearsed_backend.to_arrow(found), CPU.to_arrow(wanted))
+        positions = CPU.positions(wanted).tolist()
+        new = {"at": Column("int64", rehearsed_backend.xp.arange(len(found)))}
+        for after in (found, rehearsed_backend.decode(found), rehearsed_backend.assign(found, new)):
+            assert host(rehearsed_backend.positions(after)).tolist() == positions
     renamed = rehearsed_backend.rename(kept, {"at": "when"})
     assert list(renamed.columns) == [*(item.name for item in FIELDS[:-1]), "when"]
-    assert rehearsed_backend.assign(kept, {"new": Column("int64", rehearsed_backend.xp.arange(len(kept)))}).shape == (
-        len(kept),
-        8,
-    )
 
 
 @SOME
@@ -193,7 +191,11 @@ def test_rows_by_position_and_by_mask(rehearsed_backend: Backend, table: pa.Tabl
 def test_frames_one_after_the_other(rehearsed_backend: Backend, parts: list[pa.Table]) -> None:
     frames = [both(rehearsed_backend, part)[0] for part in parts]
     oracle = pa.concat_tables(CPU.to_arrow(both(rehearsed_backend, part)[1]) for part in parts)
-    same(rehearsed_backend.to_arrow(rehearsed_backend.concat(frames)), oracle)
+    joined = rehearsed_backend.concat(
+        [rehearsed_backend.filter(f, rehearsed_backend.xp.ones(len(f), bool)) for f in frames]
+    )
+    same(rehearsed_backend.to_arrow(joined), oracle)
+    assert host(rehearsed_backend.positions(joined)).tolist() == list(range(len(oracle)))
 
 
 def python_merge(
@@ -202,11 +204,14 @@ def python_merge(
     """What the protocol says of a merge, row by row."""
     names = [name for name in (right[0] if right else {}) if name not in keys]
     made = []
-    for row in left:
+    for number, row in enumerate(left):
         found = [other for other in right if all(row[k] == other[k] and row[k] is not None for k in keys)]
         if not found and how == "left":
             found = [dict.fromkeys(names)]
-        made += [row | {name + suffix if name in row else name: other[name] for name in names} for other in found]
+        made += [
+            row | {"row": number} | {name + suffix if name in row else name: other[name] for name in names}
+            for other in found
+        ]
     return made
 
 
@@ -231,6 +236,7 @@ def test_a_merge_keeps_order_and_types_and_matches_no_null(
         [pa.array([row.get(name) for row in rows], kind) for name, kind in zip(names, types, strict=True)], names=names
     )
     same(rehearsed_backend.to_arrow(merged), wanted)
+    assert host(rehearsed_backend.positions(merged)).tolist() == [row["row"] for row in rows]
 
 
 @SOME

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from gpupipe.backend.memory import etl_limit, explained, give_back, hand_over
+from gpupipe.backend.memory import etl_limit, explained
 from gpupipe.errors import OutOfDeviceMemory
 
 GIB = 1 << 30
@@ -76,33 +74,3 @@ def test_other_errors_and_our_own_pass_as_they_are() -> None:
         raise RuntimeError("an illegal address was met")
     with pytest.raises(OutOfDeviceMemory, match="inner"), explained("outer"), explained("inner"):
         raise MemoryError
-
-
-class Stream:
-    """Writes down what waits for what."""
-
-    device = "cuda:0"
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log = name, log
-
-    def record_event(self) -> Any:
-        self.log.append(f"event on {self.name}")
-        return SimpleNamespace(of=self.name)
-
-    def wait_event(self, event: Any) -> None:
-        self.log.append(f"{self.name} waits for {event.of}")
-
-
-def test_memory_changes_hands_behind_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream("legacy", log))
-    trainer: Any = Stream("trainer", log)
-    hand_over(trainer)
-    give_back(trainer)
-    assert log == ["event on legacy", "trainer waits for legacy", "event on trainer", "legacy waits for trainer"]
-
-
-def test_without_a_gpu_nothing_waits() -> None:
-    hand_over(None)
-    give_back(None)

@@ -71,6 +71,15 @@ def make(
     return Rows(Batch(numeric, codes, target, weight), task, batch_size, shuffle=shuffle)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small only lose by a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def problem() -> Callable[..., Rows]:
     return make

@@ -31,7 +31,7 @@ def test_auto_goes_where_the_data_lies() -> None:
 def test_auto_without_a_gpu_is_the_cpu_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "gpupipe"):
         assert choose_device("auto", []) == CPU
-    assert caplog.messages == ["training on cpu: torch sees no GPU"]
+    assert caplog.messages == ["the trainer runs on cpu: torch sees no GPU"]
 
 
 @no_gpu
@@ -65,13 +65,20 @@ def test_a_session_draws_by_its_seed_and_leaves_the_generator_as_it_was() -> Non
     for seed in (1, 1, 2):
         with session(CPU, seed=seed):
             drawn.append(torch.rand(3))
-            with fork_rng(CPU):
-                torch.rand(3)
-            drawn.append(torch.rand(3))
-    assert torch.equal(drawn[1], drawn[3]) and not torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     with pytest.raises(KeyError), session(CPU, seed=1):
         raise KeyError(torch.rand(3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_a_fork_draws_is_not_missed() -> None:
+    with session(CPU, seed=1):
+        plain = torch.rand(6)
+    with session(CPU, seed=1):
+        first = torch.rand(3)
+        with fork_rng(CPU):
+            torch.rand(5)
+        assert torch.equal(torch.cat([first, torch.rand(3)]), plain)
 
 
 @pytest.mark.parametrize("before", [False, True])

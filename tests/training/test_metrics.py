@@ -88,7 +88,7 @@ def test_multiclass_metrics_are_scikit_learns(name: str, parts: list[int], seed:
 
 
 @settings(deadline=None, max_examples=30)
-@given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), offset=st.sampled_from([0.0, 1e4]))
+@given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), offset=st.sampled_from([0.0, 1e6]))
 @pytest.mark.parametrize("name", list(NUMBERS))
 def test_regression_metrics_are_scikit_learns(
     name: str, parts: list[int], seed: int, weighted: bool, offset: float

@@ -235,7 +235,7 @@ class Scripted(nn.Module):
 
 
 def scripted(figures: list[float], **arguments: Any) -> tuple[Scripted, Any]:
-    model, loader = Scripted(figures), [torch.zeros(1, 1)]
+    model, loader = Scripted(figures).eval(), [torch.zeros(1, 1)]
     trainer = trainer_for(
         model,
         loss=lambda output, batch: output,
@@ -259,6 +259,7 @@ def test_the_best_weights_are_restored_when_the_epochs_run_out_too() -> None:
 def test_without_early_stopping_the_last_weights_are_kept() -> None:
     model, history = scripted([5, 3, 4, 4])
     assert (model.epoch.item(), history.best["epoch"]) == (4, 2)
+    assert [row["train_loss"] for row in history] == [0, -1, -2, -3]  # each epoch's own
 
 
 def test_a_metric_where_more_is_better_can_be_monitored(problem: Problem) -> None:

@@ -18,7 +18,7 @@ def frame() -> pd.DataFrame:
             "x": [1.0, np.nan, 3.0],
             "n": pd.array([1, None, 300], dtype="Int64"),
             "s": ["1", None, "17"],
-            "t": pd.to_datetime(["2013-01-01 05:00", None, "2013-01-02"]).astype("datetime64[us]"),
+            "t": pd.to_datetime(["2013-01-01 05:00", None, "2013-01-02 00:00"]).astype("datetime64[us]"),
         },
         index=[7, 7, 9],
     )

@@ -31,7 +31,11 @@ rows = st.lists(st.tuples(keys_of_text, keys_of_number, hours), max_size=12)
 
 
 @settings(deadline=None, max_examples=60)
-@given(rows, rows, st.sampled_from([["text"], ["number"], ["text", "number"], ["hour", "text"], ["text", "number", "hour"]]))
+@given(
+    rows,
+    rows,
+    st.sampled_from([["text"], ["number"], ["text", "number"], ["hour", "text"], ["text", "number", "hour"]]),
+)
 def test_left_lookup_equals_pandas(left_rows: list, right_rows: list, on: list[str]) -> None:
     left = frame_of(*(list(zip(*left_rows, strict=True)) or [[], [], []]))
     right = frame_of(*(list(zip(*right_rows, strict=True)) or [[], [], []])).dropna(subset=on).drop_duplicates(on)
@@ -118,7 +122,9 @@ def test_the_weather_of_every_flight() -> None:
     weather = gp.read_parquet("data/weather.parquet").compute()
     join = T.Join(weather, on=["origin", "time_hour"], columns=["temp", "wind_speed"])
     joined = join.transform(flights)
-    expected = flights.merge(weather[["origin", "time_hour", "temp", "wind_speed"]], on=["origin", "time_hour"], how="left")
+    expected = flights.merge(
+        weather[["origin", "time_hour", "temp", "wind_speed"]], on=["origin", "time_hour"], how="left"
+    )
     pd.testing.assert_series_equal(joined["temp"], expected["temp"])
     pd.testing.assert_series_equal(joined["wind_speed"], expected["wind_speed"])
     assert 0 < join.unmatched_share < 0.05

@@ -1,0 +1,122 @@
+"""Numbers computed from numbers, row by row, with missing values; the same on both backends."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpupipe.backend.logic import Truth
+from gpupipe.backend.protocol import Array, Column
+from gpupipe.expressions.tree import Constant, value_as
+from gpupipe.schema import FLOATS
+
+__all__ = ["as_numbers", "both_valid", "compute", "pick_number", "seconds_between", "transformed", "truncated"]
+
+_UFUNCS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "minimum": "minimum", "maximum": "maximum"}
+_OF_INTEGERS = {"//": "floor_divide", "%": "remainder", "**": "power"}
+_ALONE = {"abs": "absolute", "ceil": "ceil", "floor": "floor", "negative": "negative", "round": "rint"}
+_ROUNDING = ("ceil", "floor", "round")
+
+
+def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
+    """Values stored as `dtype` (a scalar for a constant) and where they are valid; a missing float is NaN, no mask.
+
+    Memory: shares what is of that type already.
+    """
+    stored = "int64" if dtype == "timestamp" else dtype
+    if isinstance(operand, Constant):
+        return np.dtype(stored).type(value_as(operand, dtype)), None
+    data = operand.data.astype(stored, copy=False)
+    if dtype in FLOATS and operand.valid is not None:
+        return xp.where(operand.valid, data, data.dtype.type(np.nan)), None
+    return data, operand.valid
+
+
+def both_valid(left: Array | None, right: Array | None) -> Array | None:
+    """Where both are; None stands for everywhere."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
+
+
+def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
+    """One of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
+
+    Memory: the result; for // % ** about three more.
+    """
+    (a, a_valid), (b, b_valid) = as_numbers(left, dtype, xp), as_numbers(right, dtype, xp)
+    valid = both_valid(a_valid, b_valid)
+    if sign in _UFUNCS:
+        return Column(dtype, getattr(xp, _UFUNCS[sign])(a, b), valid)
+    if dtype in FLOATS:
+        return Column(dtype, _power(a, b, xp) if sign == "**" else _divided(sign, a, b, xp))
+    return _of_integers(sign, a, b, valid, xp)
+
+
+def _power(a: Any, b: Any, xp: ModuleType) -> Array:
+    data = xp.power(a, b)
+    for operand in (a, b):
+        if not isinstance(operand, np.generic):  # 1 to any power and anything to the power of 0 are 1, even NaN
+            data = xp.where(xp.isnan(operand), data.dtype.type(np.nan), data)
+    return data
+
+
+def _divided(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
+    """Python's // and %, NaN for a divisor of 0.
+
+    Source: `float_divmod` of CPython's Objects/floatobject.c. fmod is exact, so both backends find the same whole part.
+    """
+    rest = xp.fmod(a, b)
+    other_side = (rest != 0) & ((rest < 0) != (b < 0))
+    return xp.where(other_side, rest + b, rest) if sign == "%" else xp.rint((a - rest) / b) - other_side
+
+
+def _of_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:
+    """Missing where the divisor is 0 or the exponent negative."""
+    ufunc = getattr(xp, _OF_INTEGERS[sign])
+    refused = b < 0 if sign == "**" else b == 0
+    if not isinstance(b, np.generic):
+        return Column("int64", ufunc(a, xp.where(refused, np.int64(1), b)), both_valid(valid, ~refused))
+    if refused:
+        return Column("int64", xp.zeros_like(a), xp.zeros(a.shape, dtype=bool))
+    return Column("int64", ufunc(a, b), valid)
+
+
+def transformed(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
+    """A function of one number, in and as `dtype`; where it has no value, it is missing. Memory: the result."""
+    data, valid = as_numbers(column, dtype, xp)
+    if name in _ROUNDING and dtype not in FLOATS:
+        return Column(dtype, data, valid)
+    return Column(dtype, getattr(xp, _ALONE.get(name, name))(data), valid)
+
+
+def truncated(column: Column, xp: ModuleType) -> Column:
+    """Without the fraction, as int64; missing where int64 has no such value."""
+    if column.dtype not in FLOATS:
+        return Column("int64", *as_numbers(column, "int64", xp))
+    whole = xp.trunc(column.data)
+    fits = (whole >= -(2.0**63)) & (whole < 2.0**63)
+    return Column("int64", xp.where(fits, whole, whole.dtype.type(0)).astype("int64"), fits)
+
+
+def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: ModuleType) -> Column:
+    """Seconds from one time to another, float64."""
+    (a, a_valid), (b, b_valid) = as_numbers(later, "timestamp", xp), as_numbers(earlier, "timestamp", xp)
+    valid = both_valid(a_valid, b_valid)
+    seconds = xp.subtract(a, b) / np.float64(1e6)
+    return Column("float64", seconds if valid is None else xp.where(valid, seconds, np.float64(np.nan)))
+
+
+def pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
+    """`yes` where the condition holds, `no` where it does not, missing elsewhere; as `dtype`."""
+    (a, a_valid), (b, b_valid) = as_numbers(yes, dtype, xp), as_numbers(no, dtype, xp)
+    data = xp.where(condition.true, a, b)
+    known = condition.column().valid
+    if dtype in FLOATS:
+        return Column(dtype, data if known is None else xp.where(known, data, data.dtype.type(np.nan)))
+    if a_valid is None and b_valid is None:
+        return Column(dtype, data, known)
+    valid = xp.where(condition.true, True if a_valid is None else a_valid, True if b_valid is None else b_valid)
+    return Column(dtype, data, both_valid(valid, known))

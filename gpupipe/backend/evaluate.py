@@ -1,0 +1,222 @@
+"""An expression's values over the columns of a frame, by the rules of `gpupipe.expressions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import and_, or_
+from types import ModuleType
+from typing import TypeAlias
+
+import numpy as np
+
+from gpupipe.backend.arithmetic import as_numbers, compute, pick_number, seconds_between, transformed, truncated
+from gpupipe.backend.cast import cast_column
+from gpupipe.backend.comparisons import compare, is_in
+from gpupipe.backend.dates import date_part
+from gpupipe.backend.dictionaries import strings
+from gpupipe.backend.logic import Truth
+from gpupipe.backend.protocol import Array, Backend, Column
+from gpupipe.backend.texts import length, matches, pick_text, rewritten
+from gpupipe.expressions import Expression
+from gpupipe.expressions.dtypes import dtype_of
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node
+
+__all__ = ["evaluate", "truth"]
+
+_Value: TypeAlias = Column | Constant | Truth
+
+
+def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> Column:
+    """The value of an expression per row; its type is what `expression.check` says.
+
+    Args:
+        expression: parsed.
+        columns: those that it reads, of `num_rows` rows each.
+        backend: where the columns lie.
+        num_rows: how many rows there are, for an expression without columns.
+
+    Raises:
+        ColumnNotFound: a column is not among them.
+        ExpressionError: types that do not go together.
+
+    Memory: the result on the device, and a few columns of its size on the way; a plain column is shared. Distinct
+        strings, and distinct integers that become text, go through the host.
+
+    Example:
+        >>> from gpupipe.backend import select
+        >>> from gpupipe.expressions import parse
+        >>> delay = Column("float64", np.array([20.0, np.nan, 3.0]))
+        >>> late = evaluate(parse("dep_delay > 15"), {"dep_delay": delay}, select("cpu"), 3)
+        >>> late.data, late.valid
+        (array([ True, False, False]), array([ True, False,  True]))
+    """
+    rows = _Rows(expression, columns, backend, num_rows)
+    with np.errstate(all="ignore"):  # 1 / 0 is inf, log(-1) is missing
+        return rows.column(rows.value(expression.tree))
+
+
+def truth(column: Column, xp: ModuleType) -> Array:
+    """n booleans, True where a condition's value is there and true.
+
+    Memory: shares the column's data where nothing can be missing.
+
+    Example:
+        >>> truth(Column("bool", np.array([True, True, False]), np.array([True, False, True])), np)
+        array([ True, False, False])
+    """
+    return column.data if column.valid is None else xp.logical_and(column.data, column.valid)
+
+
+class _Rows:
+    """The rows an expression is evaluated over."""
+
+    def __init__(self, expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> None:
+        self.backend, self.xp = backend, backend.xp
+        self._source, self._columns, self._num_rows = expression.source, columns, num_rows
+
+    def value(self, node: Node) -> _Value:
+        """A node's value; a constant stays one, and is not repeated per row."""
+        if isinstance(node, Constant):
+            return node
+        if isinstance(node, Name):
+            if node.name not in self._columns:
+                raise self._source.no_column(node.span, node.name, self._columns)
+            return self._columns[node.name]
+        values = [self.value(operand) for operand in node.operands]
+        dtype = dtype_of(node, [value.dtype for value in values], self._source)
+        if isinstance(node, Comparison):
+            return reduce(and_, map(self._compared, node.operators, pairwise(values)))
+        return _OPERATIONS[node.name](_Call(node.name, self._with_column(values), dtype, self))
+
+    def column(self, value: _Value, dtype: str | None = None) -> Column:
+        """A value as a column; `dtype` is what a constant becomes, if not its own."""
+        if isinstance(value, Truth):
+            return value.column()
+        if isinstance(value, Column):
+            return value
+        dtype = dtype or value.dtype
+        if dtype == "string":
+            return Column(dtype, self.xp.zeros(self._num_rows, dtype="int32"), None, strings([str(value.value)]))
+        scalar, _ = as_numbers(value, dtype, self.xp)
+        return Column(dtype, self.xp.full(self._num_rows, scalar, dtype=scalar.dtype))
+
+    def truth(self, value: _Value) -> Truth:
+        """A condition's value."""
+        return value if isinstance(value, Truth) else Truth.of(self.column(value))
+
+    def _compared(self, operator: str, pair: Sequence[_Value]) -> Truth:
+        left, right = self._with_column(pair)
+        return compare(operator, left, right, self.backend)
+
+    def _with_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
+        """Operands of which one at least is a column; text beside times is a time."""
+        found = [value if isinstance(value, Constant) else self.column(value) for value in values]
+        if all(isinstance(value, Constant) for value in found):
+            is_time = found[0].dtype == "string" and any(value.dtype == "timestamp" for value in found)
+            found[0] = self.column(found[0], "timestamp" if is_time else None)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An operation on values, one of them a column at least, and the type of its result."""
+
+    name: str
+    values: Sequence[Column | Constant]
+    dtype: str
+    rows: _Rows
+
+    @property
+    def first(self) -> Column:
+        return self.rows.column(self.values[0])
+
+
+def _logic(call: _Call) -> Truth:
+    outcomes = map(call.rows.truth, call.values)
+    return ~next(outcomes) if call.name == "not" else reduce(and_ if call.name == "and" else or_, outcomes)
+
+
+def _is_in(call: _Call) -> Truth:
+    return is_in(call.first, [value for value in call.values[1:] if isinstance(value, Constant)], call.rows.backend)
+
+
+def _arithmetic(call: _Call) -> Column:
+    left, right = call.values
+    if call.name == "-" and left.dtype == "timestamp":
+        return seconds_between(left, right, call.rows.xp)
+    return compute(call.name, left, right, call.dtype, call.rows.xp)
+
+
+def _transform(call: _Call) -> Column:
+    return transformed(call.name, call.first, call.dtype, call.rows.xp)
+
+
+def _where(call: _Call) -> Column:
+    return _picked(call, call.rows.truth(call.values[0]), *call.values[1:])
+
+
+def _fillna(call: _Call) -> Column:
+    present = Column(call.first.dtype, call.first.data, None, call.first.dictionary)  # where it is taken
+    return _picked(call, ~_missing(call), present, call.values[1])
+
+
+def _picked(call: _Call, condition: Truth, yes: Column | Constant, no: Column | Constant) -> Column:
+    if call.dtype == "string":
+        return pick_text(condition, yes, no, call.rows.backend)
+    return pick_number(condition, yes, no, call.dtype, call.rows.xp)
+
+
+def _is_missing(call: _Call) -> Truth:
+    return _missing(call) if call.name == "isnull" else ~_missing(call)
+
+
+def _missing(call: _Call) -> Truth:
+    xp = call.rows.xp
+    missing = call.first.missing(xp)
+    return Truth(xp.zeros(len(call.first), dtype=bool) if missing is None else missing)
+
+
+def _clip(call: _Call) -> Column:
+    _, low, high = call.values
+    raised = compute("maximum", call.rows.column(call.values[0], call.dtype), low, call.dtype, call.rows.xp)
+    return compute("minimum", raised, high, call.dtype, call.rows.xp)
+
+
+def _date_part(call: _Call) -> Column:
+    return date_part(call.name, call.first)
+
+
+def _text(call: _Call) -> Column | Truth:
+    if call.name == "len":
+        return length(call.first, call.rows.backend)
+    if len(call.values) == 1:
+        return rewritten(call.name, call.first, call.rows.backend)
+    part = call.values[1]
+    assert isinstance(part, Constant)
+    return matches(call.name, call.first, str(part.value), call.rows.backend)
+
+
+def _cast(call: _Call) -> Column:
+    if call.name == "string":
+        return cast_column(call.first, call.dtype, "", call.rows.backend)
+    if call.name == "int":
+        return truncated(call.first, call.rows.xp)
+    return Column(call.dtype, *as_numbers(call.first, call.dtype, call.rows.xp))
+
+
+_OPERATIONS: dict[str, Callable[[_Call], Column | Truth]] = {
+    **dict.fromkeys(("and", "or", "not"), _logic),
+    **dict.fromkeys(("+", "-", "*", "/", "//", "%", "**", "minimum", "maximum"), _arithmetic),
+    **dict.fromkeys(("negative", "log1p", "log", "exp", "sqrt", "abs", "round", "floor", "ceil"), _transform),
+    **dict.fromkeys(("isnull", "notnull"), _is_missing),
+    **dict.fromkeys(("year", "month", "day", "hour", "minute", "second", "weekday", "dayofyear"), _date_part),
+    **dict.fromkeys(("lower", "upper", "strip", "len", "contains", "startswith", "endswith"), _text),
+    **dict.fromkeys(("int", "float", "string"), _cast),
+    "in": _is_in,
+    "where": _where,
+    "fillna": _fillna,
+    "clip": _clip,
+}

@@ -1,0 +1,219 @@
+"""An example of every learned step, columns to fit it on, and the fold itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+from sklearn.preprocessing import MaxAbsScaler
+
+from gpupipe import preprocessing as pre
+from gpupipe.backend import Backend, Column
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.schema import Field, Schema
+
+Table = dict[str, tuple[str, list[Any]]]
+"""Columns by name: type and values, None where missing."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A step by how it is made, and the types of the columns it is tried on."""
+
+    make: Callable[[], pre.FoldStep]
+    dtypes: tuple[str, ...]
+    complete: bool = False
+    """Whether missing values are refused."""
+
+    def __str__(self) -> str:
+        return f"{self.make()!r} on {'+'.join(self.dtypes)}"
+
+
+NUMBERS = ("float64", "float32", "int64", "bool")
+EXAMPLES: dict[type, list[Example]] = {
+    pre.SimpleImputer: [
+        Example(lambda: pre.SimpleImputer(), NUMBERS),
+        Example(lambda: pre.SimpleImputer(strategy="median", add_indicator=True), NUMBERS),
+        Example(lambda: pre.SimpleImputer(strategy="most_frequent"), (*NUMBERS, "string", "uint64")),
+        Example(lambda: pre.SimpleImputer(strategy="constant", fill_value=1), NUMBERS),
+        Example(lambda: pre.SimpleImputer(strategy="constant", add_indicator=True), ("string",)),
+    ],
+    pre.StandardScaler: [Example(lambda: pre.StandardScaler(), NUMBERS)],
+    pre.MinMaxScaler: [Example(lambda: pre.MinMaxScaler(feature_range=(-1, 3), clip=True), NUMBERS)],
+    pre.RobustScaler: [Example(lambda: pre.RobustScaler(quantile_range=(10, 80)), NUMBERS)],
+    pre.Categorify: [
+        Example(lambda: pre.Categorify(), ("string", "int64", "uint64", "int8", "bool")),
+        Example(lambda: pre.Categorify(min_frequency=2, max_categories=3), ("string", "int64")),
+    ],
+    pre.PCA: [
+        Example(lambda: pre.PCA(), NUMBERS, complete=True),
+        Example(lambda: pre.PCA(solver="fold", whiten=True), NUMBERS, complete=True),
+        Example(lambda: pre.PCA(n_components=1, solver="library"), ("float64", "float64"), complete=True),
+    ],
+    pre.KMeans: [
+        Example(lambda: pre.KMeans(n_clusters=2), NUMBERS, complete=True),
+        Example(lambda: pre.KMeans(n_clusters=2, output="distances"), ("float64", "int64"), complete=True),
+        Example(lambda: pre.KMeans(n_clusters=1, max_rows=5), ("float64", "int64"), complete=True),
+    ],
+    pre.WholeFrame: [
+        Example(lambda: pre.WholeFrame(MaxAbsScaler()), NUMBERS, complete=True),
+        Example(lambda: pre.WholeFrame(MaxAbsScaler(), max_rows=4), NUMBERS, complete=True),
+    ],
+}
+
+
+def steps() -> list[type]:
+    """Every concrete step the package exports."""
+    exported = [getattr(pre, name) for name in pre.__all__]
+    return [cls for cls in exported if inspect.isclass(cls) and issubclass(cls, pre.FoldStep) and not inspect.isabstract(cls)]
+
+
+def examples() -> list[Example]:
+    return [example for cls in steps() for example in EXAMPLES[cls]]
+
+
+_EXTREME = [1e-300, -1e100, 1e100, 1e100, 1.7e308]
+_TAME = st.one_of(
+    st.integers(-800, 800).map(lambda v: v / 8), st.integers(0, 800).map(lambda v: 1e9 + v / 8), st.just(-0.0), st.just(5e-324)
+)
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "float64": _TAME,
+    "float32": st.integers(-800, 800).map(lambda v: v / 8),
+    "int64": st.one_of(st.integers(-3, 3), st.integers(-(2**40), 2**40)),
+    "uint64": st.one_of(st.integers(0, 3), st.integers(2**63, 2**64 - 1)),
+    "int8": st.integers(-128, 127),
+    "bool": st.booleans(),
+    "string": st.sampled_from(["", "a", "b", "ß", "straße", "é", "e\u0301", "日本", "\U0001f6eb", "zz top"]),
+}
+
+
+@st.composite
+def tables(
+    draw: st.DrawFn, dtypes: Sequence[str], *, complete: bool = False, min_rows: int = 0, extreme: bool = False
+) -> Table:
+    """Columns of these types: missing values, all missing, constant, empty, one row; huge values if `extreme`."""
+    num_rows = draw(st.integers(min_rows, 12))
+    table: Table = {}
+    for position, dtype in enumerate(dtypes):
+        value = st.one_of(_TAME, st.sampled_from(_EXTREME)) if extreme and dtype == "float64" else _VALUES[dtype]
+        values = st.lists(value, min_size=num_rows, max_size=num_rows)
+        if not complete:
+            some = st.lists(st.none() | value, min_size=num_rows, max_size=num_rows)
+            values = st.one_of(values, some, st.just([None] * num_rows))
+        constant = value.map(lambda one, n=num_rows: [one] * n)
+        table[f"c{position}"] = (dtype, draw(st.one_of(values, constant)))
+    return table
+
+
+def cuts(num_rows: int) -> st.SearchStrategy[list[int]]:
+    """Where 1, 2 or 7 partitions begin and end; some are empty."""
+    inner = st.sampled_from([0, 1, 6]).flatmap(lambda k: st.lists(st.integers(0, num_rows), min_size=k, max_size=k))
+    return inner.map(lambda places: [0, *sorted(places), num_rows])
+
+
+def columns_of(table: Table, backend: Backend) -> dict[str, Column]:
+    """The columns as a backend has them."""
+    arrow = pa.table({name: pa.array(values, arrow_type(dtype)) for name, (dtype, values) in table.items()})
+    frame = backend.from_arrow(arrow, fields_of(table))
+    return {name: backend.column(frame, name) for name in table}
+
+
+def fields_of(table: Table) -> list[Field]:
+    return [Field(name, dtype).as_source() for name, (dtype, _) in table.items()]
+
+
+def part(table: Table, start: int, stop: int) -> Table:
+    return {name: (dtype, values[start:stop]) for name, (dtype, values) in table.items()}
+
+
+def num_rows(table: Table) -> int:
+    return len(next(iter(table.values()))[1])
+
+
+def summaries(step: pre.FoldStep, table: Table, places: Sequence[int], backend: Backend) -> list[Any]:
+    """One summary per partition; rows are numbered where the step asks for it."""
+    found = []
+    for start, stop in zip(places, places[1:], strict=False):
+        columns = columns_of(part(table, start, stop), backend)
+        if isinstance(step, pre.WholeFrameStep):
+            found.append(step.summarise(columns, backend, backend.to_device(np.arange(start, stop))))
+        else:
+            found.append(step.summarise(columns, backend))
+    return found
+
+
+def total(found: Iterable[Any]) -> Any:
+    return reduce(add, found)
+
+
+def fitted(step: pre.FoldStep, table: Table, backend: Backend, places: Sequence[int] | None = None) -> pre.FoldStep:
+    step.output_fields(fields_of(table))
+    return step.finish(total(summaries(step, table, places or [0, num_rows(table)], backend)))
+
+
+def host(column: Column, backend: Backend) -> Any:
+    """Values as a list, None where missing, whatever the dictionary."""
+    return backend.to_arrow(backend.frame({"x": column}, len(column)))["x"].to_pylist()
+
+
+def scale_of(table: Table) -> float:
+    """The largest number there is: what absolute errors are measured by."""
+    return max((abs(float(v)) for d, values in table.values() if d != "string" for v in values if v is not None), default=1.0)
+
+
+def assert_same_state(found: pre.FoldStep, wanted: pre.FoldStep, scale: float) -> None:
+    """Counts and texts exactly, floats within 1e-6 of their size or 1e-12 of the data's."""
+    if isinstance(wanted, pre.PCA):
+        assert_same_directions(found, wanted, scale)
+        return
+    mine, theirs = found.get_state(), wanted.get_state()
+    assert list(mine) == list(theirs)
+    for name, value in theirs.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            power = 2 if name == "var_" else 1
+            np.testing.assert_allclose(mine[name], value, rtol=1e-6, atol=1e-12 * scale**power, err_msg=name)
+        elif isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(mine[name], value, err_msg=name)
+        elif isinstance(value, list):
+            for a, b in zip(mine[name], value, strict=True):
+                assert a == b or abs(a - b) <= 1e-6 * abs(b) + 1e-12 * scale, name
+        else:
+            assert mine[name] == value, name
+
+
+def assert_same_directions(found: Any, wanted: Any, scale: float) -> None:
+    """The same variances, and the same subspaces where components have nearly the same one."""
+    assert found.n_samples_ == wanted.n_samples_
+    variance = wanted.explained_variance_.max(initial=0.0)
+    np.testing.assert_allclose(found.mean_, wanted.mean_, rtol=1e-6, atol=1e-12 * scale)
+    np.testing.assert_allclose(found.explained_variance_, wanted.explained_variance_, rtol=1e-5, atol=1e-9 * variance + 1e-24 * scale**2)
+    weighted = [item.components_.T * item.explained_variance_ @ item.components_ for item in (found, wanted)]
+    np.testing.assert_allclose(*weighted, rtol=1e-5, atol=1e-5 * variance + 1e-24 * scale**2)
+
+
+__all__ = [
+    "EXAMPLES",
+    "Example",
+    "Schema",
+    "assert_same_state",
+    "columns_of",
+    "cuts",
+    "examples",
+    "fields_of",
+    "fitted",
+    "host",
+    "num_rows",
+    "part",
+    "scale_of",
+    "steps",
+    "summaries",
+    "tables",
+    "total",
+]

@@ -1,0 +1,126 @@
+"""The rooms above the backend on stand-ins: array code runs under CuPy's rules and gives what it gives on the CPU."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.preprocessing
+
+pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
+
+from gpupipe import preprocessing, transforms
+from gpupipe.backend.protocol import Backend
+from gpupipe.preprocessing import FoldStep, WholeFrameStep
+from gpupipe.transforms import Transform
+
+from .standin_frame import cudf
+
+RANDOM = np.random.default_rng(3)
+NUMBERS = pd.DataFrame(RANDOM.standard_normal((120, 3)) * [1.0, 5.0, 0.1] + [0.0, 40.0, 1e3], columns=["x", "y", "z"])
+GAPS = NUMBERS.mask(RANDOM.random((120, 3)) < 0.2).assign(n=pd.array([None, 1, 2, 2] * 30, dtype="Int64"))
+WORDS = pd.DataFrame({"a": pd.array(["JFK", "LGA", None, "EWR", "JFK", "LGA"] * 20, dtype="str"), "b": ["x", "y"] * 60})
+FLIGHTS = GAPS.join(WORDS).assign(at=pd.to_datetime("2013-01-01") + pd.to_timedelta(range(120), unit="h"))
+
+# Beyond its defaults, what a step is tried with. A step without an entry is tried with its defaults.
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "Categorify": [{"min_frequency": 30}, {"max_categories": 1}],
+    "KMeans": [{"n_clusters": 3}],
+    "PCA": [{"n_components": 2, "solver": "fold"}, {"n_components": 2, "solver": "library"}],
+    "WholeFrame": [{"estimator": sklearn.preprocessing.QuantileTransformer(n_quantiles=10)}],
+    "SimpleImputer": [
+        *({"strategy": name, "add_indicator": True} for name in ("mean", "median", "most_frequent")),
+        {"strategy": "constant", "fill_value": 3},
+    ],
+}
+
+
+def concrete(room: Any, kind: type) -> list[type]:
+    found = [getattr(room, name) for name in room.__all__]
+    return [cls for cls in found if isinstance(cls, type) and issubclass(cls, kind) and not inspect.isabstract(cls)]
+
+
+STEPS = [
+    pytest.param(cls, settings, id=f"{cls.__name__}{settings or ''}")
+    for cls in concrete(preprocessing, (FoldStep, WholeFrameStep))
+    for settings in SETTINGS.get(cls.__name__, [{}])
+]
+
+
+def input_for(cls: type) -> pd.DataFrame:
+    return {"Categorify": WORDS, "SimpleImputer": GAPS}.get(cls.__name__, NUMBERS)
+
+
+@pytest.mark.parametrize(("cls", "settings"), STEPS)
+def test_a_step_learns_and_gives_the_same(rehearsed_backend: Backend, cls: Any, settings: dict[str, Any]) -> None:
+    frame = input_for(cls)
+    wanted = cls(**settings).fit(frame)
+    found = cls(**settings).fit(cudf.from_pandas(frame))
+    compare_states(found.get_state(), wanted.get_state())
+    outputs = [step.transform(given) for step, given in ((found, cudf.from_pandas(frame)), (wanted, frame))]
+    pd.testing.assert_frame_equal(outputs[0].to_pandas(), outputs[1], check_dtype=False, rtol=1e-6, atol=1e-9)
+
+
+def compare_states(found: Any, wanted: Any) -> None:
+    """Learned state lies on the host, whatever learned it."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert type(found[name]) is type(value), name
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-9)
+        elif isinstance(value, dict):
+            compare_states(found[name], value)
+        else:
+            assert np.all(found[name] == value), name
+
+
+def double(frame: Any) -> Any:
+    return frame.assign(twice=frame["x"] * 2)
+
+
+RIGHT = pd.DataFrame(
+    {"a": ["LGA", "JFK"], "temp": [39.5, 41.0], "runways": [2, 4], "open": [True, False], "name": ["G", "K"]}
+)
+EXAMPLES = [
+    transforms.Select(["z", "a"]),
+    transforms.Drop(["a"]),
+    transforms.Rename({"x": "distance"}),
+    transforms.Cast({"n": "float64", "x": "float32", "b": "string"}),
+    transforms.Cast({"n": "string"}),
+    transforms.Filter("x > 0 and a in ['JFK', 'LGA']"),
+    transforms.Derive(
+        late="x > 0 or y < 40", hour_="hour(at)", big="where(z > 1000, y, -y)", short="upper(a)", gone="isnull(x)"
+    ),
+    transforms.Map(double, reads=["x"], adds=["twice"]),
+]
+
+
+@pytest.mark.parametrize("step", EXAMPLES, ids=repr)
+def test_a_transform_gives_the_same(rehearsed_backend: Backend, step: Transform) -> None:
+    same_frames(step.transform(cudf.from_pandas(FLIGHTS)), step.transform(FLIGHTS))
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_join_gives_the_same(rehearsed_backend: Backend, how: Any, many: bool) -> None:
+    columns = ["temp", "name"] if many else None
+    wanted = transforms.Join(RIGHT, on="a", how=how, many=many, columns=columns).transform(FLIGHTS)
+    for right in (cudf.from_pandas(RIGHT), RIGHT):
+        join = transforms.Join(right, on="a", how=how, many=many, columns=columns)
+        same_frames(join.transform(cudf.from_pandas(FLIGHTS)), wanted)
+
+
+def test_every_transform_is_tried() -> None:
+    assert {type(step) for step in EXAMPLES} | {transforms.Join} == set(concrete(transforms, Transform)) - {Transform}
+
+
+def same_frames(found: Any, wanted: pd.DataFrame) -> None:
+    found = found.to_pandas()
+    assert list(found.columns) == list(wanted.columns)
+    for name in wanted.columns:
+        missing = wanted[name].isna().to_numpy()
+        np.testing.assert_array_equal(found[name].isna().to_numpy(), missing, err_msg=name)
+        np.testing.assert_array_equal(found[name][~missing].to_numpy(), wanted[name][~missing].to_numpy(), err_msg=name)
