@@ -152,8 +152,9 @@ def load(
 
 def _describe(model: torch.nn.Module) -> dict[str, Any]:
     name = type(model).__name__
+    own: Any = model
     if getattr(models, name, None) is type(model):
-        return {"class": name, "config": model.get_config()}
+        return {"class": name, "config": own.get_config()}
     return {"class": None, "name": f"{type(model).__module__}.{type(model).__qualname__}"}
 
 

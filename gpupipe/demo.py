@@ -141,7 +141,8 @@ def _scores_of_second_process(data: Path, out: Path, columns: list[str]) -> Any:
     scores.unlink(missing_ok=True)
     given = [str(out), str(data / "flights.parquet"), str(scores), ",".join(columns), SPLIT]
     subprocess.run(  # noqa: S603 (this interpreter, our own text)
-        [sys.executable, "-c", SECOND_PROCESS, *given], check=True)
+        [sys.executable, "-c", SECOND_PROCESS, *given], check=True
+    )
     return gp.read_parquet(scores).compute()
 
 

@@ -119,7 +119,7 @@ class Decoder:
         """The step with its learned state."""
         cls = self._class(described["class"])
         params = {name: self._value(value) for name, value in described["params"].items()}
-        step = cls(**params)
+        step: Any = cls(**params)
         if "state" in described:
             step.set_state({name: self._value(value) for name, value in described["state"].items()})
         return step

@@ -13,7 +13,7 @@ from gpupipe.features import Features
 from gpupipe.io import Dataset
 from gpupipe.passes import in_partition, over_partitions
 from gpupipe.plan import Prefix, Task, label_columns, mark_labels, plan_passes
-from gpupipe.preprocessing import Columns, FoldStep, WholeFrameStep
+from gpupipe.preprocessing import Columns, FoldStep, SimpleImputer, WholeFrameStep
 from gpupipe.schema import Schema
 from gpupipe.target import TargetSummary
 from gpupipe.transforms import Join, Map, Transform
@@ -199,7 +199,7 @@ class Fitting:
             first, *rest = task.steps
             first.finish(summaries[0])
             for step, summary in zip(rest, summaries[1:], strict=True):
-                step.finish(summary.filled(first.statistics_))
+                step.finish(summary.filled(_fills(first)))
 
 
 def _summary(step: FoldStep, columns: Columns, backend: Backend, row_numbers: Array) -> Any:
@@ -214,3 +214,8 @@ def _sum(left: _Outcome, right: _Outcome) -> _Outcome:
         for mine, theirs in zip(left.summaries, right.summaries, strict=True)
     ]
     return _Outcome(left.num_rows + right.num_rows, left.target + right.target, summaries, None)
+
+
+def _fills(imputer: FoldStep) -> dict[str, Any]:
+    assert isinstance(imputer, SimpleImputer), "only an imputer folds with the step after it"
+    return imputer.statistics_

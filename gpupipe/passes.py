@@ -1,4 +1,4 @@
-"""One pass over the partitions: a few worked on ahead, with a progress bar, and every failure named by its partition."""
+"""One pass over the partitions: a few worked on ahead, a progress bar, every failure named by its partition."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Pipeline:
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
 
-    # learning -----------------------------------------------------------------------------------------------------------
+    # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any) -> Self:
         """Learn every step's state from a Dataset or a frame; returns self.
 
@@ -100,7 +100,7 @@ class Pipeline:
             raise NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
         return self._source
 
-    # applying -----------------------------------------------------------------------------------------------------------
+    # applying ---------------------------------------------------------------------------------------------------------
     def transform(self, data: Any) -> Any:
         """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset).
 
@@ -178,7 +178,7 @@ class Pipeline:
         backend = backend_of(data)
         return backend.schema_of(backend.encode(data))
 
-    # looking ------------------------------------------------------------------------------------------------------------
+    # looking ----------------------------------------------------------------------------------------------------------
     def explain(self) -> str:
         """The passes `fit` makes, and what each learns from which columns, as text.
 

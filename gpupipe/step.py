@@ -57,6 +57,11 @@ class Step:
             value = getattr(self, parameter.name, parameter.default)
             if parameter.kind == parameter.VAR_KEYWORD:
                 shown += [f"{name}={item!r}" for name, item in value.items()]
-            elif parameter.default is parameter.empty or (value is not parameter.default and value != parameter.default):
+            elif parameter.default is parameter.empty or not _same(value, parameter.default):
                 shown.append(f"{parameter.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a parameter has its default; what cannot say so itself, such as a frame, does not."""
+    return value is default or (isinstance(value, type(default)) and bool(value == default))

@@ -62,7 +62,7 @@ class _Label:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """What the target's values look like in some partitions: how many there are, their distinct strings, their range."""
+    """The target's values in some partitions: how many there are, their distinct strings, their range."""
 
     num_rows: int = 0
     num_missing: int = 0
@@ -85,8 +85,8 @@ class TargetSummary:
 class Target(_Label):
     """The values a model learns to predict.
 
-    A boolean, or an integer that is only ever 0 or 1, is a binary target; strings are classes in sorted order; any other
-    number is a regression's.
+    A boolean, or an integer that is only ever 0 or 1, is a binary target; strings are classes in sorted order; any
+    other number is a regression's.
     """
 
     role = Role.TARGET

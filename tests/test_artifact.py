@@ -170,11 +170,17 @@ def test_large_tables_are_named_and_asked_for(tmp_path: Path, monkeypatch: pytes
 # safety ---------------------------------------------------------------------------------------------------------------
 
 
+def reads_as_pickle(content: bytes) -> bool:
+    try:
+        return len(list(pickletools.genops(content))) > 1
+    except ValueError:
+        return False
+
+
 def test_no_file_holds_a_pickle(saved: Path) -> None:
     for file in saved.rglob("*"):
         if file.is_file():
-            with pytest.raises(Exception):  # noqa: B017 (pickletools raises many kinds)
-                list(pickletools.genops(file.read_bytes()))
+            assert not reads_as_pickle(file.read_bytes())
 
 
 def test_every_damaged_byte_is_noticed(saved: Path) -> None:
@@ -204,7 +210,7 @@ def test_an_altered_list_of_files_is_noticed(saved: Path) -> None:
 
 def test_nothing_is_imported_that_was_not_allowed(saved: Path) -> None:
     with pytest.raises(
-        errors.ArtifactError, match="uses code of the user's own, got 'gpupipe.demo.add_holiday'"
+        errors.ArtifactError, match=r"uses code of the user's own, got 'gpupipe\.demo\.add_holiday'"
     ) as caught:
         gp.load(saved)
     assert "allow=['gpupipe.demo.add_holiday']" in caught.value.remedy
@@ -214,7 +220,7 @@ def test_a_lambda_runs_but_is_not_saved(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
     step = T.Map(lambda f: f.assign(z=f["x"]), reads=["x"], adds=["z"])
     pipeline = gp.Pipeline([step], gp.Features(["z"], target="y")).fit(frame)
-    with pytest.raises(errors.ArtifactError, match="Map.fn: it cannot be found again in a new process") as caught:
+    with pytest.raises(errors.ArtifactError, match=r"Map\.fn: it cannot be found again in a new process") as caught:
         gp.save(tmp_path / "run", pipeline)
     assert "a file of its own" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
@@ -232,15 +238,16 @@ class Own(torch.nn.Module):
 def test_a_network_of_the_users_own(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
     pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
-    network = Own()
+    with torch.random.fork_rng():
+        network, other, unlike = Own(), Own(), torch.nn.Linear(3, 1)
     gp.save(tmp_path / "run", pipeline, network)
     with pytest.raises(errors.ArtifactError, match="a network of the user's own"):
         gp.load(tmp_path / "run")
-    scores = gp.load(tmp_path / "run", model=Own()).predict_proba(frame)["probability"]
+    scores = gp.load(tmp_path / "run", model=other).predict_proba(frame)["probability"]
     batch = next(iter(pipeline.loader(frame)))
     np.testing.assert_array_equal(scores, torch.sigmoid(network(batch)).detach().numpy())
     with pytest.raises(errors.ArtifactError, match="do not fit the network"):
-        gp.load(tmp_path / "run", model=torch.nn.Linear(3, 1))
+        gp.load(tmp_path / "run", model=unlike)
 
 
 def test_saving_before_fit(tmp_path: Path) -> None:
@@ -276,7 +283,7 @@ frame = pd.DataFrame({{"x": [1.0, 2.0], "y": [0, 1]}})
 pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
 gp.save({str(saved)!r}, pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,)))
 """
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == -9
     assert {file.name: file.read_bytes() for file in saved.rglob("*") if file.is_file()} == before
     gp.load(saved, allow=ALLOW)

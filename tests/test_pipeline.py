@@ -45,7 +45,7 @@ def assert_same_value(mine: object, theirs: object, name: str) -> None:
         assert isinstance(theirs, dict) and mine.keys() == theirs.keys()
         for key, value in mine.items():
             assert_same_value(value, theirs[key], f"{name}[{key}]")
-    elif isinstance(mine, float | np.ndarray) and np.asarray(mine).dtype.kind == "f":
+    elif not hasattr(mine, "to_pylist") and np.asarray(mine).dtype.kind == "f":
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9, err_msg=name)
     elif hasattr(mine, "to_pylist"):
         assert mine.to_pylist() == theirs.to_pylist(), name  # type: ignore[attr-defined]

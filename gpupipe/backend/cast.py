@@ -76,15 +76,17 @@ def _number(column: Column, dtype: str, name: str, backend: Backend) -> Column:
 
 def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """Each distinct string is parsed once, on the host, and gathered by code."""
-    counts = backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(column.dictionary)))
+    dictionary = column.dictionary
+    assert dictionary is not None
+    counts = backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary)))
     used = np.flatnonzero(counts)
-    texts = pc.utf8_trim_whitespace(column.dictionary.take(pa.array(used)))
+    texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
     try:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
         raise _unfit(name, _first_unparsed(texts, dtype), None, dtype) from None
     stored = values.cast(pa.int64()) if dtype == "timestamp" else values
-    table = np.zeros(len(column.dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
+    table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
     table[used] = stored.to_numpy(zero_copy_only=False)
     if dtype in FLOATS:
         table[-1] = np.nan

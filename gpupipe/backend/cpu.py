@@ -100,7 +100,7 @@ class CpuBackend:
             return Column(dtype, data, None if valid.all() else valid)
         if isinstance(series.dtype, pd.api.extensions.ExtensionDtype):
             missing = series.isna().to_numpy()
-            data = series.to_numpy(dtype=series.dtype.numpy_dtype, na_value=series.dtype.type(0))
+            data = series.to_numpy(dtype=np.dtype(dtype), na_value=series.dtype.type(0))
             return Column(dtype, data, ~missing if missing.any() else None)
         return Column(dtype, series.to_numpy())
 

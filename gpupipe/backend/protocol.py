@@ -1,9 +1,9 @@
 """What a backend owes: frames, columns, estimators, and one counted door to the host.
 
-A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column is
-a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], the index
-holds the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode` brings it
-back; a `Column` is one of its columns as arrays, which is what steps work on.
+A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column
+is a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], the index
+holds the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode` brings
+it back; a `Column` is one of its columns as arrays, which is what steps work on.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Column:
             `table[codes]`).
         valid: n booleans, False where an integer, boolean or timestamp is missing; None when none is. Never set for
             floats and strings. What `data` holds at a missing place means nothing.
-        dictionary: the distinct strings, on the host (`pyarrow.LargeStringArray` without nulls); may hold values that no
-            code refers to. Codes mean nothing without it.
+        dictionary: the distinct strings, on the host (`pyarrow.LargeStringArray` without nulls); may hold values that
+            no code refers to. Codes mean nothing without it.
     """
 
     dtype: str

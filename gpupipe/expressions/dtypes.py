@@ -157,7 +157,6 @@ def _described(node: Node, dtype: str, source: Source) -> str:
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
     shown = source.slice(operand.span)
     value = shown if isinstance(operand, Name) else f"({shown})"
-    cast = f"T.Cast({{{operand.name!r}: {{!r}}}}) before" if isinstance(operand, Name) else "T.Cast(...) before"
     match kind, dtype:
         case "condition", "string":
             return f"{value} == '...'"
@@ -168,16 +167,20 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
         case "number", "timestamp":
             return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
         case "number", _:
-            return f"len({shown}), or {cast.format('float64')}"
+            return f"len({shown}), or {_cast(operand, 'float64')}"
         case "constant text", _:
             return "'text' in quotation marks"
         case "time", _:
-            return cast.format("timestamp")
+            return _cast(operand, "timestamp")
         case "text", ("timestamp" | "float32" | "float64"):
-            return cast.format("string")
+            return _cast(operand, "string")
         case "text", _:
             return f"string({shown})"
-    return f"string(int({shown}))" if dtype in FLOATS else cast.format("string")
+    return f"string(int({shown}))" if dtype in FLOATS else _cast(operand, "string")
+
+
+def _cast(operand: Node, dtype: str) -> str:
+    return f"T.Cast({{{operand.name!r}: {dtype!r}}}) before" if isinstance(operand, Name) else "T.Cast before"
 
 
 def _fits(value: bool | float | str, dtype: str) -> bool:

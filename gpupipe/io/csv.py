@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from gpupipe.schema import DTYPES, Field
 __all__ = ["NULL_VALUES", "read_csv"]
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
+_UNREADABLE = (OSError, EOFError, UnicodeDecodeError, zlib.error)
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time; types that are not given are inferred from the first block of the first file."""
 
@@ -130,14 +132,13 @@ class _Header:
 def _header(path: str, form: _Format) -> _Header:
     try:
         with fsspec.open(path, "rt", compression="infer", encoding="utf-8-sig", newline="") as file:
-            rows = (row for row in csv.reader(file, delimiter=form.delimiter) if row)
-            first = next(rows, None)
-            has_rows = first is not None and (form.names is not None or next(rows, None) is not None)
-    except (OSError, UnicodeDecodeError, csv.Error) as cause:
+            rows = csv.reader(file, delimiter=form.delimiter)
+            names = form.names or next((row for row in rows if row), [])
+            has_rows = any(line.strip() for line in file)
+    except (*_UNREADABLE, csv.Error) as cause:
         raise _unreadable(path, cause) from cause
-    if first is None:
+    if not names or (form.names and not has_rows):
         raise BadFile(path, "the file is empty", expected="a header row, or rows and names=", remedy="write it again")
-    names = first if form.names is None else form.names
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SchemaMismatch(
@@ -215,7 +216,7 @@ def _opened(
             ) as reader,
         ):
             yield reader
-    except (OSError, EOFError, pa.ArrowException) as cause:
+    except (*_UNREADABLE, pa.ArrowException) as cause:
         raise _explained(header, cause, refused) from cause
 
 

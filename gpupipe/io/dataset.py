@@ -283,7 +283,7 @@ class Dataset:
         if missing:
             raise BadData(
                 f"split(by={name!r})",
-                f"{missing:,} rows have no value there, so they belong to no part",
+                f"a value is missing in {missing:,} {'row' if missing == 1 else 'rows'}, which belong to no part",
                 expected="a value in every row",
                 remedy=f"filter('notnull({name})') before, to leave them out",
             )

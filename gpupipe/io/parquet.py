@@ -135,7 +135,7 @@ class ParquetSource:
         except (OSError, pa.ArrowException) as cause:
             raise BadFile(
                 file.name,
-                f"{_listed(groups)} cannot be read ({cause})",
+                f"{_listed(groups)} cannot be read ({_line(cause)})",
                 expected="the rows its footer tells of",
                 remedy="write the file again; it is damaged, or was replaced after the dataset was made",
             ) from cause
@@ -262,12 +262,19 @@ def _listed(groups: Sequence[int]) -> str:
     return f"row groups {', '.join(map(str, groups))}"
 
 
+def _line(cause: Exception) -> str:
+    return " ".join(str(cause).split())
+
+
 def _unreadable(path: str, cause: Exception) -> BadFile:
     try:
         size, head, tail = peek(path)
     except OSError:
         return BadFile(
-            path, f"cannot be opened ({cause})", expected="a file this process may read", remedy="its permissions"
+            path,
+            f"cannot be opened ({_line(cause)})",
+            expected="a file this process may read",
+            remedy="its permissions",
         )
     if size == 0:
         return BadFile(path, "the file is empty (0 bytes)", expected="a Parquet file", remedy="write it again")
@@ -278,7 +285,7 @@ def _unreadable(path: str, cause: Exception) -> BadFile:
         return BadFile(path, "not a Parquet file, its first bytes differ", got=head, expected="b'PAR1'", remedy=remedy)
     return BadFile(
         path,
-        f"damaged or cut off: {size} bytes, the footer cannot be read ({cause})",
+        f"damaged or cut off: {size} bytes, the footer cannot be read ({_line(cause)})",
         got=tail[-4:],
         expected="a footer that ends in b'PAR1'",
         remedy="copy or write the file again",

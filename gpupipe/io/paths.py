@@ -22,8 +22,8 @@ PathLike: TypeAlias = str | os.PathLike[str]
 def find_files(paths: PathLike | Sequence[PathLike], suffixes: Sequence[str]) -> list[str]:
     """The files meant, in the order given; those of a folder or pattern sorted by name.
 
-    A folder stands for the files below it whose names end in one of `suffixes`; names that begin with `.` or `_` are
-    passed over, as writers use them for what is not data.
+    A folder stands for the files below it whose names end in one of `suffixes`, but not in `.` or `_` at the beginning:
+    writers use such names for what is not data. A pattern matches no hidden file.
 
     Raises:
         BadFile: nothing is there, or a folder's subfolders carry values (`year=2013`) that would be lost.
@@ -77,7 +77,7 @@ def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
                 remedy="the list of files, or a pattern: 'folder/*'",
             )
         return named(files)
-    found = [name for name in fs.glob(inner) if fs.isfile(name)]
+    found = [name for name in fs.glob(inner) if fs.isfile(name) and not name.rpartition("/")[2].startswith(".")]
     if not found:
         raise _missing(fs, path, inner)
     return named(found)

@@ -13,7 +13,17 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
 
-__all__ = ["check_count", "check_numeric", "float32_columns", "floats", "refuse", "row_blocks", "stacked", "tabulate"]
+__all__ = [
+    "check_count",
+    "check_finite",
+    "check_numeric",
+    "float32_columns",
+    "floats",
+    "refuse",
+    "row_blocks",
+    "stacked",
+    "tabulate",
+]
 
 # 256 KiB of float64: a block and a temporary of its size stay in a core's second-level cache.
 _CACHED_NUMBERS = 1 << 15
@@ -145,6 +155,18 @@ def refuse(
         expected="values of a size that can be worked with",
         remedy=f"Derive({largest[1]}='clip({largest[1]}, low, high)'), or another unit",
     )
+
+
+def check_finite(names: Sequence[str], numbers: Any, where: str) -> None:
+    """Raise `BadData` for the first column whose number (C float64) has left the range of floats."""
+    for name, number in zip(names, numbers, strict=True):
+        if not np.isfinite(number):
+            raise BadData(
+                f"{where}, column {name!r}",
+                "its values are too far apart to be squared, or their range is too large for a float",
+                expected="values less than 1e154 apart",
+                remedy=f"Derive({name}='clip({name}, low, high)'), or another unit",
+            )
 
 
 def check_numeric(fields: Sequence[Field], where: str) -> None:

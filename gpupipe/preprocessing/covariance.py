@@ -66,10 +66,13 @@ class Covariance:
         return replace(total, kept=(columns,) if num_rows * width * 8 <= max_bytes else None)
 
     def __add__(self, other: Self) -> Self:
+        if not self.count or not other.count:
+            return other if other.count else self
         count = self.count + other.count
-        shift = other.mean - self.mean
-        share = other.count / max(count, 1)
-        m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
+        share = other.count / count
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = other.mean - self.mean
+            m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
         kept = None
         if self.kept is not None and other.kept is not None and count * len(self.names) * 8 <= self.max_bytes:
             kept = (*self.kept, *other.kept)

@@ -90,15 +90,16 @@ class KMeans(WholeFrameStep):
     def _learn(self, rows: GatheredRows) -> None:
         backend, xp = rows.backend, rows.backend.xp
         block = rows.block()
+        columns = {name: Column("float64", block[:, position]) for position, name in enumerate(rows.names)}
         # Around their mean columns far from zero keep their digits, whatever the library computes in.
-        mean = block.mean(axis=0)
-        host_mean = backend.to_host(mean)
-        if not np.isfinite(host_mean).all():
-            columns = {name: Column("float64", block[:, j]) for j, name in enumerate(rows.names)}
-            refuse(columns, backend, "KMeans", missing=True)
-        start = initial_centres(rows.subsample(_INITIAL_ROWS) - host_mean, self.n_clusters, self.random_state)
-        centres = backend.kmeans(block - mean, start, self.max_iter, self.tol) + host_mean
-        columns = {name: Column("float64", block[:, j]) for j, name in enumerate(rows.names)}
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = block.mean(axis=0)
+            deviation = block - mean
+            sizes = backend.to_host(xp.stack([mean, xp.square(deviation).sum(axis=0)]))
+        if not np.isfinite(sizes).all():
+            refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
+        start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state)
+        centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
         self.cluster_centers_ = centres[np.lexsort([*centres.T[::-1], -counts])]
 
@@ -109,45 +110,46 @@ class KMeans(WholeFrameStep):
             labels = _nearest(columns, centres, backend)
             labels += 2
             return {names[0]: Column("int32", labels)}
-        made = {name: xp.empty(_num_rows(columns), dtype=xp.float32) for name in names}
+        outputs: list[Array] = [xp.empty(_num_rows(columns), dtype=xp.float32) for _ in names]
         infinite = []
-        for rows, squares in _squared_distances(columns, centres, backend):
-            infinite.append(squares.max() > float(np.finfo(np.float32).max) ** 2)
+        for rows, label, squares in _squared_distances(columns, centres, backend):
             with np.errstate(over="ignore"):
-                for label, out in enumerate(made.values()):
-                    out[rows] = xp.sqrt(squares[label])
+                outputs[label][rows] = xp.sqrt(squares)
+            infinite.append(xp.isinf(outputs[label][rows]).any())
         if infinite and backend.to_host(xp.stack(infinite)).any():
             refuse(columns, backend, "KMeans", too_large="a distance does not fit float32")
-        return {name: Column("float32", out) for name, out in made.items()}
+        return {name: Column("float32", out) for name, out in zip(names, outputs, strict=True)}
 
 
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """n int32: the nearest centre's position; of equally near ones the first."""
-    labels = backend.xp.empty(_num_rows(columns), dtype="int32")
-    for rows, squares in _squared_distances(columns, centres, backend):
-        labels[rows] = squares.argmin(axis=0)
+    xp = backend.xp
+    labels, best = xp.zeros(_num_rows(columns), dtype="int32"), None
+    for rows, label, squares in _squared_distances(columns, centres, backend):
+        if label == 0:
+            best = squares
+        else:
+            labels[rows] = xp.where(squares < best, np.int32(label), labels[rows])
+            best = xp.minimum(squares, best)
     return labels
 
 
-def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows with their squared distances to the centres, k x R; refuses what is not finite at the end."""
-    xp = backend.xp
-    # |x - c|² = |x|² - 2xc + |c|², around the centres' mean so that nothing large cancels.
-    middle = centres.mean(axis=0)
-    moved = centres - middle
-    norms = np.square(moved).sum(axis=1)
-    middle, matrix, norms = (backend.to_device(part) for part in (middle[:, None], -2.0 * moved, norms[:, None]))
-    finite = []
-    for rows in row_blocks(_num_rows(columns), backend, max(len(columns), len(centres))):
+def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iterator[tuple[slice, int, Array]]:
+    """The squared distances of a block of rows to one centre, R float64, for each centre of each block.
+
+    By differences: the quicker |x|² - 2xc + |c|² loses what is near as soon as one centre is far. Refuses missing and
+    infinite values at the end.
+    """
+    xp, finite = backend.xp, []
+    device_centres = backend.to_device(centres[:, :, None])
+    for rows in row_blocks(_num_rows(columns), backend, len(columns)):
         block = stacked(columns, rows, xp)
-        with np.errstate(over="ignore", invalid="ignore"):
-            block -= middle
-            squares = matrix @ block
-            squares += norms
-            lengths = xp.square(block, out=block).sum(axis=0)
-            squares += lengths
-        finite.append(xp.isfinite(lengths).all())
-        yield rows, xp.maximum(squares, 0.0, out=squares)
+        for label in range(len(centres)):
+            with np.errstate(over="ignore", invalid="ignore"):
+                deviation = block - device_centres[label]
+                squares = xp.square(deviation, out=deviation).sum(axis=0)
+            finite.append(xp.isfinite(squares).all())
+            yield rows, label, squares
     if finite and not backend.to_host(xp.stack(finite)).all():
         refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
 

@@ -55,8 +55,8 @@ class Moments:
         return cls(tuple(columns), count.astype(np.int64), num_rows - count.astype(np.int64), mean, m2)
 
     def __add__(self, other: Self) -> Self:
-        joined = [np.stack(pair) for pair in ((self.count, other.count), (self.mean, other.mean), (self.m2, other.m2))]
-        count, mean, m2 = _joined(*joined)
+        pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
+        count, mean, m2 = _joined(*(np.stack(pair) for pair in pairs))
         return type(self)(self.names, count, self.missing + other.missing, mean, m2)
 
     def filled(self, values: Mapping[str, Any]) -> Self:
@@ -90,8 +90,11 @@ def _moments(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
 def _joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
     """Moments of the union of parts; all three are parts x C."""
     total = count.sum(axis=0)
-    weight = count / np.maximum(total, 1)
-    # Means are averaged around one of them, so that equal means stay what they are to the last digit.
-    centre = np.take_along_axis(mean, count.argmax(axis=0)[None], axis=0)[0] if len(count) else np.zeros(total.shape)
-    joined = centre + (weight * (mean - centre)).sum(axis=0)
-    return total, joined, m2.sum(axis=0) + (count * np.square(mean - joined)).sum(axis=0)
+    if not len(count):
+        return total, np.zeros_like(total), np.zeros_like(total)
+    # Means are averaged around that of the largest part, so that equal ones stay what they are to the last digit.
+    centre = np.take_along_axis(mean, count.argmax(axis=0)[None], axis=0)[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        shift = np.where(count > 0, mean - centre, 0.0)
+        step = (count / np.maximum(total, 1) * shift).sum(axis=0)
+        return total, centre + step, m2.sum(axis=0) + (count * np.square(shift - step)).sum(axis=0)

@@ -20,14 +20,14 @@ MISSING_TIME = -(1 << 63)
 """What a missing time or integer of a kept column is stored as."""
 
 _WORD, _ALIGN = 4, 32
-_CHUNK = 4096  # rows written at a time on the CPU: a chunk of the block stays in its cache while the columns are written
+_CHUNK = 4096  # rows written at a time on the CPU: they stay in its cache while one column after the other is written
 
 
 class Block:
-    """n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, with typed views, and kept columns beside.
+    """n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, and kept columns beside.
 
     A row is padded to a multiple of 32 bytes, so that one gather moves whole rows. `numeric` (n x F), `codes` (n x C),
-    `target` and `weight` (n) are views of the same memory.
+    `target` and `weight` (n) are typed views of the same memory.
 
     Args:
         schema: the roles and types of the columns.
@@ -118,8 +118,8 @@ class Block:
 
         Args:
             first_row: the block's row of the columns' first value.
-            columns: every column of the schema, equally long, on the block's device (a GPU's columns may go into a block
-                on the host).
+            columns: every column of the schema, equally long, on the block's device.
+            backend: whose arrays the columns hold.
 
         Raises:
             BadData: a value is missing or infinite; names column and count.
@@ -132,8 +132,9 @@ class Block:
         views = self.batch_of(self.words[part])
         numeric, codes = _array(views.numeric, backend), _array(views.codes, backend)
         fields = self.schema
-        for item in [*fields.numeric, *fields.categorical, *fields.with_role(Role.TARGET), *fields.with_role(Role.WEIGHT)]:
-            _check(item, columns[item.name], backend)
+        for item in fields:
+            if item.role != Role.KEEP:
+                _check(item, columns[item.name])
         step = _CHUNK if backend.name == "cpu" else max(rows, 1)
         for start in range(0, rows, step):
             chunk = slice(start, start + step)
@@ -151,7 +152,10 @@ class Block:
         return rows
 
     def narrow(self, num_rows: int) -> Block:
-        """The first rows only. Memory: shares, unless that would hold on to a third more than is needed; then copies."""
+        """The first rows only.
+
+        Memory: shares, unless that would hold on to a third more than is needed; then copies.
+        """
         if num_rows == len(self):
             return self
         wasteful = num_rows < 0.75 * len(self)
@@ -185,7 +189,7 @@ def _kept_dtype(item: Field) -> torch.dtype:
     return torch.float64 if item.dtype == "float64" else torch.int64
 
 
-def _check(item: Field, column: Column, backend: Backend) -> None:
+def _check(item: Field, column: Column) -> None:
     """What the values cannot tell once they are written: text, times, and integers that are missing."""
     if column.dtype in ("string", "timestamp"):
         raise SchemaMismatch(

@@ -51,9 +51,11 @@ class Loader:
         reuse_buffers: bool = False,
     ) -> None:
         if batch_size < 1:
-            raise BadConfig("loader", "batch_size is too small", got=batch_size, expected="1 or more", remedy="batch_size=4096")
+            problem = "batch_size is too small"
+            raise BadConfig("loader", problem, got=batch_size, expected="1 or more", remedy="batch_size=4096")
         if shuffle not in (False, True, "rows"):
-            raise BadConfig("loader", "unknown shuffle", got=shuffle, expected="'rows', True or False", remedy="shuffle='rows'")
+            expected = "'rows', True or False"
+            raise BadConfig("loader", "unknown shuffle", got=shuffle, expected=expected, remedy="shuffle='rows'")
         self.block = block
         self.batch_size = batch_size
         self.shuffle = bool(shuffle)
@@ -99,7 +101,8 @@ class Loader:
     def _shuffled(self, epoch: int) -> Iterator[Batch]:
         words, keep = self.block.words, self.block.keep
         order = Permutation(len(self.block), seed=self.seed, epoch=epoch).order(self.device)
-        buffer = words.new_empty((min(self.batch_size, len(self.block)), words.shape[1])) if self.reuse_buffers else None
+        most = min(self.batch_size, len(self.block))
+        buffer = words.new_empty((most, words.shape[1])) if self.reuse_buffers else None
         for start, stop in self._spans():
             rows = order[start:stop]
             if buffer is None:

@@ -1,8 +1,8 @@
 """A permutation of 0..n-1 that is computed, not stored: the order of rows in an epoch.
 
 A Feistel network over the bits of n-1, walked until it lands below n (Black and Rogaway, "Ciphers with arbitrary finite
-domains", 2002). Integer arithmetic that wraps at 64 bits is the same in NumPy, CuPy and PyTorch, so the order depends on n,
-seed and epoch alone: not on backend, device, threads or number of ranks.
+domains", 2002). Integer arithmetic that wraps at 64 bits is the same in NumPy, CuPy and PyTorch, so the order depends on
+n, seed and epoch alone: not on backend, device, threads or number of ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Permutation:
 
     def __init__(self, num_rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         if num_rows < 0:
-            raise BadConfig("Permutation", "fewer than no rows", got=num_rows, expected="0 or more", remedy="num_rows=0")
+            expected = "0 or more"
+            raise BadConfig("Permutation", "fewer than no rows", got=num_rows, expected=expected, remedy="num_rows=0")
         self.num_rows = num_rows
         bits = max((num_rows - 1).bit_length(), 2)
         self._right_bits = bits - bits // 2
@@ -80,7 +81,9 @@ class Permutation:
         Memory: 8 bytes per row there.
         """
         order = torch.arange(self.num_rows, dtype=torch.int64, device=device)
-        for chunk in order.split(_CHUNK if order.device.type == "cpu" else max(self.num_rows, 1)):
+        size = _CHUNK if order.device.type == "cpu" else max(self.num_rows, 1)
+        for start in range(0, self.num_rows, size):
+            chunk = order[start : start + size]
             chunk.copy_(self.at(chunk))
         return order
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Frame, backend_of
 from gpupipe.errors import CopyRequired, DeviceMismatch
@@ -37,9 +38,8 @@ def share(frame: Frame, column: str) -> torch.Tensor:
             expected="numbers without a mask",
             remedy="pipeline.loader(...), which writes every column into one block",
         )
-    tensor = torch.from_dlpack(found.data)
+    tensor = from_dlpack(found.data)
     if str(tensor.device) != backend.device:
-        raise DeviceMismatch(
-            f"share({column!r})", "another device", got=str(tensor.device), expected=backend.device, remedy="CUDA_VISIBLE_DEVICES"
-        )
+        where, there = f"share({column!r})", str(tensor.device)
+        raise DeviceMismatch(where, "another device", got=there, expected=backend.device, remedy="CUDA_VISIBLE_DEVICES")
     return tensor

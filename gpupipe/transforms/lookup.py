@@ -16,7 +16,7 @@ from gpupipe.errors import BadConfig, BadData
 
 __all__ = ["Lookup"]
 
-# A table of direct addresses is used up to this many entries (4 bytes each), or 16 per row of the table if that is more.
+# A table of direct addresses is used up to this many entries of 4 bytes, or 16 per row of the table if that is more.
 _DIRECT_ENTRIES = 4_000_000
 
 

@@ -146,7 +146,7 @@ class Map(Transform):
         return self._as_fixed(coded, found, backend)
 
     def _as_fixed(self, coded: Frame, found: Mapping[str, str], backend: Backend) -> Frame:
-        """The frame with the fixed types; only a column without any value may differ, since libraries type it at will."""
+        """The frame with the fixed types; only a column without any value may differ: libraries type it at will."""
         typed = {}
         for name, dtype in (self.dtypes_ or found).items():
             if name not in found:

@@ -29,6 +29,8 @@ OURS: dict[str, set[str]] = {
     "models": FLOOR | {"tensors"},
 }
 LIBRARIES = {
+    "cuda",
+    "packaging",
     "pandas",
     "cudf",
     "cupy",

@@ -38,7 +38,7 @@ def test_the_shipped_flights_are_what_polars_reads() -> None:
     nullable = {item.name for item in dataset.schema if item.nullable}
     floats = {item.name for item in dataset.schema if item.dtype == "float64"}
     assert nullable == floats | {name for name in expected.columns if expected[name].null_count()}
-    assert plain(dataset.compute()) == expected.to_dicts()
+    assert pl.from_pandas(dataset.compute()).cast(expected.schema).equals(expected)
 
 
 @several
@@ -231,7 +231,7 @@ def test_a_list_a_pattern_and_a_folder(tmp_path: Path) -> None:
         return gp.read_parquet(path).compute()["n"].tolist()
 
     assert read(tmp_path) == [1, 2, 3]
-    assert read(str(tmp_path / "*.parquet")) == [1, 2] or read(str(tmp_path / "[ab].parquet")) == [1, 2]
+    assert sorted(read(str(tmp_path / "[!_]*.parquet"))) == [1, 2]
     assert read([tmp_path / "b.parquet", tmp_path / "a.parquet"]) == [2, 1]
     assert read(tmp_path / "deep" / "c.parquet") == [3]
     with pytest.raises(BadFile, match=r"no such file.\n.*\nTry: 'a\.parquet' \(the closest name there\)"):
@@ -267,7 +267,7 @@ def test_files_that_are_no_whole_parquet(tmp_path: Path, numbers: Path) -> None:
         (b"n,text\n1,a\n2,b\n3,c\n", r"first bytes differ, got b'n,text.*\n.*PAR1.*\nTry: gp\.read_csv"),
         (b"\x89PNG\r\n\x1a\n" + bytes(50), r"not a Parquet file"),
         (whole[:-20], rf"damaged or cut off: {len(whole) - 20} bytes"),
-        (whole[:-30] + bytes(22) + whole[-8:], "the footer cannot be read"),
+        (whole[: len(whole) // 2] + bytes(len(whole) // 2 - 8) + whole[-8:], "the footer cannot be read"),
     ):
         broken.write_bytes(content)
         with pytest.raises(BadFile, match=message):

@@ -1,9 +1,10 @@
-"""Law 2: a fit is a fold; law 3: a transform is a pure map; law 4: an imputer folds with the step after it. For all steps."""
+"""For every step: a fit is a fold, a transform is a pure map, an imputer folds with the step after it."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gpupipe.backend.probe import probe
 from . import learned
 
 GPU = pytest.mark.skipif(not probe().gpus, reason="no GPU is visible")
-CHECKS = settings(deadline=None, max_examples=30)
+CHECKS = settings(deadline=None, max_examples=600)
 each_example = pytest.mark.parametrize("example", learned.examples(), ids=str)
 
 
@@ -80,7 +81,7 @@ def test_a_transform_is_a_pure_map(backend: Backend, example: learned.Example, d
     places = data.draw(learned.cuts(learned.num_rows(table)))
     pieces = [
         step.transform_columns(learned.columns_of(learned.part(table, start, stop), backend), backend)
-        for start, stop in zip(places, places[1:], strict=False)
+        for start, stop in pairwise(places)
     ]
     for item in fields:
         values = learned.host(whole[item.name], backend)
@@ -149,7 +150,7 @@ LATE = [example for example in learned.examples() if example.make().fills_late]
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("example", LATE, ids=str)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_an_imputer_folds_with_the_step_after_it(
     backend: Backend, example: learned.Example, strategy: str, data: st.DataObject
@@ -185,7 +186,9 @@ def test_a_sample_is_the_same_for_any_partitioning(backend: Backend, make: Any) 
             assert step.num_fitted_ == wanted.num_fitted_
             columns = learned.columns_of(table, backend)
             for name, column in step.transform_columns(columns, backend).items():
-                assert learned.host(column, backend) == learned.host(wanted.transform_columns(columns, backend)[name], backend)
+                assert learned.host(column, backend) == learned.host(
+                    wanted.transform_columns(columns, backend)[name], backend
+                )
 
 
 class _Mean:

@@ -91,6 +91,10 @@ class DataFrame:
             raise ValueError("Length of values does not match index length")
         self._columns = {**self._columns, key: series}
 
+    @property
+    def iloc(self) -> Rows:
+        return Rows(self)
+
     @own
     def copy(self, deep: bool = True) -> DataFrame:
         held = {n: Series.of(s.data.copy() if deep else s.data, s.valid, s.dtype) for n, s in self._columns.items()}
@@ -125,9 +129,9 @@ class DataFrame:
         rows = indices.host
         if len(rows) and (rows.min() < -len(self) or rows.max() >= len(self)):
             raise IndexError(f"Gather map is out of bounds for [0, {len(self)})")
-        return self._taken(rows)
+        return self.taken(rows)
 
-    def _taken(self, rows: Any) -> DataFrame:
+    def taken(self, rows: Any) -> DataFrame:
         columns = {
             name: Series.of(values.data[rows], None if values.valid is None else values.valid[rows], values.dtype)
             for name, values in self._columns.items()
@@ -136,12 +140,12 @@ class DataFrame:
 
     @own
     def dropna(self, *, subset: Any) -> DataFrame:
-        return self._taken(np.flatnonzero(np.logical_and.reduce([self._columns[name].notna().data for name in subset])))
+        return self.taken(np.flatnonzero(np.logical_and.reduce([self._columns[name].notna().data for name in subset])))
 
     @own
     def sort_values(self, by: Any) -> DataFrame:
         order = np.lexsort([self._columns[name].fillna(2**53).data for name in reversed(by)])
-        return self._taken(order)
+        return self.taken(order)
 
     @own
     def merge(self, right: DataFrame, *, on: Any, how: str) -> DataFrame:
@@ -177,6 +181,18 @@ class DataFrame:
     @own
     def to_pandas(self) -> pd.DataFrame:
         return self.to_arrow(preserve_index=False).to_pandas()
+
+
+class Rows:
+    """`.iloc`, by a slice of rows alone."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    def __getitem__(self, rows: slice) -> DataFrame:
+        if not isinstance(rows, slice):
+            raise NotImplementedError("the stand-in's iloc takes a slice")
+        return self._frame.taken(np.arange(len(self._frame))[rows])
 
 
 def _keys(values: Series) -> Any:

@@ -66,6 +66,15 @@ def test_two_runs_are_bit_identical_and_the_seed_matters(problem: Problem) -> No
     assert not torch.equal(runs[0][0], runs[2][0])
 
 
+def test_deterministic_changes_nothing_on_the_cpu_and_is_undone(problem: Problem) -> None:
+    train = problem("binary", 300)
+    models = [model_for(train), model_for(train)]
+    for model, deterministic in zip(models, (False, True), strict=True):
+        trainer_for(model, deterministic=deterministic, gradient_clip=1.0).fit(train)
+    assert torch.equal(weights(models[0]), weights(models[1]))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_torchs_generator_is_left_as_it_was(problem: Problem) -> None:
     train = problem("binary", 200)
     shuffled = DataLoader(

@@ -1,0 +1,300 @@
+"""The questions that reading could not answer, asked of a GPU through gpupipe's own code.
+
+    python benchmarks/gpu/smoke.py OUT.json [--only NAME ...] [--dry]
+
+Each check runs alone and reports what it saw, not a verdict; one that fails reports its traceback and the rest go on.
+With `--dry` the same checks run on the CPU backend, small, without what only a device has. Exit code 0 when none failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import platform
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import frames  # noqa: F401 - its questions are asked too
+import numpy as np
+import pyarrow as pa
+import torch
+from lab import CHECKS, GIB, Lab, check, coded, flights_like
+from sklearn.preprocessing import QuantileTransformer
+
+import gpupipe as gp
+from gpupipe import preprocessing
+from gpupipe.backend import select
+from gpupipe.backend.memory import etl_limit, explained
+from gpupipe.backend.probe import LIBRARIES
+from gpupipe.demo import flights_pipeline
+from gpupipe.errors import OutOfDeviceMemory
+from gpupipe.schema import Field
+from gpupipe.tensors.batch import Batch
+from gpupipe.training.device import forward_in, session
+from gpupipe.training.losses import LOSSES
+from gpupipe.training.schedules import learning_rates
+from gpupipe.training.update import Update, make_optimizer
+
+ROOT = Path(__file__).parents[2]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Categorify": {"min_frequency": 20},
+    "KMeans": {"n_clusters": 5},
+    "PCA": {"n_components": 2},
+    "SimpleImputer": {"strategy": "median", "add_indicator": True},
+    "WholeFrame": {"estimator": QuantileTransformer(n_quantiles=100)},
+}
+
+
+@check
+def streams(lab: Lab) -> dict[str, Any]:
+    """Do both hand-overs wait? A slow kernel stands before each write; `raced` shows what happens without the wait."""
+    ones = lab.backend.xp.ones(lab.rows, dtype="float32")
+    block = torch.zeros(lab.rows, device=lab.device)
+    lab.keep_busy()
+    lab.backend.xp.from_dlpack(block)[:] = ones
+    raced = None
+    if lab.gpu:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            raced = block.clone()
+    with session(lab.device, seed=0):
+        handed_over = block.clone()
+        lab.keep_busy()
+        given_back = block.clone()
+    lab.backend.xp.from_dlpack(block)[:] = 7 * ones
+    lab.wait()
+    return {
+        "handed_over_right": bool((handed_over == 1).all()),
+        "given_back_right": bool((given_back == 1).all()),
+        "raced_without_waiting": None if raced is None else bool((raced != 1).any()),
+    }
+
+
+@check
+def graph_capture(lab: Lab) -> dict[str, Any]:
+    """Does one update, embedding backward included, give the same weights captured as eager, and how much sooner?"""
+    steps, warm = lab.steps, 3
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 20, (4096, 2), generator=generator, dtype=torch.int32).to(lab.device)
+    batch = Batch(torch.randn(4096, 8, generator=generator).to(lab.device), codes, (codes[:, 0] > 9).float())
+
+    def make() -> tuple[torch.nn.Module, Update]:
+        model = gp.models.MLP(8, [20, 20], hidden=(64, 32), seed=7).to(lab.device)
+        lr = torch.zeros((), device=lab.device)
+        rates = learning_rates("one-cycle", lr=3e-3, steps=100_000).to(lab.device)
+        optimizer = make_optimizer("adamw", model.parameters(), lr, 0.01)
+        forward = forward_in("auto", model, lab.device)
+        return model, Update(forward, LOSSES["bce"], optimizer, lr=lr, rates=rates, gradient_clip=1.0)
+
+    (eager_model, eager), (model, update) = make(), make()
+    with session(lab.device, seed=0):
+        for _ in range(warm + steps):
+            eager(batch)
+        for _ in range(warm):
+            update(batch)
+        replay = captured(partial(update, batch)).replay if lab.gpu else partial(update, batch)
+        for _ in range(steps):
+            replay()
+        lab.wait()
+        pairs = zip(eager_model.parameters(), model.parameters(), strict=True)
+        seen = {
+            "largest_difference": max(float((a - b).detach().abs().max()) for a, b in pairs),
+            "updates_counted": int(update.count),
+        }
+        seen["eager_ms"] = lab.milliseconds(lambda: eager(batch))
+        return seen | {"replay_ms": lab.milliseconds(replay)}
+
+
+def captured(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+        step()
+    return graph
+
+
+@check
+def memory_split(lab: Lab) -> dict[str, Any]:
+    """Is RMM's share limited, does idle memory go back, and is either library's out-of-memory error told in our words?"""
+    xp, before = lab.backend.xp, lab.free()
+    held = xp.empty(GIB if lab.gpu else 1024, dtype="uint8")
+    del held
+    idle = lab.free()
+    lab.backend.make_room(GIB if lab.gpu else 0)
+    seen: dict[str, Any] = {"idle_bytes_kept": before - idle, "idle_bytes_after_make_room": before - lab.free()}
+    total = torch.cuda.mem_get_info()[1] if lab.gpu else 80 * GIB
+    limit = etl_limit(lab.free() or total, total, GIB)
+    seen["limit_gib"] = limit / GIB
+    for name, ask in {"rmm": lambda: over_the_limit(lab, limit + GIB), "torch": lambda: torch_over(lab)}.items():
+        try:
+            with explained(name):
+                ask()
+        except OutOfDeviceMemory as error:
+            seen[name] = {
+                "cause": f"{type(error.__cause__).__name__}: {error.__cause__}"[:200],
+                "asked": error.asked,
+                "free": error.free,
+            }
+    return seen
+
+
+def over_the_limit(lab: Lab, num_bytes: int) -> None:
+    if not lab.gpu:
+        raise MemoryError(
+            "std::bad_alloc: out_of_memory: RMM failure: Exceeded memory limit (failed to allocate 2.0 GiB)"
+        )
+    lab.backend.xp.empty(num_bytes, dtype="uint8")
+
+
+def torch_over(lab: Lab) -> None:
+    if not lab.gpu:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 400.00 GiB.")
+    torch.empty(400 * GIB, dtype=torch.uint8, device=lab.device)
+
+
+@check
+def one_worker_cluster(lab: Lab) -> dict[str, Any]:
+    """Does a fold run on a worker of its own, with a memory pool of its own?"""
+    from distributed import Client, LocalCluster
+
+    if lab.gpu:
+        from dask_cuda import LocalCUDACluster
+
+        made = LocalCUDACluster(n_workers=1, rmm_async=True, enable_cudf_spill=False)
+    else:
+        made = LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None)
+    with made as cluster, Client(cluster) as client:
+        means = client.gather(client.map(mean_of_part, [10, 100, 1000], backend=lab.backend.name))
+        return {"means": means, "workers": len(client.scheduler_info()["workers"])}
+
+
+def mean_of_part(rows: int, backend: str) -> float:
+    own = select(backend)
+    frame = own.decode(own.from_arrow(pa.table({"x": np.arange(rows, dtype="float64")}), [Field("x", "float64")]))
+    return float(preprocessing.StandardScaler().fit(frame).mean_[0])
+
+
+@check
+def parity_of_steps(lab: Lab) -> dict[str, Any]:
+    """Every learned step, fitted on the CPU and here: how far apart are the outputs, and how long does each take?"""
+    table, seen = flights_like(lab.rows), {}
+    for name in preprocessing.__all__:
+        step = getattr(preprocessing, name)
+        if not (isinstance(step, type) and hasattr(step, "finish")) or getattr(step, "__abstractmethods__", None):
+            continue
+        columns = {"Categorify": ["word"], "SimpleImputer": ["price", "count"]}.get(name, ["x", "y"])
+        outputs, times = [], []
+        for backend in (select("cpu"), lab.backend):
+            frame = backend.decode(coded(backend, table.select(columns)))
+            started = time.perf_counter()
+            made = step(**SETTINGS.get(name, {})).fit_transform(frame)
+            outputs.append(backend.to_arrow(backend.encode(made)).to_pandas().to_numpy("float64", na_value=np.nan))
+            times.append(time.perf_counter() - started)
+        far = np.abs(outputs[0] - outputs[1])
+        seen[name] = {
+            "largest_difference": float(np.nanmax(far)),
+            "rows_apart": int((far > 1e-6).any(axis=1).sum()),
+            "seconds": times,
+        }
+    return seen
+
+
+@check
+def main_job(lab: Lab) -> dict[str, Any]:
+    """The demonstration's pipeline and one epoch, here and on the CPU: features apart, seconds, losses."""
+    flights, weather = (gp.read_parquet(ROOT / "data" / f"{name}.parquet") for name in ("flights", "weather"))
+    if not lab.gpu:
+        flights, _ = flights.split(by="time_hour", at="2013-01-08")
+    results: dict[str, Any] = {}
+    for name in ("cpu", lab.backend.name):
+        started = time.perf_counter()
+        pipeline = flights_pipeline(weather)
+        pipeline.backend = name
+        loader = pipeline.fit(flights).loader(flights, batch_size=8192)
+        fitted = time.perf_counter()
+        model = gp.models.MLP.from_schema(pipeline.schema, hidden=(256, 128), seed=7)
+        history = gp.Trainer(model, max_epochs=1, seed=7, progress=False).fit(loader)
+        numeric = torch.cat([batch.numeric for batch in loader]).cpu().numpy()
+        seconds = {"fit_and_load": fitted - started, "train": time.perf_counter() - fitted}
+        results[name] = {"numeric": numeric, "seconds": seconds, "train_loss": history.rows[-1]["train_loss"]}
+    far = np.abs(results["cpu"]["numeric"] - results[lab.backend.name]["numeric"])
+    told = {name: {key: value for key, value in result.items() if key != "numeric"} for name, result in results.items()}
+    return told | {"largest_difference": float(far.max()), "rows_apart": int((far > 1e-4).any(axis=1).sum())}
+
+
+@check
+def estimators(lab: Lab) -> dict[str, Any]:
+    """Do the library's estimators change the block they are given, and does k-means repeat itself?"""
+    backend = lab.backend
+    block = backend.to_device(np.random.default_rng(0).standard_normal((lab.rows, 8)).astype("float32"))
+    before, centres = block.copy(), backend.to_host(block[:16])
+    first, second = (backend.kmeans(block.copy(), centres, 50, 1e-4) for _ in range(2))
+    learned = backend.pca(block, 3)
+    return {
+        "pca_changes_its_input": bool((block != before).any()),
+        "pca_largest_loadings": np.abs(learned.components).max(axis=1).tolist(),
+        "kmeans_repeats": bool((first == second).all()),
+        "kmeans_largest_difference": float(np.abs(first - second).max()),
+    }
+
+
+def machine(lab: Lab) -> dict[str, Any]:
+    """What ran this: versions, device, commit."""
+    versions = {}
+    for name in LIBRARIES:
+        for suffix in ("", "-cu13", "-cu12", "-cuda13x", "-cuda12x"):
+            try:
+                versions[name] = version(name.replace("_", "-") + suffix)
+            except PackageNotFoundError:
+                continue
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    device = {}
+    if lab.gpu:
+        found = torch.cuda.get_device_properties(lab.device)
+        device = {"name": found.name, "sm": f"{found.major}{found.minor}", "memory_gib": found.total_memory / GIB}
+    when = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    return {"when": when, "commit": commit, "python": platform.python_version(), "versions": versions, "device": device}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="where the report goes")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="the checks to run")
+    parser.add_argument("--dry", action="store_true", help="on the CPU, small")
+    given = parser.parse_args()
+    lab = (
+        Lab(select("cpu"), gpu=False, rows=2000, steps=4)
+        if given.dry
+        else Lab(select("gpu"), gpu=True, rows=4_000_000, steps=50)
+    )
+    checks: dict[str, dict[str, Any]] = {}
+    for name in given.only:
+        started = time.perf_counter()
+        try:
+            checks[name] = {"saw": CHECKS[name](lab)}
+        except Exception:  # noqa: BLE001 - the rest of the questions are still worth asking
+            checks[name] = {"failed": traceback.format_exc()}
+        checks[name]["seconds"] = time.perf_counter() - started
+        print(
+            f"{'FAILED' if 'failed' in checks[name] else 'asked '} {name} {checks[name]['seconds']:.1f} s", flush=True
+        )
+    report = {
+        "dry": given.dry,
+        "lab": {"rows": lab.rows, "steps": lab.steps},
+        "machine": machine(lab),
+        "checks": checks,
+    }
+    given.out.write_text(json.dumps(report, indent=2, default=str))
+    return int(any("failed" in result for result in checks.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

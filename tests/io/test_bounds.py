@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.io.bounds import excludes
+from gpupipe.schema import Field
+from tests.io.tables import plain
+
+several = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize(
+    ("sign", "constant", "expected"),
+    [
+        ("<", 10, True),
+        ("<", 11, False),
+        ("<=", 9, True),
+        ("<=", 10, False),
+        (">", 20, True),
+        (">", 19, False),
+        (">=", 21, True),
+        (">=", 20, False),
+        ("==", 9, True),
+        ("==", 15, False),
+        ("in", (1, 21), True),
+        ("in", (1, 20), False),
+        ("!=", 15, False),
+        ("notnull", None, False),
+        ("<", "text", False),
+    ],
+)
+def test_what_lies_outside_ten_to_twenty(sign: str, constant: object, expected: bool) -> None:
+    assert excludes(("n", sign, constant), (10, 20), Field("n", "int64")) is expected
+
+
+# Values around which rounding, precision and time units make a difference.
+_awkward = {
+    "f32": (pa.float32(), [0.1, 0.2, 0.3, -0.0, 16777217.0, float("nan"), float("inf")], ["0.1", "0.2", "16777217", "0"]),
+    "f64": (pa.float64(), [0.1, float("nan"), -0.0, 1e308, float("-inf")], ["0.1", "0", "1e308"]),
+    "i64": (pa.int64(), [2**53, 2**53 + 1, -(2**63), 2**63 - 1, 0], [str(2**53), str(2**53 + 1), "0.5", "9.1e18"]),
+    "u64": (pa.uint64(), [0, 2**63, 2**64 - 1], [str(2**63 - 1), "1.8e19", "0", "-1"]),
+    "ns": (pa.timestamp("ns"), [-1, -1001, 0, 999, 1000, 1001], ["'1970-01-01'", "'1970-01-01T00:00:00.000001'"]),
+    "day": (pa.date32(), [-1, 0, 1], ["'1970-01-01'", "'1970-01-01T12:00:00'", "'1970-01-02T01:00:00+02:00'"]),
+    "text": (pa.string(), ["", "a", "ä", "日", "a" * 100], ["'a'", "'ä'", "''"]),
+}
+
+
+@several
+@given(data=st.data())
+def test_pruning_never_changes_what_a_filter_keeps(tmp_path: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(_awkward)))
+    kind, values, constants = _awkward[name]
+    column = data.draw(st.lists(st.none() | st.sampled_from(values), min_size=1, max_size=8))
+    condition = data.draw(st.sampled_from(["{n} {o} {c}", "{c} {o} {n}", "{n} in [{c}]", "not ({n} {o} {c})"]))
+    sign = data.draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="]))
+    text = condition.format(n=name, o=sign, c=data.draw(st.sampled_from(constants)))
+    for part, statistics in (("with", True), ("without", False)):
+        pq.write_table(
+            pa.table({name: pa.array(column, kind)}), tmp_path / f"{part}.parquet", row_group_size=1, write_statistics=statistics
+        )
+    pruned, whole = (gp.read_parquet(tmp_path / f"{part}.parquet").filter(text) for part in ("with", "without"))
+    assert plain(pruned.compute()) == plain(whole.compute())
+    assert whole.reads.row_groups.total() == len(column)

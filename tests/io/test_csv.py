@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import gc
+import gzip
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, GpupipeError, SchemaMismatch
+from gpupipe.io import csv
+from tests.io.tables import flights, plain
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_the_flights_come_back_from_text(tmp_path: Path) -> None:
+    expected = flights().to_pandas()
+    expected.to_csv(tmp_path / "flights.csv", index=False, na_rep="NA")
+    found = gp.read_csv(tmp_path / "flights.csv", partition_bytes=8 << 20)
+    assert len(found) == 336_776
+    assert found.num_partitions > 1
+    assert {item.name: item.dtype for item in found.schema}["time_hour"] == "timestamp"
+    frame = found.compute()
+    for name in expected.columns:
+        wanted = expected[name].astype(frame[name].dtype)
+        pd.testing.assert_series_equal(frame[name], wanted)
+
+
+def test_types_are_inferred_once_from_the_values(tmp_path: Path) -> None:
+    text = (
+        "n,x,ok,s,naive,zoned,day,clock,none,big\n"
+        "1,1,true,a,2013-01-01 05:00:00,2013-01-01T05:00:00+02:00,2013-01-01,12:30,,9007199254740993\n"
+        ",2.5,,NA,,,,,,\n"
+    )
+    dataset = gp.read_csv(write(tmp_path / "a.csv", text))
+    assert [item.dtype for item in dataset.schema] == [
+        *("int64", "float64", "bool", "string", "timestamp", "timestamp", "timestamp", "string", "float64", "int64")
+    ]
+    first, second = plain(dataset.compute())
+    assert first["big"] == 9007199254740993
+    assert first["zoned"] == pd.Timestamp("2013-01-01 03:00").to_pydatetime()
+    assert first["clock"] == "12:30"
+    assert {name for name, value in second.items() if value is None} == set(dataset.columns) - {"x"}
+
+
+def test_types_can_be_given(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "zip,x,at,when\n01234,1,01/10/2013,2013-01-01T00:00:00Z\n")
+    dataset = gp.read_csv(
+        path,
+        dtypes={"zip": "string", "x": "float32", "at": "timestamp", "when": "timestamp"},
+        timestamp_formats=["%d/%m/%Y"],
+    )
+    (row,) = plain(dataset.compute())
+    assert row == {
+        "zip": "01234",
+        "x": 1.0,
+        "at": pd.Timestamp("2013-10-01").to_pydatetime(),
+        "when": pd.Timestamp("2013-01-01").to_pydatetime(),
+    }
+    with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\{'x': \.\.\.\}\): unknown type, got 'text'"):
+        gp.read_csv(path, dtypes={"x": "text"})
+    with pytest.raises(ColumnNotFound, match="'zop' not found.*\n.*\nTry: 'zip'"):
+        gp.read_csv(path, dtypes={"zop": "string"})
+
+
+def test_forms_of_text(tmp_path: Path) -> None:
+    assert plain(gp.read_csv(write(tmp_path / "1.csv", "\ufeffa;b\n1;'x'\n"), delimiter=";").compute()) == [{"a": 1, "b": "'x'"}]
+    assert plain(gp.read_csv(write(tmp_path / "2.csv", 'a,b\n"x\ny, z",2\n')).compute()) == [{"a": "x\ny, z", "b": 2}]
+    assert plain(gp.read_csv(write(tmp_path / "3.csv", "1,x\n2,\n"), names=["n", "s"]).compute()) == [
+        {"n": 1, "s": "x"},
+        {"n": 2, "s": None},
+    ]
+    assert plain(gp.read_csv(write(tmp_path / "4.csv", "a\n-1\n-99\n"), null_values=["-99"]).compute()) == [{"a": -1}, {"a": None}]
+    assert plain(gp.read_csv(write(tmp_path / "5.csv.gz", gzip.compress(b"a\n1\n"))).compute()) == [{"a": 1}]
+    with pytest.raises(BadConfig, match="delimiter is no single character, got '::'"):
+        gp.read_csv(tmp_path / "1.csv", delimiter="::")
+
+
+@pytest.mark.parametrize("text", ["a,b", "a,b\n", "a,b\r\n\r\n"])
+def test_a_header_alone_is_an_empty_dataset(tmp_path: Path, text: str) -> None:
+    dataset = gp.read_csv(write(tmp_path / "a.csv", text))
+    assert (dataset.columns, len(dataset), dataset.num_partitions) == (["a", "b"], 0, 1)
+
+
+@pytest.mark.parametrize("block", [64, 8 << 20])
+def test_a_ragged_row_is_named(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv, "BLOCK_BYTES", block)
+    path = write(tmp_path / "a.csv", "a,b\n" + "1,2\n" * 100 + "3,4,5\n" + "1,2\n")
+    with pytest.raises(BadFile, match=r"a\.csv: row 102 has 3 values, got '3,4,5'.\nExpected 2 values, as in the first row"):
+        gp.read_csv(path)
+    with pytest.raises(BadFile, match="row 2 has 1 values, got '3'"):
+        gp.read_csv(write(path, "a,b\n3\n"))
+
+
+def test_a_value_that_fits_no_longer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 64)
+    head = "n,when,b\n" + "1,2013-01-01 00:00:00,2\n" * 50
+    for row, message in (
+        ("x,,2", r"row 52, column 'n': invalid value 'x'.\nExpected int64.*\nTry: dtypes=\{'n': 'string'\}"),
+        ("1.5,,2", r"row 52, column 'n': invalid value '1.5'.\n.*\nTry: dtypes=\{'n': 'float64'\}"),
+        ("1,1/2/2013,2", r"row 52, column 'when': invalid value '1/2/2013'.\n.*\nTry: timestamp_formats="),
+        ("1,,3000000000000000000000", "row 52, column 'b'"),
+    ):
+        with pytest.raises(SchemaMismatch, match=message):
+            gp.read_csv(write(tmp_path / "a.csv", head + row + "\n"))
+    # A column that is not asked for is not looked at, and columns are counted as the file has them.
+    path = write(tmp_path / "a.csv", head + "x,,z\n")
+    assert len(gp.read_csv(path, columns=["when"])) == 51
+    with pytest.raises(SchemaMismatch, match="row 52, column 'b': invalid value 'z'"):
+        gp.read_csv(path, columns=["b"])
+
+
+def test_files_of_one_table(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "1.csv", "a,b\n1,x\n"), write(tmp_path / "2.csv", "b,a\ny,2\n")
+    dataset = gp.read_csv(tmp_path)
+    assert plain(dataset.compute()) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert [span.file for part in dataset.partitions for span in part.spans] == [0, 1]
+    assert str(two) in gp.read_csv([one, two], partition_bytes=1).partitions[1].description
+    write(two, "b,a,c\ny,2,3\n")
+    with pytest.raises(SchemaMismatch, match=r"2\.csv: column 'c' is not in .*1\.csv"):
+        gp.read_csv(tmp_path)
+    assert plain(gp.read_csv(tmp_path, columns=["a"]).compute()) == [{"a": 1}, {"a": 2}]
+    write(two, "b\ny\n")
+    with pytest.raises(SchemaMismatch, match=r"2\.csv: column 'a' is not there"):
+        gp.read_csv(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\n\n", "the file is empty"),
+        ("a,b\nJosé,2\n".encode("latin1"), "cannot be read as CSV .*utf-8.*\nExpected text in UTF-8"),
+        (b"a,a\n1,2\n", r"columns share a name, got \['a'\]"),
+        (gzip.compress(b"a\n1\n"), "cannot be read as CSV"),
+    ],
+)
+def test_what_is_no_table(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(GpupipeError, match=message):
+        gp.read_csv(write(tmp_path / "a.csv", content))
+
+
+def test_text_that_turns_unreadable_later(tmp_path: Path) -> None:
+    content = b"a\n" + b"x\n" * 100_000 + b"Jos\xe9\n"
+    with pytest.raises(BadFile, match=r"cannot be read as CSV .*UTF8"):
+        gp.read_csv(write(tmp_path / "a.csv", content))
+    cut = gzip.compress(b"a\n" + bytes(str(list(range(50_000))), "ascii") + b"\n")[:-20]
+    with pytest.raises(BadFile, match="cannot be read as CSV"):
+        gp.read_csv(write(tmp_path / "a.csv.gz", cut), delimiter=";")
+
+
+def test_long_texts(tmp_path: Path) -> None:
+    long = "x" * 300_000
+    assert plain(gp.read_csv(write(tmp_path / "a.csv", f"a,b\n{long},1\n")).compute()) == [{"a": long, "b": 1}]
+
+
+def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    dataset = gp.read_csv(write(tmp_path / "a.csv", "a\n1\n2\n"))
+    part = dataset.filter("a > 1")
+    del dataset
+    gc.collect()
+    assert part.compute()["a"].tolist() == [2]
+    del part
+    gc.collect()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    with pytest.raises(BadFile):
+        gp.read_csv(write(tmp_path / "a.csv", "a\n1\n2,3\n"))
+    gc.collect()
+    assert list((tmp_path / "tmp").iterdir()) == []

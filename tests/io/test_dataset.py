@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.errors import ColumnNotFound, ExpressionError
+from gpupipe.schema import Field, Schema
+from tests.io.tables import DATA, flights, plain, tables
+
+several = settings(deadline=None, max_examples=40)
+
+
+@pytest.fixture
+def dataset() -> gp.Dataset:
+    return gp.from_frame(flights(), num_partitions=7)
+
+
+def test_it_is_what_it_was_made_of(dataset: gp.Dataset) -> None:
+    expected = pl.from_arrow(flights())
+    assert isinstance(expected, pl.DataFrame)
+    assert (len(dataset), dataset.num_partitions, dataset.columns) == (336_776, 7, expected.columns)
+    assert pl.from_pandas(dataset.compute()).cast(expected.schema).equals(expected)
+    assert all(item.lineage == {item.name} for item in dataset.schema)
+
+
+@several
+@given(table=tables(), parts=st.sampled_from([1, 2, 7]), n=st.integers(0, 40))
+def test_head_is_the_first_rows(table: pa.Table, parts: int, n: int) -> None:
+    dataset = gp.from_frame(table, num_partitions=parts)
+    assert plain(dataset.head(n)) == plain(table)[:n]
+    assert dataset.head(n).columns.tolist() == table.column_names
+
+
+def test_head_reads_no_more_than_it_shows() -> None:
+    dataset = gp.read_parquet(DATA / "flights.parquet")
+    assert dataset.num_partitions == 1
+    assert len(dataset.head(10)) == 10
+    assert set(dataset.reads.row_groups) == {(0, 0)}
+    found = dataset.filter("dest == 'LEX'").head()
+    assert found["dest"].tolist() == ["LEX"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("dep_delay > 60", pl.col("dep_delay") > 60),
+        ("origin == 'JFK' and month in [1, 7]", (pl.col("origin") == "JFK") & pl.col("month").is_in([1, 7])),
+        ("not (dep_time < 600)", ~(pl.col("dep_time") < 600)),
+        ("isnull(tailnum) or distance == 17", pl.col("tailnum").is_null() | (pl.col("distance") == 17)),
+        ("time_hour >= '2013-12-31'", pl.col("time_hour") >= pl.datetime(2013, 12, 31)),
+        ("dep_delay < 0 and dep_delay > 0", pl.lit(value=False)),
+    ],
+)
+def test_a_filter_keeps_what_polars_keeps(ours: str, theirs: pl.Expr) -> None:
+    expected = pl.read_parquet(DATA / "flights.parquet").filter(theirs)
+    for limit in (1 << 20, 1 << 30):
+        kept = gp.read_parquet(DATA / "flights.parquet", partition_bytes=limit).filter(ours)
+        assert len(kept) == expected.height
+        assert pl.from_pandas(kept.compute()).cast(expected.schema).equals(expected)
+
+
+@several
+@given(table=tables(), parts=st.sampled_from([1, 2, 7]), bound=st.integers(-5, 5))
+def test_filters_do_not_depend_on_partitions(table: pa.Table, parts: int, bound: int) -> None:
+    kept = gp.from_frame(table, num_partitions=parts).filter(f"x > {bound}").filter("notnull(col('名'))")
+    expected = [r for r in plain(table) if r["x"] is not None and r["x"] > bound and r["名"] is not None]
+    assert plain(kept.compute()) == expected
+    assert len(kept) == len(expected)
+    assert plain(kept.select(["tiny"]).compute()) == [{"tiny": r["tiny"]} for r in expected]
+
+
+def test_counting_reads_the_predicate_alone_and_once() -> None:
+    dataset = gp.read_parquet(DATA / "flights.parquet")
+    assert len(dataset) == len(dataset.select(["origin"])) == 336_776
+    assert dataset.reads.passes == 0
+    kept = dataset.filter("distance > 1000")
+    assert len(kept) == len(kept)
+    assert (dataset.reads.passes, set(dataset.reads.columns)) == (1, {"distance"})
+
+
+def test_errors_are_there_before_anything_is_read(dataset: gp.Dataset) -> None:
+    with pytest.raises(ColumnNotFound, match=r"select: column 'distnce' not found.*\n.*\nTry: 'distance'"):
+        dataset.select(["distnce"])
+    with pytest.raises(ColumnNotFound, match="column 'distnce' not found"):
+        dataset.filter("distnce > 3")
+    with pytest.raises(ColumnNotFound, match="column 'origin' not found"):
+        dataset.select(["distance"]).filter("origin == 'JFK'")
+    with pytest.raises(ExpressionError, match=r"filter\('distance \+ 1'\): the expression gives float64"):
+        dataset.filter("distance + 1")
+    with pytest.raises(ExpressionError, match="Expected `and`"):
+        dataset.filter("distance > 100 & distance < 200")
+    assert dataset.reads.passes == 0
+
+
+def test_a_dataset_is_never_changed(dataset: gp.Dataset) -> None:
+    narrowed = dataset.select(["origin", "distance"]).filter("distance > 1000")
+    assert len(dataset.columns) == 19
+    assert len(dataset) == 336_776
+    assert narrowed.columns == ["origin", "distance"]
+    with pytest.raises(AttributeError):
+        dataset.schema = narrowed.schema  # type: ignore[misc]
+
+
+def test_what_a_user_gets_is_the_users_own() -> None:
+    mine = pd.DataFrame({"x": [1.0, 2.0], "n": pd.array([1, None], "Int64"), "t": pd.to_datetime(["2013-01-01"] * 2)})
+    before = mine.copy(deep=True)
+    dataset = gp.from_frame(mine)
+    for frame in (dataset.compute(), dataset.head(), *dataset):
+        frame.loc[0, "x"] = 9.0
+        frame.loc[0, "n"] = 9
+        frame.loc[0, "t"] = pd.NaT
+    pd.testing.assert_frame_equal(mine, before)
+    frame = gp.read_parquet(DATA / "flights.parquet", columns=["distance", "flight"]).compute()
+    frame.loc[0, "distance"] = 1.5
+    assert frame["distance"][0] == 1.5
+
+
+def test_map_frames_reads_what_the_function_needs() -> None:
+    dataset = gp.read_parquet(DATA / "flights.parquet", partition_bytes=1 << 20)
+
+    def speed(frame: pd.DataFrame, backend: object) -> pd.DataFrame:
+        assert sorted(frame.columns) == ["air_time", "distance"]
+        return frame.assign(speed=frame["distance"] / frame["air_time"])[["speed"]]
+
+    schema = Schema([Field("speed", "float64")])
+    fast = dataset.map_frames(speed, schema, ["distance", "air_time"], keeps_rows=True)
+    assert (fast.columns, len(fast), dataset.reads.passes) == (["speed"], 336_776, 0)
+    expected = flights().to_pandas()
+    expected = (expected["distance"] / expected["air_time"]).dropna()
+    kept = fast.filter("speed > 8")
+    assert kept.compute()["speed"].tolist() == expected[expected > 8].tolist()
+    assert set(dataset.reads.columns) == {"distance", "air_time"}
+    assert kept.num_partitions == dataset.num_partitions
+    with pytest.raises(ColumnNotFound, match="'distance' not found"):
+        fast.select(["distance"])
+
+
+def test_a_map_that_drops_rows_is_counted() -> None:
+    dataset = gp.from_frame(pd.DataFrame({"n": np.arange(10)}), num_partitions=3)
+    odd = dataset.map_frames(lambda f, backend: backend.filter(f, f["n"].to_numpy() % 2 == 1), dataset.schema, ["n"])
+    assert len(odd) == 5
+    assert odd.compute()["n"].tolist() == [1, 3, 5, 7, 9]
+
+
+def test_it_shows_itself() -> None:
+    dataset = gp.from_frame(pd.DataFrame({"größe": [1.5, None], "<b>": ["x", "y"]}), num_partitions=2)
+    assert repr(dataset).startswith("Dataset of 2 rows, 2 columns, 2 partitions\ncolumn  dtype    kind")
+    assert repr(dataset.filter("col('größe') > 1")).startswith("Dataset of at most 2 rows")
+    shown = dataset._repr_html_()
+    assert "<td>größe</td>" in shown
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
