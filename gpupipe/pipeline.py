@@ -119,7 +119,7 @@ class Pipeline:
         backend = backend_of(data)
         made = run.apply(backend.encode(data), backend)
         result = backend.decode(made)
-        result.index = data.index.take(made.index)
+        result.index = data.index.take(backend.positions(made))
         return result
 
     def loader(

@@ -122,7 +122,7 @@ class Scorer:
         backend = backend_of(data)
         made = self._rows(backend.encode(data), run, batch_size, read, fields, backend)
         result = backend.decode(made)
-        result.index = data.index.take(made.index)
+        result.index = data.index.take(backend.positions(made))
         return result
 
     def _rows(

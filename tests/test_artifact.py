@@ -238,8 +238,7 @@ class Own(torch.nn.Module):
 def test_a_network_of_the_users_own(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
     pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
-    with torch.random.fork_rng():
-        network, other, unlike = Own(), Own(), torch.nn.Linear(3, 1)
+    network, other, unlike = Own(), Own(), torch.nn.Linear(3, 1)
     gp.save(tmp_path / "run", pipeline, network)
     with pytest.raises(errors.ArtifactError, match="a network of the user's own"):
         gp.load(tmp_path / "run")

@@ -84,7 +84,7 @@ def categories(lab: Lab) -> dict[str, Any]:
         series = frames[0]["word"]
         questions = {
             "equals_absent": lambda: series == "zz",
-            "upper": lambda: series.str.upper(),
+            "upper": lambda: str(series.str.upper()),
             "fill": lambda: series.fillna("zz"),
         }
         for name, question in questions.items():

@@ -3,7 +3,7 @@
     python benchmarks/gpu/smoke.py OUT.json [--only NAME ...] [--dry]
 
 Each check runs alone and reports what it saw, not a verdict; one that fails reports its traceback and the rest go on.
-With `--dry` the same checks run on the CPU backend, small, without what only a device has. Exit code 0 when none failed.
+With `--dry` the same checks run on the CPU backend, small, without what only a device has. Exits with 0 if none failed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def captured(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
 
 @check
 def memory_split(lab: Lab) -> dict[str, Any]:
-    """Is RMM's share limited, does idle memory go back, and is either library's out-of-memory error told in our words?"""
+    """Is RMM's share limited, does idle memory go back, and is either library's out-of-memory error told in ours?"""
     xp, before = lab.backend.xp, lab.free()
     held = xp.empty(GIB if lab.gpu else 1024, dtype="uint8")
     del held

@@ -70,7 +70,11 @@ def _divided(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
     """
     rest = xp.fmod(a, b)
     other_side = (rest != 0) & ((rest < 0) != (b < 0))
-    return xp.where(other_side, rest + b, rest) if sign == "%" else xp.rint((a - rest) / b) - other_side
+    if sign == "%":
+        return xp.where(other_side, rest + b, rest)
+    quotient = (a - rest) / b - other_side
+    whole = xp.floor(quotient)
+    return whole + (quotient - whole > 0.5)
 
 
 def _of_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:

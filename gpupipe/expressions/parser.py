@@ -60,7 +60,8 @@ def read(source: Source) -> Node:
     Raises:
         ExpressionError: it is no Python expression, or has a part that is not allowed.
     """
-    return _Reader(source).node(python_tree(source), 0)
+    tree = python_tree(source)
+    return _Reader(source).node(tree, 0)
 
 
 class _Reader:

@@ -2,8 +2,8 @@
 
 from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.inspect import Report, inspect
 from gpupipe.io.readers import from_frame, read_parquet
+from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import Partition
 
 __all__ = ["Dataset", "Partition", "Report", "from_frame", "inspect", "read_csv", "read_parquet"]

@@ -78,11 +78,12 @@ class Covariance:
             kept = (*self.kept, *other.kept)
         return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
 
-    def rows(self) -> Array:
-        """All rows kept, as n x F float64, private to the caller.
+    def deviations(self) -> Array:
+        """All rows kept, less the means: n x F float64, private to the caller.
 
         Memory: on the device, twice the rows at its peak.
         """
         xp = self.backend.xp
-        parts = [stacked(columns, slice(None), xp) for columns in self.kept or ()]
-        return xp.ascontiguousarray(xp.concatenate(parts, axis=1).T)
+        rows = xp.concatenate([stacked(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
+        rows -= self.backend.to_device(self.mean[:, None])
+        return xp.ascontiguousarray(rows.T)

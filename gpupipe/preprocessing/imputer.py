@@ -203,7 +203,7 @@ def _most_frequent(counts: ValueCounts) -> Any:
 
 def _holds(dtype: str, value: Any) -> bool:
     if dtype in FLOATS:
-        return bool(abs(float(value)) <= np.finfo(dtype).max)
+        return abs(float(value)) <= float(np.finfo(dtype).max)
     if dtype == "bool":
         return value in (0, 1)
     return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max and value == int(value))

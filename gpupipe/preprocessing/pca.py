@@ -89,12 +89,13 @@ class PCA(Invertible):
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
         if summary.kept is not None and summary.count >= kept and total > 0:
-            learned = summary.backend.pca(summary.rows(), kept)
-            self.mean_, components, variance = learned.mean, learned.components, learned.explained_variance
+            # Centred beforehand, columns far from zero keep their digits, whatever the library does.
+            learned = summary.backend.pca(summary.deviations(), kept)
+            components, variance = learned.components, learned.explained_variance
         else:
             variance, vectors = np.linalg.eigh(covariance)
-            self.mean_, components, variance = summary.mean, vectors.T[::-1][:kept], variance[::-1][:kept]
-        self.components_ = _signed(components)
+            components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
+        self.mean_, self.components_ = summary.mean, _signed(components)
         self.explained_variance_ = np.maximum(variance, 0.0)
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
         self.n_samples_ = summary.count

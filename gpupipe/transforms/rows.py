@@ -32,7 +32,7 @@ class Filter(Transform):
         >>> import pandas as pd
         >>> Filter("distance >= 200").transform(pd.DataFrame({"distance": [100.0, 500.0, None]}))
            distance
-        0     500.0
+        1     500.0
     """
 
     changes_rows = True

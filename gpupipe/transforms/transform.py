@@ -42,7 +42,7 @@ class Transform(Step):
         """
 
     def transform(self, frame: Frame) -> Frame:
-        """Apply the step alone to a user's frame; strings come back plain, the index as a range.
+        """Apply the step alone to a user's frame; strings come back plain, the index goes with the rows.
 
         Memory: columns the step does not touch are shared, strings are copied.
         """
@@ -50,4 +50,6 @@ class Transform(Step):
         coded = backend.encode(frame)
         schema = backend.schema_of(coded)
         result = self.apply(coded, schema, frozenset(self.output_schema(schema).names), backend)
-        return backend.decode(backend.select(result, self.output_schema(schema).names))
+        made = backend.decode(backend.select(result, self.output_schema(schema).names))
+        made.index = frame.index.take(backend.positions(result))
+        return made

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+import gpupipe as gp
+
 DATA = Path(__file__).parents[2] / "data"
 
-_times = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
+_times = st.datetimes(datetime.fromisoformat("1900-01-01"), datetime.fromisoformat("2200-01-01"))
 _columns = {
     "größe": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "tiny": (pa.int8(), st.integers(-128, 127)),
@@ -43,22 +43,23 @@ def tables(max_rows: int = 30) -> st.SearchStrategy[pa.Table]:
     return build()
 
 
+def arrow(frame: Any) -> pa.Table:
+    """A frame that a user was given, as a table; NaN as null."""
+    assert (frame.index.start, frame.index.stop, frame.index.step) == (0, len(frame), 1)
+    if isinstance(frame, pd.DataFrame):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return frame.to_arrow(preserve_index=False)
+
+
 def plain(table: Any) -> list[dict[str, Any]]:
     """The rows of a frame or table as dicts, None for what is missing (NaN too)."""
-    if isinstance(table, pd.DataFrame):
-        assert table.index.equals(pd.RangeIndex(len(table)))
-        columns = {name: [_value(v) for v in table[name].tolist()] for name in table.columns}
-    else:
-        columns = {name: [_value(v) for v in table.column(name).to_pylist()] for name in table.column_names}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = (table if isinstance(table, pa.Table) else arrow(table)).to_pylist()
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
-def _value(value: Any) -> Any:
-    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, pd.Timestamp):
-        return value.to_pydatetime()
-    return value.item() if isinstance(value, np.generic) else value
+def values(data: Any, name: str) -> list[Any]:
+    """One column of a dataset or frame in plain Python."""
+    return [row[name] for row in plain(data.compute() if isinstance(data, gp.Dataset) else data)]
 
 
 def flights() -> pa.Table:

@@ -13,7 +13,7 @@ from gpupipe.io.bounds import excludes
 from gpupipe.schema import Field
 from tests.io.tables import plain
 
-several = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,11 @@ def test_what_lies_outside_ten_to_twenty(sign: str, constant: object, expected: 
 
 # Values around which rounding, precision and time units make a difference.
 _awkward = {
-    "f32": (pa.float32(), [0.1, 0.2, 0.3, -0.0, 16777217.0, float("nan"), float("inf")], ["0.1", "0.2", "16777217", "0"]),
+    "f32": (
+        pa.float32(),
+        [0.1, 0.2, 0.3, -0.0, 16777217.0, float("nan"), float("inf")],
+        ["0.1", "0.2", "16777217", "0"],
+    ),
     "f64": (pa.float64(), [0.1, float("nan"), -0.0, 1e308, float("-inf")], ["0.1", "0", "1e308"]),
     "i64": (pa.int64(), [2**53, 2**53 + 1, -(2**63), 2**63 - 1, 0], [str(2**53), str(2**53 + 1), "0.5", "9.1e18"]),
     "u64": (pa.uint64(), [0, 2**63, 2**64 - 1], [str(2**63 - 1), "1.8e19", "0", "-1"]),
@@ -63,7 +67,10 @@ def test_pruning_never_changes_what_a_filter_keeps(tmp_path: Path, data: st.Data
     text = condition.format(n=name, o=sign, c=data.draw(st.sampled_from(constants)))
     for part, statistics in (("with", True), ("without", False)):
         pq.write_table(
-            pa.table({name: pa.array(column, kind)}), tmp_path / f"{part}.parquet", row_group_size=1, write_statistics=statistics
+            pa.table({name: pa.array(column, kind)}),
+            tmp_path / f"{part}.parquet",
+            row_group_size=1,
+            write_statistics=statistics,
         )
     pruned, whole = (gp.read_parquet(tmp_path / f"{part}.parquet").filter(text) for part in ("with", "without"))
     assert plain(pruned.compute()) == plain(whole.compute())

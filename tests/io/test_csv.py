@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+import polars as pl
 import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, GpupipeError, SchemaMismatch
 from gpupipe.io import csv
-from tests.io.tables import flights, plain
+from tests.io.tables import arrow, flights, plain, values
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -20,16 +21,15 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def test_the_flights_come_back_from_text(tmp_path: Path) -> None:
-    expected = flights().to_pandas()
+    expected = flights().slice(0, 60_000).to_pandas()
     expected.to_csv(tmp_path / "flights.csv", index=False, na_rep="NA")
-    found = gp.read_csv(tmp_path / "flights.csv", partition_bytes=8 << 20)
-    assert len(found) == 336_776
+    found = gp.read_csv(tmp_path / "flights.csv", partition_bytes=2 << 20)
+    assert len(found) == 60_000
     assert found.num_partitions > 1
     assert {item.name: item.dtype for item in found.schema}["time_hour"] == "timestamp"
-    frame = found.compute()
-    for name in expected.columns:
-        wanted = expected[name].astype(frame[name].dtype)
-        pd.testing.assert_series_equal(frame[name], wanted)
+    read = pl.DataFrame(arrow(found.compute()))
+    wanted = pl.DataFrame(flights().slice(0, 60_000))
+    assert read.cast(wanted.schema).equals(wanted)
 
 
 def test_types_are_inferred_once_from_the_values(tmp_path: Path) -> None:
@@ -65,18 +65,23 @@ def test_types_can_be_given(tmp_path: Path) -> None:
     }
     with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\{'x': \.\.\.\}\): unknown type, got 'text'"):
         gp.read_csv(path, dtypes={"x": "text"})
-    with pytest.raises(ColumnNotFound, match="'zop' not found.*\n.*\nTry: 'zip'"):
+    with pytest.raises(ColumnNotFound, match=r"'zop' not found.*\n.*\nTry: 'zip'"):
         gp.read_csv(path, dtypes={"zop": "string"})
 
 
 def test_forms_of_text(tmp_path: Path) -> None:
-    assert plain(gp.read_csv(write(tmp_path / "1.csv", "\ufeffa;b\n1;'x'\n"), delimiter=";").compute()) == [{"a": 1, "b": "'x'"}]
+    assert plain(gp.read_csv(write(tmp_path / "1.csv", "\ufeffa;b\n1;'x'\n"), delimiter=";").compute()) == [
+        {"a": 1, "b": "'x'"}
+    ]
     assert plain(gp.read_csv(write(tmp_path / "2.csv", 'a,b\n"x\ny, z",2\n')).compute()) == [{"a": "x\ny, z", "b": 2}]
     assert plain(gp.read_csv(write(tmp_path / "3.csv", "1,x\n2,\n"), names=["n", "s"]).compute()) == [
         {"n": 1, "s": "x"},
         {"n": 2, "s": None},
     ]
-    assert plain(gp.read_csv(write(tmp_path / "4.csv", "a\n-1\n-99\n"), null_values=["-99"]).compute()) == [{"a": -1}, {"a": None}]
+    assert plain(gp.read_csv(write(tmp_path / "4.csv", "a\n-1\n-99\n"), null_values=["-99"]).compute()) == [
+        {"a": -1},
+        {"a": None},
+    ]
     assert plain(gp.read_csv(write(tmp_path / "5.csv.gz", gzip.compress(b"a\n1\n"))).compute()) == [{"a": 1}]
     with pytest.raises(BadConfig, match="delimiter is no single character, got '::'"):
         gp.read_csv(tmp_path / "1.csv", delimiter="::")
@@ -92,7 +97,9 @@ def test_a_header_alone_is_an_empty_dataset(tmp_path: Path, text: str) -> None:
 def test_a_ragged_row_is_named(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv, "BLOCK_BYTES", block)
     path = write(tmp_path / "a.csv", "a,b\n" + "1,2\n" * 100 + "3,4,5\n" + "1,2\n")
-    with pytest.raises(BadFile, match=r"a\.csv: row 102 has 3 values, got '3,4,5'.\nExpected 2 values, as in the first row"):
+    with pytest.raises(
+        BadFile, match=r"a\.csv: row 102 has 3 values, got '3,4,5'.\nExpected 2 values, as in the first row"
+    ):
         gp.read_csv(path)
     with pytest.raises(BadFile, match="row 2 has 1 values, got '3'"):
         gp.read_csv(write(path, "a,b\n3\n"))
@@ -167,7 +174,7 @@ def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest
     part = dataset.filter("a > 1")
     del dataset
     gc.collect()
-    assert part.compute()["a"].tolist() == [2]
+    assert values(part, "a") == [2]
     del part
     gc.collect()
     assert list((tmp_path / "tmp").iterdir()) == []

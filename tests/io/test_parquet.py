@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend import select
 from gpupipe.errors import BadFile, ColumnNotFound, ExpressionError, SchemaMismatch
-from tests.io.tables import DATA, damage, flights, plain, tables
+from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
 
-several = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_shipped_flights_are_what_polars_reads() -> None:
     nullable = {item.name for item in dataset.schema if item.nullable}
     floats = {item.name for item in dataset.schema if item.dtype == "float64"}
     assert nullable == floats | {name for name in expected.columns if expected[name].null_count()}
-    assert pl.from_pandas(dataset.compute()).cast(expected.schema).equals(expected)
+    assert pl.DataFrame(arrow(dataset.compute())).cast(expected.schema).equals(expected)
 
 
 @several
@@ -97,15 +97,23 @@ def test_columns_that_cannot_be_worked_with_are_left_out_and_explained(tmp_path:
     dataset = gp.read_parquet(tmp_path / "nested.parquet")
     assert dataset.columns == ["n", "lat"]
     assert plain(dataset.compute()) == [{"n": 1, "lat": 2}]
-    for ask in (lambda: dataset.select(["tags"]), lambda: gp.read_parquet(tmp_path / "nested.parquet", columns=["tags"])):
-        with pytest.raises(SchemaMismatch, match=r"column 'tags': this type is not worked with, got 'list<element: string>'"):
+    for ask in (
+        lambda: dataset.select(["tags"]),
+        lambda: gp.read_parquet(tmp_path / "nested.parquet", columns=["tags"]),
+    ):
+        with pytest.raises(
+            SchemaMismatch, match=r"column 'tags': this type is not worked with, got 'list<element: string>'"
+        ):
             ask()
 
 
 def test_an_index_that_pandas_wrote_is_a_column_like_others(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0]}, index=pd.Index([7, 7], name="key"))
     frame.to_parquet(tmp_path / "indexed.parquet")
-    assert plain(gp.read_parquet(tmp_path / "indexed.parquet").compute()) == [{"x": 1.0, "key": 7}, {"x": 2.0, "key": 7}]
+    assert plain(gp.read_parquet(tmp_path / "indexed.parquet").compute()) == [
+        {"x": 1.0, "key": 7},
+        {"x": 2.0, "key": 7},
+    ]
 
 
 # what is read ---------------------------------------------------------------------------------------------------------
@@ -113,10 +121,12 @@ def test_only_the_asked_columns_are_read(numbers: Path) -> None:
     for group in range(4):
         damage(numbers, group, "text")
     dataset = gp.read_parquet(numbers, partition_bytes=1)
-    assert dataset.select(["n"]).compute()["n"].tolist() == list(range(40))
-    assert gp.read_parquet(numbers, columns=["share"]).compute().columns.tolist() == ["share"]
+    assert values(dataset.select(["n"]), "n") == list(range(40))
+    assert gp.read_parquet(numbers, columns=["share"]).compute().columns.to_list() == ["share"]
     assert set(dataset.reads.columns) == {"n"}
-    with pytest.raises(BadFile, match=r"numbers\.parquet: row group 0 cannot be read \(.*\)\.\nExpected the rows its footer"):
+    with pytest.raises(
+        BadFile, match=r"numbers\.parquet: row group 0 cannot be read \(.*\)\.\nExpected the rows its footer"
+    ):
         dataset.compute()
 
 
@@ -124,20 +134,20 @@ def test_a_predicate_reads_its_column_and_no_other(numbers: Path) -> None:
     for group in range(4):
         damage(numbers, group, "text")
     kept = gp.read_parquet(numbers).filter("n % 7 == 0").select(["share"])
-    assert kept.compute()["share"].tolist() == [n / 40 for n in range(0, 40, 7)]
+    assert values(kept, "share") == [n / 40 for n in range(0, 40, 7)]
     assert len(kept) == 6
-    assert kept.compute().columns.tolist() == ["share"]
+    assert kept.compute().columns.to_list() == ["share"]
 
 
 def test_row_groups_that_cannot_hold_a_row_are_not_read(numbers: Path) -> None:
     for group in (0, 1, 3):
         damage(numbers, group, "n")
     dataset = gp.read_parquet(numbers, partition_bytes=1)
-    assert dataset.filter("n >= 20 and n < 30").compute()["n"].tolist() == list(range(20, 30))
-    assert dataset.filter("text == 't2'").select(["n"]).compute()["n"].tolist() == list(range(20, 30))
-    assert dataset.filter("n in [21, 25]").compute()["n"].tolist() == [21, 25]
+    assert values(dataset.filter("n >= 20 and n < 30"), "n") == list(range(20, 30))
+    assert values(dataset.filter("text == 't2'").select(["n"]), "n") == list(range(20, 30))
+    assert values(dataset.filter("n in [21, 25]"), "n") == [21, 25]
     _, middle, _ = dataset.split(by="n", at=[20, 30])
-    assert middle.compute()["n"].tolist() == list(range(20, 30))
+    assert values(middle, "n") == list(range(20, 30))
     assert middle.num_partitions == 1
     assert set(dataset.reads.row_groups) == {(0, 2)}
 
@@ -145,7 +155,7 @@ def test_row_groups_that_cannot_hold_a_row_are_not_read(numbers: Path) -> None:
 def test_pruned_rows_keep_their_identity(numbers: Path) -> None:
     dataset = gp.read_parquet(numbers, partition_bytes=1 << 20)
     drawn = {row["n"] for row in plain(dataset.split(fraction=0.5, seed=3)[0].compute())}
-    late = dataset.filter("n >= 20").split(fraction=0.5, seed=3)[0].compute()["n"].tolist()
+    late = values(dataset.filter("n >= 20").split(fraction=0.5, seed=3)[0], "n")
     assert late == sorted(n for n in drawn if n >= 20)
 
 
@@ -154,7 +164,7 @@ def test_the_predicate_is_applied_where_statistics_are_missing(tmp_path: Path) -
     pq.write_table(pa.table({"n": np.arange(40)}), path, row_group_size=10, write_statistics=False)
     dataset = gp.read_parquet(path)
     assert dataset.schema["n"].nullable
-    assert dataset.filter("n < 15").compute()["n"].tolist() == list(range(15))
+    assert values(dataset.filter("n < 15"), "n") == list(range(15))
     assert [len(part) for part in dataset.split(by="n", at=15)] == [15, 25]
 
 
@@ -168,7 +178,7 @@ def test_nothing_left_is_one_empty_partition(numbers: Path) -> None:
 def test_columns_and_filters_of_the_reader(numbers: Path) -> None:
     dataset = gp.read_parquet(numbers, columns=["share"], filters="n < 3")
     assert dataset.columns == ["share"]
-    assert dataset.compute()["share"].tolist() == [0.0, 1 / 40, 2 / 40]
+    assert values(dataset, "share") == [0.0, 1 / 40, 2 / 40]
     with pytest.raises(ColumnNotFound, match="column 'm' not found"):
         gp.read_parquet(numbers, filters="m < 3")
     with pytest.raises(ExpressionError, match="the expression gives int64"):
@@ -191,11 +201,13 @@ def test_partitions_are_cut_by_decoded_bytes(tmp_path: Path) -> None:
 
 def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path: Path) -> None:
     for number in range(6):
-        pq.write_table(pa.table({"n": np.arange(10) + 10 * number, "s": ["a", str(number)] * 5}), tmp_path / f"{number}.parquet")
+        pq.write_table(
+            pa.table({"n": np.arange(10) + 10 * number, "s": ["a", str(number)] * 5}), tmp_path / f"{number}.parquet"
+        )
     dataset = gp.read_parquet(tmp_path, partition_bytes=1000)
     assert 1 < dataset.num_partitions < 6
-    assert dataset.compute()["n"].tolist() == list(range(60))
-    assert dataset.compute()["s"].tolist() == [s for k in range(6) for s in ["a", str(k)] * 5]
+    assert values(dataset, "n") == list(range(60))
+    assert values(dataset, "s") == [s for k in range(6) for s in ["a", str(k)] * 5]
     assert gp.read_parquet(tmp_path, partition_bytes=1).num_partitions == 6
 
 
@@ -228,7 +240,7 @@ def test_a_list_a_pattern_and_a_folder(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("no data")
 
     def read(path: object) -> list[int]:
-        return gp.read_parquet(path).compute()["n"].tolist()
+        return values(gp.read_parquet(path), "n")
 
     assert read(tmp_path) == [1, 2, 3]
     assert sorted(read(str(tmp_path / "[!_]*.parquet"))) == [1, 2]
@@ -277,7 +289,7 @@ def test_files_that_are_no_whole_parquet(tmp_path: Path, numbers: Path) -> None:
 def test_a_file_that_was_replaced_is_no_silent_change(numbers: Path) -> None:
     dataset = gp.read_parquet(numbers)
     pq.write_table(pa.table({"n": [1]}), numbers)
-    with pytest.raises(BadFile, match="row groups 0-3 (cannot be read|hold other rows)"):
+    with pytest.raises(BadFile, match=r"row groups 0-3 (cannot be read|hold other rows)"):
         dataset.compute()
 
 
@@ -286,7 +298,7 @@ def test_a_file_without_rows_is_an_empty_dataset(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "none.parquet")
     dataset = gp.read_parquet(tmp_path / "none.parquet")
     assert (len(dataset), dataset.num_partitions, len(dataset.head())) == (0, 1, 0)
-    assert dataset.compute().columns.tolist() == table.column_names
+    assert dataset.compute().columns.to_list() == table.column_names
     both = gp.read_parquet([tmp_path / "none.parquet", DATA / "flights.parquet"])
     assert len(both) == 336_776
 
@@ -294,18 +306,18 @@ def test_a_file_without_rows_is_an_empty_dataset(tmp_path: Path) -> None:
 def test_files_that_differ_are_named_with_the_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1], "s": ["a"]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"s": ["b"], "n": [2]}), tmp_path / "2.parquet")
-    assert gp.read_parquet(tmp_path).compute()["n"].tolist() == [1, 2]
+    assert values(gp.read_parquet(tmp_path), "n") == [1, 2]
     pq.write_table(pa.table({"n": [1.5], "s": ["a"]}), tmp_path / "3.parquet")
     with pytest.raises(SchemaMismatch, match=r"3\.parquet: column 'n' is float64.\nExpected int64, as in .*1\.parquet"):
         gp.read_parquet(tmp_path)
-    assert gp.read_parquet(tmp_path, columns=["s"]).compute()["s"].tolist() == ["a", "b", "a"]
+    assert values(gp.read_parquet(tmp_path, columns=["s"]), "s") == ["a", "b", "a"]
     pq.write_table(pa.table({"n": [1]}), tmp_path / "3.parquet")
     with pytest.raises(SchemaMismatch, match="column 's' is not there"):
         gp.read_parquet(tmp_path)
     pq.write_table(pa.table({"n": [1], "s": ["a"], "new": [1]}), tmp_path / "3.parquet")
-    with pytest.raises(SchemaMismatch, match="column 'new' is int64.\nExpected no such column"):
+    with pytest.raises(SchemaMismatch, match=r"column 'new' is int64\.\nExpected no such column"):
         gp.read_parquet(tmp_path)
-    with pytest.raises(ColumnNotFound, match="'distance'.*\n.*\nTry: 'distance'|closest"):
+    with pytest.raises(ColumnNotFound, match=r"column 'distnce' not found.*\n.*\nTry: 'distance' \(the closest name\)"):
         gp.read_parquet(DATA / "flights.parquet", columns=["distnce"])
 
 
@@ -320,7 +332,7 @@ def test_a_partition_is_read_for_the_backend_that_asks(numbers: Path) -> None:
     dataset = gp.read_parquet(numbers, partition_bytes=1)
     backend = select("cpu")
     frame = dataset.filter("n % 2 == 1").read(dataset.partitions[1], ["text", "n"], backend)
-    assert frame.columns.tolist() == ["text", "n"]
+    assert frame.columns.to_list() == ["text", "n"]
     assert frame.index.tolist() == [1, 3, 5, 7, 9]
     assert backend.column(frame, "text").dictionary.to_pylist() == ["t1"]
     with pytest.raises(ColumnNotFound, match="read: column 'nn' not found"):

@@ -172,10 +172,9 @@ def host(column: Column, backend: Backend) -> Any:
 
 
 def scale_of(table: Table) -> float:
-    """The largest number there is: what absolute errors are measured by."""
-    return max(
-        (abs(float(v)) for d, values in table.values() if d != "string" for v in values if v is not None), default=1.0
-    )
+    """The largest number there is, of a size that can be squared: what absolute errors are measured by."""
+    numbers = [abs(float(v)) for dtype, values in table.values() if dtype != "string" for v in values if v is not None]
+    return min(max(numbers, default=1.0), 1e150)
 
 
 def assert_same_state(found: pre.FoldStep, wanted: pre.FoldStep, scale: float) -> None:

@@ -21,7 +21,7 @@ from gpupipe.backend.probe import probe
 from . import learned
 
 GPU = pytest.mark.skipif(not probe().gpus, reason="no GPU is visible")
-CHECKS = settings(deadline=None, max_examples=600)
+CHECKS = settings(deadline=None, max_examples=30)
 each_example = pytest.mark.parametrize("example", learned.examples(), ids=str)
 
 
@@ -150,7 +150,7 @@ LATE = [example for example in learned.examples() if example.make().fills_late]
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("example", LATE, ids=str)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data())
 def test_an_imputer_folds_with_the_step_after_it(
     backend: Backend, example: learned.Example, strategy: str, data: st.DataObject

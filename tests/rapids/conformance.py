@@ -44,8 +44,8 @@ def users_of_rapids(package: Path) -> list[Path]:
     return [path for path in sorted(package.rglob("*.py")) if _imports(ast.parse(path.read_text()))]
 
 
-def report_on(tree: ast.Module) -> Report:
-    """What does not exist, or is called with arguments that do not fit."""
+def report_on(tree: ast.Module, *, methods: bool = True) -> Report:
+    """What does not exist, or is called with arguments that do not fit; method calls too where values are RAPIDS'."""
     report, imported = Report(), _imports(tree)
     for path in imported.values():
         if _resolved(path) is None:
@@ -57,16 +57,16 @@ def report_on(tree: ast.Module) -> Report:
             if _resolved(path) is None:
                 report.problems.append(f"line {node.lineno}: {path} is not there")  # type: ignore[attr-defined]
         if isinstance(node, ast.Call):
-            _check_call(node, imported, report)
+            _check_call(node, imported, report, methods=methods)
     return report
 
 
-def _check_call(call: ast.Call, imported: dict[str, str], report: Report) -> None:
+def _check_call(call: ast.Call, imported: dict[str, str], report: Report, *, methods: bool) -> None:
     path = _path(call.func, imported)
     if path is not None:
         found = _resolved(path)
         targets = [] if found is None else [(path, found, False)]
-    elif isinstance(call.func, ast.Attribute) and not _is_self(call.func.value):
+    elif methods and isinstance(call.func, ast.Attribute) and not _is_self(call.func.value):
         targets = [(f"{owner.__name__}.{call.func.attr}", method, True) for owner, method in _methods(call.func.attr)]
     else:
         targets = []

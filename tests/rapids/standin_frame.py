@@ -18,10 +18,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .signatures import checked, not_imitated
+from .standin_accessors import Index
 from .standin_cupy import DeviceArray
-from .standin_series import CategoricalDtype, Index, RangeIndex, Series, as_series
+from .standin_series import CategoricalDtype, Series, as_series
 
 _random = np.random.default_rng(0)
+
+
+class RangeIndex(Index):
+    @checked("cudf.RangeIndex", real.RangeIndex.__init__)
+    def __init__(self, start: int, stop: int | None = None) -> None:
+        super().__init__(Series.of(np.arange(start) if stop is None else np.arange(start, stop)))
 
 
 def own(method: Any) -> Any:

@@ -12,13 +12,11 @@ import cudf as real
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from cudf.core.accessors.categorical import CategoricalAccessor
-from cudf.core.series import DatetimeProperties
 
 from .signatures import checked, not_imitated
+from .standin_accessors import TEXT, Categories, Index, Times
 from .standin_cupy import DeviceArray
 
-TEXT = pd.StringDtype(na_value=np.nan)
 _RUBBISH = {"b": True, "i": 77, "u": 77, "f": 1234.5, "M": 77, "O": "rubbish"}
 
 
@@ -183,11 +181,8 @@ class Series:
         elif self.has_nulls:
             if self.data.dtype.kind == "b":
                 raise ValueError("Column must have no nulls for dtype=bool")
-            series = Series.of(
-                np.where(
-                    self.valid, self.data.astype("float64" if self.data.dtype.kind != "f" else self.data.dtype), np.nan
-                )
-            )
+            kind = self.data.dtype if self.data.dtype.kind == "f" else "float64"
+            series = Series.of(np.where(self.valid, self.data.astype(kind), np.nan).astype(kind))
         data = series.data if dtype is None else series.data.astype(dtype, copy=False)
         return DeviceArray(data.copy() if copy else data)
 
@@ -266,130 +261,8 @@ def _binary(name: str) -> Any:
     return apply
 
 
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "and",
-    "or",
-    "xor",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-):
+for _name in ("add", "sub", "mul", "truediv", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Series, f"__{_name}__", _binary(f"__{_name}__"))
-
-
-class Index:
-    """A column without its frame: categories, or the names of rows."""
-
-    def __init__(self, values: Series, name: Any = None) -> None:
-        self.held, self.name = values, name
-        self.dtype = values.dtype
-
-    def __getattr__(self, name: str) -> Any:
-        raise not_imitated("cudf.Index", real.Index, name)
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-    @property
-    def names(self) -> list[Any]:
-        return [self.name]
-
-    def to_arrow(self) -> pa.Array:
-        return self.held.to_arrow()
-
-    @checked("cudf.Index.to_cupy", real.Index.to_cupy)
-    def to_cupy(self) -> DeviceArray:
-        return self.held.to_cupy()
-
-    @checked("cudf.Index.take", real.Index.take)
-    def take(self, indices: Any) -> Index:
-        rows = indices.held.data if isinstance(indices, Index) else indices.host
-        return Index(Series.of(self.held.data[rows], None, self.dtype), self.name)
-
-    @checked("cudf.Index.equals", real.Index.equals)
-    def equals(self, other: Any) -> bool:
-        return isinstance(other, Index) and self.to_arrow().equals(other.to_arrow())
-
-
-class RangeIndex(Index):
-    @checked("cudf.RangeIndex", real.RangeIndex.__init__)
-    def __init__(self, start: int, stop: int | None = None) -> None:
-        super().__init__(Series.of(np.arange(start) if stop is None else np.arange(start, stop)))
-
-
-class Categories:
-    """`.cat` of a category."""
-
-    def __init__(self, series: Series) -> None:
-        self._series = series
-
-    def __getattr__(self, name: str) -> Any:
-        raise not_imitated("cudf.Series.cat", CategoricalAccessor, name)
-
-    @property
-    def codes(self) -> Series:
-        return Series.of(self._series.data.astype(self._series.dtype.codes_dtype), self._series.valid)
-
-    @property
-    def categories(self) -> Index:
-        return self._series.dtype.categories
-
-    @checked("cudf.Series.cat.set_categories", CategoricalAccessor.set_categories)
-    def set_categories(self, new_categories: Any, ordered: bool = False, rename: bool = False) -> Series:
-        values = as_series(new_categories)
-        if not rename:
-            raise NotImplementedError("the stand-in renames categories only")
-        if len(values) != len(self._series.dtype.held):
-            raise ValueError("new_categories must have the same number of items as old categories")
-        return Series.of(self._series.data, self._series.valid, CategoricalDtype(values, ordered))
-
-
-class Times:
-    """`.dt` of timestamps."""
-
-    def __init__(self, series: Series) -> None:
-        self._series = series
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in (
-            "year",
-            "month",
-            "day",
-            "hour",
-            "minute",
-            "second",
-            "weekday",
-            "dayofweek",
-            "dayofyear",
-            "quarter",
-        ):
-            raise not_imitated("cudf.Series.dt", DatetimeProperties, name)
-        parts = getattr(pd.Series(self._series.data).dt, name).to_numpy().astype("int16")
-        return Series.of(parts, self._series.valid)
-
-    @checked("cudf.Series.dt.strftime", DatetimeProperties.strftime)
-    def strftime(self, date_format: str) -> Series:
-        written = pd.Series(self._series.data).dt.strftime(date_format).to_numpy().astype(object)
-        return Series.of(written, self._series.valid, TEXT)
-
-    @checked("cudf.Series.dt.tz_convert", DatetimeProperties.tz_convert)
-    def tz_convert(self, tz: Any) -> Series:
-        return Series.of(self._series.data, self._series.valid, pd.DatetimeTZDtype(self._series.dtype.unit, tz))
-
-    @checked("cudf.Series.dt.tz_localize", DatetimeProperties.tz_localize)
-    def tz_localize(self, tz: Any) -> Series:
-        if tz is not None or str(self._series.dtype.tz) != "UTC":
-            raise NotImplementedError("the stand-in takes UTC off, no more")
-        return Series.of(self._series.data, self._series.valid)
 
 
 def as_series(values: Any) -> Series:

@@ -1,4 +1,4 @@
-"""The whole main job through the GPU twin on stand-ins: Parquet to a trained, saved and reloaded model, beside the CPU's."""
+"""The main job through the GPU twin on stand-ins, beside the CPU's: Parquet to a trained, saved, reloaded model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def job(backend: str, path: Path, out: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def jobs(rehearsed_backend: Backend, sample: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def jobs(
+    rehearsed_backend: Backend, sample: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
     return {name: job(name, sample, tmp_path_factory.mktemp(name) / "model") for name in ("cpu", "gpu")}
 
 

@@ -44,7 +44,9 @@ def test_left_lookup_equals_pandas(left_rows: list, right_rows: list, on: list[s
     joined = T.Join(right, on=on).transform(left)
     assert joined["value"].isna().tolist() == expected["value"].isna().tolist()
     assert joined["value"].dropna().astype(int).tolist() == expected["value"].dropna().astype(int).tolist()
-    assert joined["word"].fillna("-").tolist() == expected["word"].fillna("-").tolist()
+    assert joined["word"].astype(object).where(joined["word"].notna(), "-").tolist() == (
+        expected["word"].astype(object).where(expected["word"].notna(), "-").tolist()
+    )
     assert joined["text"].fillna("-").tolist() == left["text"].fillna("-").tolist()
 
 

@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.source import Partition
-from gpupipe.schema import Field, html_table, text_table
+from gpupipe.schema import FLOATS, Field, html_table, text_table
 
 __all__ = ["ColumnReport", "Report", "inspect"]
 
@@ -55,8 +55,8 @@ class Report:
     columns: tuple[ColumnReport, ...]
 
     def _title(self) -> str:
-        count = len(self.partitions)
-        return f"{self.num_rows:,} rows, {len(self.columns)} columns, {count} partition{'s' if count != 1 else ''}"
+        parts = (self.num_rows, "row"), (len(self.columns), "column"), (len(self.partitions), "partition")
+        return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in parts)
 
     def _table(self) -> list[list[str]]:
         rows = [["column", "dtype", "missing", "distinct", "min", "max"]]
@@ -83,7 +83,7 @@ def inspect(dataset: Dataset) -> Report:
     Example:
         >>> import pandas as pd, gpupipe as gp
         >>> print(inspect(gp.from_frame(pd.DataFrame({"origin": ["JFK", None, "JFK"]}))))
-        3 rows, 1 columns, 1 partition
+        3 rows, 1 column, 1 partition
         <BLANKLINE>
         column  dtype   missing  distinct  min  max
         origin  string  33.33%   1         JFK  JFK
@@ -117,6 +117,8 @@ class _Tally:
         self._missing += len(column) - len(present)
         if not len(present):
             return
+        if column.dtype in FLOATS:
+            present = present + 0.0  # -0.0 is no other value than 0.0
         values = backend.to_host(backend.xp.unique(present))
         found = pa.array(values) if column.dictionary is None else column.dictionary.take(pa.array(values))
         extremes = pc.min_max(found).as_py()

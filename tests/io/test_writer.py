@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.errors import BadFile
+from gpupipe.io import atomic
+from gpupipe.schema import Field, Schema
+from tests.io.tables import DATA, plain, tables, values
+
+several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@several
+@given(table=tables(), parts=st.sampled_from([1, 2, 7]), folder=st.booleans(), group=st.integers(1, 9))
+def test_what_is_written_is_read_again(tmp_path: Path, table: pa.Table, parts: int, folder: bool, group: int) -> None:
+    path = tmp_path / ("out" if folder else "out.parquet")
+    gp.from_frame(table, num_partitions=parts).write_parquet(path, rows_per_group=group, overwrite=True)
+    again = gp.read_parquet(path)
+    assert plain(again.compute()) == plain(table)
+    assert plain(pq.read_table(path)) == plain(table)
+    if folder:
+        assert sorted(p.name for p in path.iterdir()) == [f"part-{n:05d}.parquet" for n in range(parts)]
+    else:
+        metadata = pq.read_metadata(path)
+        sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+        assert all(size <= group for size in sizes)
+
+
+def test_the_flights_are_written_as_others_expect_them(tmp_path: Path) -> None:
+    path = tmp_path / "flights.parquet"
+    gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20).write_parquet(path, compression="zstd")
+    expected = pl.read_parquet(DATA / "flights.parquet")
+    assert pl.read_parquet(path).cast(expected.schema).equals(expected)
+    metadata = pq.read_metadata(path)
+    assert metadata.num_row_groups == 1
+    chunks = {metadata.row_group(0).column(i).path_in_schema: metadata.row_group(0).column(i) for i in range(19)}
+    assert chunks["tailnum"].has_dictionary_page
+    assert not chunks["dep_delay"].has_dictionary_page
+    assert chunks["flight"].physical_type == "INT32"
+    assert chunks["dep_delay"].statistics.null_count == expected["dep_delay"].null_count()
+    assert {chunk.compression for chunk in chunks.values()} == {"ZSTD"}
+
+
+def test_a_mapped_dataset_is_written_in_the_types_of_its_schema(tmp_path: Path) -> None:
+    dataset = gp.from_frame(pd.DataFrame({"n": [1, 2, 3, 4]}), num_partitions=2, backend="cpu")
+
+    def halves(frame: pd.DataFrame, backend: object) -> pd.DataFrame:
+        # Without a missing value in the first partition, with one in the second.
+        n = frame["n"].to_numpy()
+        return pd.DataFrame({"n": pd.array(np.where(n == 3, None, n), "Int32") if 3 in n else n.astype("int32")})
+
+    dataset.map_frames(halves, Schema([Field("n", "int32")]), ["n"]).write_parquet(tmp_path / "n.parquet")
+    table = pq.read_table(tmp_path / "n.parquet")
+    assert (table.schema.field("n").type, table.column("n").to_pylist()) == (pa.int32(), [1, 2, None, 4])
+
+
+def test_what_is_there_stays_unless_it_may_go(tmp_path: Path) -> None:
+    one, two = (gp.from_frame(pd.DataFrame({"n": [n]})) for n in (1, 2))
+    for name in ("a.parquet", "folder"):
+        one.write_parquet(tmp_path / name)
+        with pytest.raises(BadFile, match=rf"{name}: something is there already.\n.*\nTry: overwrite=True"):
+            two.write_parquet(tmp_path / name)
+        assert values(gp.read_parquet(tmp_path / name), "n") == [1]
+        two.write_parquet(tmp_path / name, overwrite=True)
+        assert values(gp.read_parquet(tmp_path / name), "n") == [2]
+    with pytest.raises(BadFile, match="its folder does not exist"):
+        one.write_parquet(tmp_path / "nowhere" / "a.parquet")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "folder"]
+
+
+def test_a_file_may_be_replaced_by_what_is_read_from_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    gp.from_frame(pd.DataFrame({"n": range(10)})).write_parquet(path)
+    gp.read_parquet(path).filter("n > 6").write_parquet(path, overwrite=True)
+    assert values(gp.read_parquet(path), "n") == [7, 8, 9]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_an_error_on_the_way_leaves_the_old_result(
+    tmp_path: Path, name: str, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchange:  # a system that cannot swap two names
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    path = tmp_path / name
+    old = gp.from_frame(pd.DataFrame({"n": [1, 2, 3]}), num_partitions=3)
+    old.write_parquet(path)
+
+    def fail(frame: pd.DataFrame, backend: object) -> pd.DataFrame:
+        if 2 in frame["n"].to_numpy():
+            raise RuntimeError("no")
+        return frame
+
+    with pytest.raises(RuntimeError, match="no"):
+        old.map_frames(fail, old.schema, ["n"]).write_parquet(path, overwrite=True)
+    assert values(gp.read_parquet(path), "n") == [1, 2, 3]
+    old.filter("n > 1").write_parquet(path, overwrite=True)
+    assert values(gp.read_parquet(path), "n") == [2, 3]
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+WRITER = """
+import sys, time
+import pandas as pd
+import gpupipe as gp
+
+def slow(frame, backend):
+    print("working", flush=True)
+    time.sleep(30)
+    return frame
+
+dataset = gp.from_frame(pd.DataFrame({"n": [10, 20, 30]}), num_partitions=3)
+first, rest = dataset.split(by="n", at=20)
+mapped = dataset.map_frames(lambda f, b: slow(f, b) if 20 in f["n"].to_numpy() else f, dataset.schema, ["n"])
+mapped.write_parquet(sys.argv[1], rows_per_group=1, overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_a_writer_that_is_killed_leaves_the_old_result(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    gp.from_frame(pd.DataFrame({"n": [1, 2]})).write_parquet(path)
+    repository = Path(__file__).parents[2]
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(
+        command, cwd=repository, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(repository)}
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"working\n"
+        # The first partition is on the disk under another name.
+        deadline = time.monotonic() + 10
+        while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(list(tmp_path.iterdir())) == 2
+        writer.send_signal(signal.SIGKILL)
+    assert writer.returncode == -signal.SIGKILL
+    assert values(gp.read_parquet(path), "n") == [1, 2]
+    whole = str(tmp_path / "*.parquet") if name.endswith("parquet") else path
+    assert values(gp.read_parquet(whole), "n") == [1, 2]
+    gp.from_frame(pd.DataFrame({"n": [3]})).write_parquet(path, overwrite=True)
+    assert values(gp.read_parquet(path), "n") == [3]

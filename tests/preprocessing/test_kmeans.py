@@ -1,0 +1,112 @@
+"""k-means: centres, labels and distances against scikit-learn; order, seeds and what is far away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.cluster
+from sklearn.metrics import adjusted_rand_score
+
+from gpupipe import errors, schema
+from gpupipe.preprocessing import KMeans
+from gpupipe.preprocessing.kmeans import initial_centres
+
+
+def blobs(offset: float = 0.0, scale: float = 1.0) -> tuple[pd.DataFrame, np.ndarray]:
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(4), [400, 300, 200, 100])
+    middles = np.array([[0, 0], [10, 0], [0, 10], [10, 10.0]])
+    points = (middles[truth] + rng.normal(scale=0.7, size=(1000, 2))) * scale + offset
+    order = rng.permutation(1000)
+    return pd.DataFrame(points[order], columns=["x", "y"]), truth[order]
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(0.0, 1.0), (1e9, 1.0), (0.0, 1e-6)])
+def test_clusters_are_found_and_ordered_by_size(offset: float, scale: float) -> None:
+    table, truth = blobs(offset, scale)
+    step = KMeans(4).fit(table)
+    labels = step.transform(table)["kmeans"]
+    assert str(labels.dtype) == "int32"
+    # The largest has label 0, id 2, and so on down.
+    assert adjusted_rand_score(truth, labels) == 1.0
+    assert (labels - 2).tolist() == truth.tolist()
+
+
+def test_as_scikit_learn_from_the_same_start() -> None:
+    table, _ = blobs()
+    points = table.to_numpy()
+    start = initial_centres(points, 4, 0)
+    peer = sklearn.cluster.KMeans(4, init=start, n_init=1).fit(points)
+    step = KMeans(4).fit(table)
+    nearest = np.linalg.norm(step.cluster_centers_[:, None] - peer.cluster_centers_, axis=2).argmin(axis=1)
+    np.testing.assert_allclose(step.cluster_centers_, peer.cluster_centers_[nearest], atol=1e-9)
+    assert (nearest[step.transform(table)["kmeans"] - 2] == peer.predict(points)).all()
+    far = KMeans(4, output="distances").fit(table).transform(table)
+    assert list(far.columns) == [f"kmeans_dist{k}" for k in range(4)]
+    np.testing.assert_allclose(far.to_numpy(), peer.transform(points)[:, nearest], rtol=1e-5, atol=1e-5)
+
+
+def test_given_centres_every_label_is_the_nearest_however_far_the_others_are() -> None:
+    step = KMeans(3)
+    step.cluster_centers_ = np.array([[0.0], [1.0], [1e12]])
+    step.names_in_ = ["x"]
+    table = pd.DataFrame({"x": [0.1, 0.9, 0.51, 0.49, 2e12]})
+    assert step.transform(table)["kmeans"].tolist() == [2, 3, 3, 2, 4]
+    step.output = "distances"
+    np.testing.assert_allclose(step.transform(table)["kmeans_dist1"][:2], [0.9, 0.1], rtol=1e-6)
+
+
+def test_equal_sizes_are_ordered_by_their_centres() -> None:
+    table = pd.DataFrame({"x": [5.0, 5.0, -1.0, -1.0, 2.0, 2.0]})
+    assert KMeans(3).fit(table).cluster_centers_.ravel().tolist() == [-1.0, 2.0, 5.0]
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
+    found = [KMeans(5, random_state=seed, max_iter=1).fit(table).cluster_centers_ for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.allclose(found[0], found[2])
+
+
+def test_initial_centres_are_rows_far_apart() -> None:
+    table, truth = blobs()
+    points = table.to_numpy()
+    for seed in range(20):
+        start = initial_centres(points, 4, seed)
+        rows = [int(np.flatnonzero((points == centre).all(axis=1))[0]) for centre in start]
+        assert len({truth[row] for row in rows}) == 4
+
+
+def test_labels_are_a_categorical() -> None:
+    fields = [schema.Field("x", "float64").as_source(), schema.Field("y", "int8").as_source()]
+    (labels,) = KMeans(16).output_fields(fields)
+    assert (labels.name, labels.kind, labels.cardinality, labels.nullable) == ("kmeans", schema.Kind.CATEGORICAL, 18, False)
+    assert labels.lineage == {"x", "y"}
+    far = KMeans(2, output="distances").output_fields(fields)
+    assert [(item.name, item.kind, item.cardinality) for item in far] == [
+        ("kmeans_dist0", schema.Kind.CONTINUOUS, None),
+        ("kmeans_dist1", schema.Kind.CONTINUOUS, None),
+    ]
+
+
+def test_what_is_refused() -> None:
+    table = pd.DataFrame({"x": [1.0, 1.0, 2.0], "y": [0.0, 0.0, 0.0]})
+    with pytest.raises(errors.BadData, match=r"only 2 of the rows(.|\n)*n_clusters=3\.\nTry: n_clusters=2"):
+        KMeans(3).fit(table)
+    with pytest.raises(errors.BadData, match="there are no rows"):
+        KMeans(1).fit(table.iloc[:0])
+    holed = table.assign(y=[None, 1.0, 2.0])
+    for broken in (lambda: KMeans(2).fit(holed), lambda: KMeans(2).fit(table).transform(holed)):
+        with pytest.raises(errors.BadData, match=r"KMeans, column 'y': 1 missing value(.|\n)*put a SimpleImputer before"):
+            broken()
+    with pytest.raises(errors.BadData, match="KMeans, column 'x': 1 infinite value"):
+        KMeans(2).fit(table.assign(x=[np.inf, 1.0, 2.0]))
+    with pytest.raises(errors.BadData, match="column 'x': a distance does not fit float32"):
+        KMeans(2, output="distances").fit(table).transform(table.assign(x=1e50))
+    with pytest.raises(errors.BadConfig, match="unknown output, got 'ids'"):
+        KMeans(2, output="ids").fit(table)
+    for bad in (KMeans(0), KMeans(2.5), KMeans(2, max_rows=0)):  # type: ignore[arg-type]
+        with pytest.raises(errors.BadConfig, match="is out of range"):
+            bad.fit(table)

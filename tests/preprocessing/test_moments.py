@@ -1,0 +1,65 @@
+"""Moments against exact arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpupipe.backend import Column, select
+from gpupipe.preprocessing.moments import Moments
+
+CPU = select("cpu")
+
+
+def moments(values: list[float]) -> Moments:
+    return Moments.of({"x": Column("float64", np.array(values, dtype="float64"))}, CPU, "test")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    offset=st.sampled_from([0.0, 1e9, -1e12]),
+    parts=st.lists(st.lists(st.none() | st.integers(-1000, 1000).map(lambda v: v / 16), max_size=8), min_size=1, max_size=5),
+)
+def test_digits_survive_any_offset(offset: float, parts: list[list[float | None]]) -> None:
+    moved = [[np.nan if v is None else offset + v for v in part] for part in parts]
+    total = moments(moved[0])
+    for part in moved[1:]:
+        total += moments(part)
+    exact = [Fraction(v) for part in moved for v in part if not np.isnan(v)]
+    assert total.count[0] == len(exact)
+    assert total.missing[0] == sum(map(len, moved)) - len(exact)
+    if exact:
+        mean = sum(exact) / len(exact)
+        m2 = sum((v - mean) ** 2 for v in exact)
+        assert total.mean[0] == pytest.approx(float(mean), rel=1e-15)
+        # A mean is known to its last digit, and no better.
+        last = 4 * np.finfo(float).eps * abs(offset)
+        assert total.m2[0] == pytest.approx(float(m2), rel=1e-12, abs=len(exact) * last * (last + 2 * float(m2) ** 0.5))
+
+
+def test_many_blocks_are_one_column() -> None:
+    values = np.random.default_rng(0).normal(1e9, 1.0, 200_000)
+    found = moments(values.tolist())
+    assert found.variance[0] == pytest.approx(np.var(values - 1e9), rel=1e-8)
+
+
+def test_a_constant_is_constant_over_blocks_and_partitions() -> None:
+    one = moments([0.1] * 100_000)
+    assert (one + one + moments([0.1])).variance[0] == 0.0
+    assert (one + one).mean[0] == 0.1
+
+
+def test_filled_with_its_mean_a_constant_stays_constant() -> None:
+    found = moments([0.3, np.nan, 0.3, np.nan])
+    assert found.filled({"x": float(found.mean[0])}).variance[0] == 0.0
+
+
+def test_nothing_is_neutral() -> None:
+    empty, some = moments([]), moments([1.0, 2.0])
+    for total in (empty + some, some + empty):
+        assert (total.count[0], total.mean[0], total.m2[0]) == (2, 1.5, 0.5)
+    assert (empty + empty).variance[0] == 0.0

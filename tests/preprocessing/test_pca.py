@@ -1,0 +1,120 @@
+"""Principal components: both solvers, against scikit-learn, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.decomposition
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpupipe import errors
+from gpupipe.backend import select
+from gpupipe.preprocessing import PCA, covariance, pca
+
+
+def frame(rows: int = 400, offset: float = 0.0, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(rows, 4)) @ np.diag([5.0, 2.0, 1.0, 0.1]) @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    return pd.DataFrame(mixed + offset, columns=list("abcd"))
+
+
+@pytest.mark.parametrize("solver", ["library", "fold", "auto"])
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_as_scikit_learn(solver: str, whiten: bool, offset: float) -> None:
+    table = frame(offset=offset)
+    peer = sklearn.decomposition.PCA(3, whiten=whiten, svd_solver="full").fit(table.to_numpy())
+    step = PCA(3, whiten=whiten, solver=solver).fit(table)
+    signs = np.sign(np.sum(step.components_ * peer.components_, axis=1))
+    np.testing.assert_allclose(step.components_ * signs[:, None], peer.components_, atol=1e-5)
+    np.testing.assert_allclose(step.explained_variance_, peer.explained_variance_, rtol=1e-5)
+    np.testing.assert_allclose(step.explained_variance_ratio_, peer.explained_variance_ratio_, rtol=1e-5)
+    found = step.transform(table)
+    assert list(found.columns) == step.get_feature_names_out() == ["pca0", "pca1", "pca2"]
+    assert set(found.dtypes.astype(str)) == {"float32"}
+    np.testing.assert_allclose(found.to_numpy() * signs, peer.transform(table.to_numpy()), atol=2e-4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 1000), rows=st.integers(5, 60))
+def test_the_largest_loading_is_positive(seed: int, rows: int) -> None:
+    step = PCA(solver="fold").fit(frame(rows, seed=seed))
+    largest = np.abs(step.components_).argmax(axis=1)
+    assert (step.components_[np.arange(4), largest] > 0).all()
+    np.testing.assert_allclose(step.components_ @ step.components_.T, np.eye(4), atol=1e-10)
+
+
+def test_equal_loadings_have_one_sign_by_either_solver() -> None:
+    # Two standardised columns always load by 1/√2 each: only a rule that ignores the last digit is stable.
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        x = rng.normal(size=50)
+        y = -x + 0.3 * rng.normal(size=50)
+        table = pd.DataFrame({"x": (x - x.mean()) / x.std(), "y": (y - y.mean()) / y.std()})
+        found = [PCA(solver=solver).fit(table).components_ for solver in ("fold", "library")]
+        np.testing.assert_allclose(found[0], found[1], atol=1e-7)
+        assert (found[0][:, 0] > 0).all()
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_the_inverse_gives_the_inputs_back(whiten: bool) -> None:
+    table = frame(offset=3.0)
+    step = PCA(whiten=whiten).fit(table)
+    back = step.inverse_transform(step.transform(table))
+    assert list(back.columns) == list("abcd")
+    np.testing.assert_allclose(back.to_numpy(), table.to_numpy(), atol=1e-4)
+    less = PCA(2).fit(table)
+    peer = sklearn.decomposition.PCA(2).fit(table.to_numpy())
+    wanted = peer.inverse_transform(peer.transform(table.to_numpy()))
+    np.testing.assert_allclose(less.inverse_transform(less.transform(table)).to_numpy(), wanted, atol=1e-4)
+
+
+def test_auto_takes_the_library_while_the_columns_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = select("cpu")
+    table = frame()
+    frame_ = cpu.encode(table)
+    columns = {name: cpu.column(frame_, name) for name in table}
+    monkeypatch.setitem(pca._MAX_BYTES, "auto", 400 * 4 * 8)
+    one = PCA().summarise(columns, cpu)
+    assert one.kept is not None and (one + one).kept is None
+    assert PCA(solver="fold").summarise(columns, cpu).kept is None
+    assert (one + one).count == 800
+    assert isinstance(one, covariance.Covariance)
+
+
+def test_constant_columns_give_no_nan() -> None:
+    table = pd.DataFrame({"a": [1e9] * 5, "b": [0.1] * 5})
+    step = PCA(whiten=True).fit(table)
+    assert step.explained_variance_ratio_.tolist() == [0.0, 0.0]
+    np.testing.assert_array_equal(step.transform(table).to_numpy(), np.zeros((5, 2)))
+    half = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [0.1] * 3})
+    found = PCA(whiten=True).fit_transform(half)
+    np.testing.assert_allclose(found.to_numpy(), [[-1, 0], [0, 0], [1, 0]], atol=1e-6)
+
+
+def test_more_components_than_rows() -> None:
+    table = frame(2)
+    step = PCA().fit(table)
+    np.testing.assert_allclose(step.explained_variance_[1:], 0, atol=1e-12)
+    assert np.isfinite(step.transform(table).to_numpy()).all()
+
+
+def test_what_is_refused() -> None:
+    table = frame(10)
+    with pytest.raises(errors.BadConfig, match=r"n_components is out of range, got 5(.|\n)*the number of columns"):
+        PCA(5).fit(table)
+    with pytest.raises(errors.BadConfig, match=r"n_components is out of range, got 0\.9"):
+        PCA(0.9).fit(table)  # type: ignore[arg-type]
+    with pytest.raises(errors.BadConfig, match="unknown solver, got 'svd'"):
+        PCA(solver="svd").fit(table)
+    holed = table.assign(b=[np.nan, *[1.0] * 9])
+    with pytest.raises(errors.BadData, match=r"PCA, column 'b': 1 missing value\.(.|\n)*put a SimpleImputer before"):
+        PCA().fit(holed)
+    with pytest.raises(errors.BadData, match="column 'b': 1 missing value"):
+        PCA().fit(table).transform(holed)
+    with pytest.raises(errors.BadData, match="column 'c': 10 infinite values"):
+        PCA().fit(table).transform(table.assign(c=np.inf))
+    with pytest.raises(errors.BadData, match="there are 1 rows"):
+        PCA().fit(table.iloc[:1])

@@ -1,0 +1,117 @@
+"""`GpuBackend` on stand-ins: Parquet, the door to the host, estimators, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
+
+from gpupipe.backend.protocol import Backend, Column
+from gpupipe.errors import OutOfDeviceMemory
+from gpupipe.schema import Field
+
+from .oracle import CPU, TYPES, both, same
+from .rehearsal import FREE, rehearsed_module, standins
+
+
+def test_parquet_row_groups(rehearsed_backend: Backend, tmp_path: Any) -> None:
+    table = pa.table(
+        {
+            name: pa.array([None, *([value] * 5)], TYPES[name])
+            for name, value in {"byte": 3, "price": 0.5, "città": "a", "open": True}.items()
+        }
+    )
+    path = tmp_path / "città=Roma" / "part.parquet"
+    path.parent.mkdir()
+    pq.write_table(table, path, row_group_size=2)
+    fields = [Field("price", "float32"), Field("città", "string"), Field("byte", "int64"), Field("open", "bool")]
+    for groups in ([1, 2], [0], []):
+        found = rehearsed_backend.to_arrow(rehearsed_backend.read_parquet(path, groups, fields))
+        same(found, CPU.to_arrow(CPU.read_parquet(path, groups, fields)))
+
+
+def test_parquet_whose_index_was_written_by_pandas(rehearsed_backend: Backend, tmp_path: Any) -> None:
+    frame = pd.DataFrame({"id": [5, 9, 7], "x": [1.0, 2.0, 3.0]})
+    fields = [Field("x", "float64"), Field("id", "int64")]
+    for name, written in {"named": frame.set_index("id"), "range": frame}.items():
+        written.to_parquet(tmp_path / name, row_group_size=2)
+        coded = rehearsed_backend.read_parquet(tmp_path / name, [1], fields)
+        assert rehearsed_backend.to_arrow(coded).to_pydict() == {"x": [3.0], "id": [7]}
+        assert rehearsed_backend.assign(
+            coded, {"y": Column("int64", rehearsed_backend.xp.ones(1, dtype="int64"))}
+        ).shape == (1, 3)
+
+
+def test_a_column_that_is_not_in_the_file_is_no_silence(rehearsed_backend: Backend, tmp_path: Any) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(RuntimeError, match="column not found"):
+        rehearsed_backend.read_parquet(tmp_path / "x.parquet", [0], [Field("y", "int64")])
+
+
+def test_the_door_is_counted(rehearsed_backend: Backend) -> None:
+    frame, _ = both(rehearsed_backend, pa.table({"città": ["a", "b", "a"], "price": [1.0, 2.0, 3.0]}))
+    before = rehearsed_backend.transfers.num_bytes
+    rehearsed_backend.column(frame, "price")
+    assert rehearsed_backend.transfers.num_bytes == before
+    codes = rehearsed_backend.column(frame, "città").data
+    assert 0 < rehearsed_backend.transfers.num_bytes - before < 64
+    assert rehearsed_backend.to_host(codes).tolist() == [0, 1, 0] and codes.dtype == "int32"
+    assert rehearsed_backend.transfers.num_bytes > before + codes.nbytes
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_estimators(rehearsed_backend: Backend, columns: int) -> None:
+    block = np.random.default_rng(0).standard_normal((200, columns)) * np.arange(1, columns + 1)
+    wanted, found = CPU.pca(block.copy(), 1), rehearsed_backend.pca(rehearsed_backend.to_device(block), 1)
+    np.testing.assert_allclose(found.mean, wanted.mean, atol=1e-12)
+    np.testing.assert_allclose(np.abs(found.components), np.abs(wanted.components), atol=1e-9)
+    np.testing.assert_allclose(found.explained_variance, wanted.explained_variance)
+    centres = block[:3]
+    np.testing.assert_allclose(
+        rehearsed_backend.kmeans(rehearsed_backend.to_device(block), centres, 100, 1e-6),
+        CPU.kmeans(block.copy(), centres, 100, 1e-6),
+        atol=1e-9,
+    )
+
+
+def test_the_default_resource_is_replaced_by_a_limited_pool() -> None:
+    modules = standins()
+    backend = rehearsed_module(modules).GpuBackend()
+    resources = modules["rmm"].mr
+    assert (
+        backend.device == "cuda:0"
+        and resources.current.limit == FREE - (8 << 30)
+        and resources.current.upstream.pool == 77
+    )
+    backend.make_room(20 << 30)
+    assert resources.current.limit == FREE - (28 << 30)
+    with pytest.raises(OutOfDeviceMemory):
+        backend.make_room(FREE)
+
+
+def test_a_resource_the_user_has_set_is_kept() -> None:
+    modules = standins()
+    modules["rmm"].mr.current = chosen = object()
+    rehearsed_module(modules).GpuBackend().make_room(1 << 30)
+    assert modules["rmm"].mr.current is chosen
+
+
+def test_memory_errors_say_what_was_done(rehearsed_backend: Backend) -> None:
+    with pytest.raises(OutOfDeviceMemory, match="merging"):
+        raise_in_merge(rehearsed_backend)
+
+
+def raise_in_merge(backend: Backend) -> None:
+    class Full:
+        columns = ("k",)
+
+        def __getitem__(self, names: Any) -> Any:
+            raise MemoryError("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 64 bytes)")
+
+    backend.merge(Full(), Full(), ["k"], "left", "_right")

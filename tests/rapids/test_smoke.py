@@ -1,0 +1,62 @@
+"""The questions for the first GPU hour can be asked: on the CPU as a script, and of the GPU twin on stand-ins."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "gpu"
+
+
+def test_a_dry_run_asks_every_question(tmp_path: Path) -> None:
+    out = tmp_path / "smoke.json"
+    run = subprocess.run(
+        [sys.executable, str(FOLDER / "smoke.py"), str(out), "--dry"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads(out.read_text())
+    assert report["dry"] and report["machine"]["versions"]["torch"]
+    assert len(report["checks"]) > 10
+    for name, result in report["checks"].items():
+        assert result["saw"], name
+    saw = {name: result["saw"] for name, result in report["checks"].items()}
+    assert all(saw["round_trip"]["equal"].values()) and all(saw["parquet"]["columns_equal"].values())
+    assert saw["merging"]["left_order_kept"] and saw["merging"]["nulls_matched"] == 0
+    assert saw["graph_capture"]["largest_difference"] == 0 and saw["graph_capture"]["updates_counted"] > 4
+    assert saw["main_job"]["rows_apart"] == 0
+
+
+def test_a_question_that_fails_is_told_and_the_rest_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    smoke = importlib.import_module("smoke")
+    monkeypatch.setitem(smoke.CHECKS, "streams", lambda lab: 1 / 0)
+    monkeypatch.setattr(
+        sys, "argv", ["smoke.py", str(tmp_path / "out.json"), "--dry", "--only", "streams", "estimators"]
+    )
+    assert smoke.main() == 1
+    checks = json.loads((tmp_path / "out.json").read_text())["checks"]
+    assert "ZeroDivisionError" in checks["streams"]["failed"] and checks["estimators"]["saw"]
+
+
+def test_the_gpu_twin_can_be_asked(rehearsed_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    smoke = importlib.import_module("smoke")
+    lab = smoke.Lab(rehearsed_backend, gpu=False, rows=400, steps=2)
+    elsewhere = ("graph_capture", "one_worker_cluster", "main_job")
+    saw = {name: ask(lab) for name, ask in smoke.CHECKS.items() if name not in elsewhere}
+    assert all(saw["round_trip"]["equal"].values()) and all(saw["parquet"]["columns_equal"].values())
+    assert saw["aliasing"]["torch_shares"] and saw["aliasing"]["assigned_column_shares"]
+    assert saw["merging"]["types"]["price"] == "double" and saw["merging"]["left_order_kept"]
+    assert all(step["rows_apart"] == 0 for step in saw["parity_of_steps"].values()), saw["parity_of_steps"]

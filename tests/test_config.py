@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import gpupipe as gp
+from gpupipe import config
+from gpupipe.errors import BadConfig
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = config.settings()
+    yield
+    config.configure(backend=before.backend)
+    config._in_force[:] = [before]
+
+
+def test_what_is_not_named_stays() -> None:
+    gp.configure(partition_bytes=64)
+    assert gp.configure(backend="cpu") == config.Settings("cpu", 64)
+    assert config.settings() == config.Settings("cpu", 64)
+
+
+def test_partitions_follow_it() -> None:
+    table = pa.table({"n": range(100)})
+    assert gp.from_frame(table).num_partitions == 1
+    gp.configure(partition_bytes=80)
+    assert gp.from_frame(table).num_partitions == 10
+    assert gp.from_frame(table, partition_bytes=400).num_partitions == 2
+
+
+def test_values_that_make_no_sense() -> None:
+    with pytest.raises(BadConfig, match="no such backend, got 'tpu'"):
+        gp.configure(backend="tpu")
+    with pytest.raises(BadConfig, match="partition_bytes is too small, got 0"):
+        gp.configure(partition_bytes=0)
+    assert config.settings().partition_bytes is None
+
+
+def test_the_environment_gives_the_first_backend() -> None:
+    program = "from gpupipe.config import settings; print(settings().backend)"
+    for value, expected in (("cpu", "cpu"), ("tpu", "no such backend")):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"GPUPIPE_BACKEND": value, "PYTHONPATH": "."},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert expected in done.stdout + done.stderr
