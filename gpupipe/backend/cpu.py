@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow
+from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Schema
@@ -92,7 +93,7 @@ class CpuBackend:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
         if dtype == "string":
-            dictionary = pa.array(series.cat.categories, pa.large_string(), from_pandas=True)
+            dictionary = strings(series.cat.categories)
             return Column(dtype, series.cat.codes.to_numpy(), None, dictionary)
         if dtype == "timestamp":
             data = series.to_numpy().view(np.int64)
@@ -137,7 +138,9 @@ class CpuBackend:
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         keys = list(on)
-        whole = self.decode(right).dropna(subset=keys)
+        # Integers and booleans get a mask, or pandas would make floats and objects of them where there is no match.
+        masked = {name: dtype for name in right.columns if (dtype := _masked_dtype(right[name].dtype)) is not None}
+        whole = self.decode(right).astype(masked).dropna(subset=keys)
         numbered = self.decode(left).assign(**{_ROW: left.index})
         merged = numbered.merge(whole, on=keys, how=how, suffixes=("", suffix), sort=False)
         result = self.encode(merged.drop(columns=_ROW))
@@ -189,6 +192,13 @@ def _series_data(array: pa.Array, item: Field) -> Any:
     return _masked(data, missing)
 
 
+def _masked_dtype(dtype: Any) -> str | None:
+    """pandas' name of the type with a mask, for integers and booleans without one; None for all others."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
+        return None
+    return "boolean" if dtype.kind == "b" else dtype.name.replace("int", "Int").replace("uI", "UI")
+
+
 def _masked(data: Array, missing: Array) -> Any:
     kind = pd.arrays.BooleanArray if data.dtype == np.bool_ else pd.arrays.IntegerArray
     return kind(data, missing)
@@ -215,7 +225,7 @@ def _arrow_array(series: Any) -> pa.Array:
     if isinstance(series.dtype, pd.CategoricalDtype):
         codes = series.cat.codes.to_numpy()
         indices = pa.array(codes, mask=codes < 0)
-        dictionary = pa.array(series.cat.categories, pa.large_string(), from_pandas=True)
+        dictionary = strings(series.cat.categories)
         return pa.DictionaryArray.from_arrays(indices, dictionary).cast(pa.large_string())
     return pa.Array.from_pandas(series)
 

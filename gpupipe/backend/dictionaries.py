@@ -20,14 +20,15 @@ __all__ = ["Dictionary", "dictionary_of", "merged_counts", "positions_in", "rank
 Dictionary: TypeAlias = pa.Array
 
 
-def strings(values: Sequence[str]) -> Dictionary:
-    """A dictionary of these strings.
+def strings(values: Any) -> Dictionary:
+    """A dictionary of these strings: a list, or the categories of a pandas column.
 
     Example:
         >>> strings(["JFK", "LGA"]).type
         DataType(large_string)
     """
-    return pa.array(values, pa.large_string())
+    array = pa.array(values, pa.large_string())
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array  # pandas gives no chunk for no value
 
 
 def value_type(dtype: str) -> pa.DataType:

@@ -1,0 +1,63 @@
+"""One instance of every transform, found by `transforms.__all__`, and partitions that are awkward in every way."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gpupipe import transforms as T
+
+RIGHT = pd.DataFrame({"s": ["a", "b", "c"], "n": [1, 2, 3], "price": [1.5, 2.5, 3.5], "word": ["x", "y", "x"]})
+PAIRS = pd.DataFrame({"s": ["a", "a", "b"], "size": [1, 2, 3]})
+
+
+def doubled(frame: Any) -> Any:
+    frame["twice"] = frame["x"] * 2
+    return frame
+
+
+SAMPLES: dict[str, list[T.Transform]] = {
+    "Cast": [T.Cast({"n": "float64", "b": "int8", "t": "string"})],
+    "Derive": [T.Derive(sum="x + n", known="s in ['a', 'c']", late="hour(t) >= 12", up="upper(s)", x="fillna(x, 0.0)")],
+    "Drop": [T.Drop(["x", "s"])],
+    "Filter": [T.Filter("x > 0 or s == 'b'"), T.Filter("isnull(n)", when="always")],
+    "Join": [
+        T.Join(RIGHT, on="s", columns=["price", "word"]),
+        T.Join(RIGHT, on=["s", "n"], how="inner"),
+        T.Join(PAIRS, on="s", many=True),
+    ],
+    "Map": [T.Map(doubled, reads=["x"], adds=["twice"]), T.Map(doubled)],
+    "Rename": [T.Rename({"x": "y", "s": "text"})],
+    "Select": [T.Select(["s", "t", "x"])],
+}
+
+
+def frame_of(text: list[str | None], seed: int = 0) -> pd.DataFrame:
+    """As many rows as there are strings, with gaps in every column but the strings as given."""
+    rng, rows = np.random.default_rng(seed), len(text)
+
+    def gaps(values: list[Any]) -> list[Any]:
+        return [None if hole else value for value, hole in zip(values, rng.random(rows) < 0.3, strict=True)]
+
+    days = [datetime(2013, 1, 1 + int(day), int(hour)) for day, hour in rng.integers(0, 24, (rows, 2))]  # noqa: DTZ001
+    return pd.DataFrame(
+        {
+            "x": pd.array(gaps(rng.normal(size=rows).tolist()), dtype="float64"),
+            "n": pd.array(gaps(rng.integers(0, 5, rows).tolist()), dtype="Int64"),
+            "b": pd.array(gaps((rng.random(rows) < 0.5).tolist()), dtype="boolean"),
+            "s": pd.array(text, dtype="str"),
+            "t": pd.array(gaps(days), dtype="datetime64[us]"),
+        }
+    )
+
+
+PARTS = [
+    frame_of(["a", "b", None, "a", "c", "b"], 1),
+    frame_of(["b", "b", "zz"], 2),  # lacks values that others have, has one of its own
+    frame_of([None, None], 3),
+    frame_of([], 4),
+    frame_of(["c"], 5),
+]
