@@ -54,7 +54,7 @@ bench: $(VENV)/.dev ## speed beside Polars, pandas and torch, on the CPU
 	$(BIN)/python benchmarks/bench.py
 
 bench-gpu: ## the open questions and speed on a GPU, with $PYTHON as it is
-	$(PYTHON) benchmarks/gpu/smoke.py
+	PYTHONPATH=. $(PYTHON) benchmarks/gpu/smoke.py
 
 # installation ---------------------------------------------------------------------------------------------------------
 SOURCES := pyproject.toml constraints-cpu.txt

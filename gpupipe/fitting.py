@@ -12,9 +12,8 @@ from gpupipe.errors import BadData
 from gpupipe.features import Features
 from gpupipe.io import Dataset
 from gpupipe.passes import in_partition, over_partitions
-from gpupipe.plan import Prefix, Task, label_columns, mark_labels, plan_passes
+from gpupipe.plan import Prefix, Task, marked_source, plan_passes, wanted_in
 from gpupipe.preprocessing import Columns, FoldStep, SimpleImputer, WholeFrameStep
-from gpupipe.schema import Schema
 from gpupipe.target import TargetSummary
 from gpupipe.transforms import Join, Map, Transform
 
@@ -78,7 +77,7 @@ class Fitting:
                 step.reset()
         if features is not None and features.target is not None:
             features.target.reset()
-        self.source = self._with_labels(dataset.schema)
+        self.source = marked_source(steps, features, dataset.schema)
         self._bind()
 
     def run(self) -> FitReport:
@@ -93,16 +92,6 @@ class Fitting:
         self.report.seconds = time.perf_counter() - self._started
         return self.report
 
-    def _with_labels(self, schema: Schema) -> Schema:
-        plain = mark_labels(schema, set())
-        if self.features is None:
-            return plain
-        after = Prefix(self.steps, plain, None).output_schema
-        reads = self.features.label_reads(after)
-        return mark_labels(
-            schema, label_columns(self.steps, plain, self.features.inputs | set(self.features.keep), reads)
-        )
-
     def _bind(self) -> None:
         self.schema = Prefix(self.steps, self.source, None).output_schema
 
@@ -114,10 +103,7 @@ class Fitting:
         self.features.output_schema(self.schema)
 
     def _wanted(self, passes: Sequence[Sequence[Task]]) -> set[str] | None:
-        if self.features is None:
-            return None
-        columns = {name for tasks in passes for task in tasks for name in task.group.columns}
-        return columns | self.features.label_reads(self.schema)
+        return None if self.features is None else wanted_in(passes, self.features, self.schema)
 
     def _fix_types(self, passes: Sequence[Sequence[Task]]) -> None:
         """Run functions on the first partition that has rows, so that the types of what they add are known."""

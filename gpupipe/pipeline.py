@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from gpupipe.backend import Backend, backend_of, select
+from gpupipe.cluster import default_threads
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.features import Features
 from gpupipe.fitting import FitReport, Fitting
-from gpupipe.io import Dataset, from_frame
+from gpupipe.io import Dataset, from_frame, row_bytes
 from gpupipe.passes import over_partitions
-from gpupipe.plan import Prefix, plan_passes
+from gpupipe.plan import Prefix, marked_source, plan_passes, wanted_in
 from gpupipe.schema import Schema
 from gpupipe.tensors import Block, Loader
 from gpupipe.transformation import Transformation
@@ -179,8 +180,11 @@ class Pipeline:
         return backend.schema_of(backend.encode(data))
 
     # looking ----------------------------------------------------------------------------------------------------------
-    def explain(self) -> str:
+    def explain(self, data: Any = None) -> str:
         """The passes `fit` makes, and what each learns from which columns, as text.
+
+        Args:
+            data: what would be fitted on; then the columns that are read and the expected peak memory are told too.
 
         Example:
             >>> from gpupipe import preprocessing as pre
@@ -194,7 +198,24 @@ class Pipeline:
             for task in tasks:
                 names = " + ".join(type(step).__name__ for step in task.steps)
                 lines.append(f"pass {number}: {names} of {', '.join(task.group.columns)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([] if data is None else self._costs(as_dataset(data)))])
+
+    def _costs(self, dataset: Dataset) -> list[str]:
+        """What the first pass reads, and the memory that takes: a partition per thread, read and transformed."""
+        assert self.features is not None
+        source = marked_source(self.steps, self.features, dataset.schema)
+        wanted = wanted_in(plan_passes(self.features), self.features, Prefix(self.steps, source, None).output_schema)
+        prefix = Prefix(self.steps, source, wanted)
+        width = row_bytes(source.select(prefix.reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
+        rows = max(partition.num_rows for partition in dataset.partitions)
+        at_once = min(1 if self.select_backend().name == "gpu" else default_threads(), dataset.num_partitions)
+        skipped = [name for name in source.names if name not in prefix.reads]
+        parts = f"{at_once} of {dataset.num_partitions} partitions at a time, up to {rows:,} rows of {width} bytes"
+        return [
+            f"reads: {', '.join(prefix.reads)}",
+            f"not read: {', '.join(skipped) or 'nothing'}",
+            f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+        ]
 
     def __repr__(self) -> str:
         lines = [repr(step) for step in self.steps]

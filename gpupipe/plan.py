@@ -12,7 +12,7 @@ from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.schema import Role, Schema
 from gpupipe.transforms import Map, Transform
 
-__all__ = ["Prefix", "Task", "label_columns", "mark_labels", "plan_passes"]
+__all__ = ["Prefix", "Task", "marked_source", "plan_passes", "wanted_in"]
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,28 @@ class Prefix:
         return backend.select(frame, self.wanted)
 
 
-def label_columns(
+def marked_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
+    """The source's schema with each column the start of a lineage, and label columns marked by their role.
+
+    Labels are the columns that only target, weight and filters that act in training only read.
+    """
+    plain = Schema(replace(item.as_source(), role=None) for item in schema)
+    if features is None:
+        return plain
+    reads = features.label_reads(Prefix(steps, plain, None).output_schema)
+    labels = _label_columns(steps, plain, features.inputs | set(features.keep), reads)
+    return Schema(replace(item, role=Role.LABEL if item.name in labels else None) for item in plain)
+
+
+def wanted_in(passes: Sequence[Sequence[Task]], features: Features, after: Schema) -> set[str]:
+    """The columns that these passes look at, of those there are after the transforms."""
+    columns = {name for tasks in passes for task in tasks for name in task.group.columns}
+    return columns | features.label_reads(after)
+
+
+def _label_columns(
     steps: Sequence[Transform], schema: Schema, features: AbstractSet[str], labels: AbstractSet[str]
 ) -> set[str]:
-    """The source columns only the labels (and filters that act in training only) read."""
     schemas = [schema]
     for step in steps:
         schemas.append(step.output_schema(schemas[-1]))
@@ -79,11 +97,6 @@ def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -
     if isinstance(step, Map) and step.reads is None:
         return set(wanted) - set(step.adds or ())
     return step.needs(wanted, schema)
-
-
-def mark_labels(schema: Schema, labels: AbstractSet[str]) -> Schema:
-    """The source's schema with these columns' role set to label, and each column the start of a lineage."""
-    return Schema(replace(item.as_source(), role=Role.LABEL if item.name in labels else None) for item in schema)
 
 
 @dataclass(frozen=True)

@@ -288,6 +288,13 @@ def test_a_failing_function_names_its_partition() -> None:
         pipeline.fit(frame())
 
 
+def test_explain_tells_what_is_read_and_how_much_memory_it_takes(flights: pd.DataFrame, weather: pd.DataFrame) -> None:
+    told = flights_pipeline(weather).explain(gp.from_frame(flights, num_partitions=2)).splitlines()[-3:]
+    assert "arr_delay" in told[0] and "tailnum" not in told[0]
+    assert "tailnum" in told[1]
+    assert f"up to {-(-len(flights) // 2):,} rows" in told[2]
+
+
 def test_explain_shows_the_passes(weather: pd.DataFrame) -> None:
     assert flights_pipeline(weather).explain().splitlines() == [
         "pass 1: SimpleImputer + StandardScaler of dep_delay, distance",

@@ -129,7 +129,7 @@ class CpuBackend:
 
     def concat(self, frames: Sequence[Frame]) -> Frame:
         if len(frames) == 1:
-            return frames[0]
+            return frames[0].reset_index(drop=True)
         names = list(frames[0].columns)
         strings = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
         united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in strings}

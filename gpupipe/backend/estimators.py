@@ -102,7 +102,7 @@ def state_of(estimator: Any, where: str) -> dict[str, Any]:
             expected=f"one of {', '.join(SAVEABLE)}",
             remedy="a step of gpupipe.preprocessing, or fit it again where it is used",
         )
-    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in _signature(name)}
+    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in _parameters(name)}
     try:
         state: dict[str, Any] = {"estimator_class": name, "estimator_params": json.dumps(params, default=_plain)}
     except TypeError as cause:
@@ -131,10 +131,10 @@ def rebuilt(state: Mapping[str, Any], where: str) -> Any:
         raise ArtifactError(
             where, "unknown estimator", got=name, expected=f"one of {', '.join(SAVEABLE)}", remedy="save it again"
         )
-    defaults = _signature(name)
-    params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in defaults}
-    # JSON has no tuples; a parameter whose default is one (a range) was one.
-    params = {key: tuple(value) if isinstance(defaults[key], tuple) else value for key, value in params.items()}
+    known = _parameters(name)
+    params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in known}
+    # JSON has no tuples, and these classes take no lists: a sequence was a range.
+    params = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
     estimator = _class(name)(**params)
     for attribute in ("n_features_in_", *SAVEABLE[name][1]):
         if f"estimator.{attribute}" in state:
@@ -185,6 +185,6 @@ def _class(name: str) -> Any:
     return getattr(importlib.import_module(SAVEABLE[name][0]), name)
 
 
-def _signature(name: str) -> dict[str, Any]:
-    """Parameter names of the scikit-learn class and their defaults."""
-    return {key: item.default for key, item in inspect.signature(_class(name)).parameters.items()}
+def _parameters(name: str) -> set[str]:
+    """What the scikit-learn class is made with; cuML's may have more, and another version fewer."""
+    return set(inspect.signature(_class(name)).parameters)

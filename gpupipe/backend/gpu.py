@@ -73,8 +73,11 @@ class GpuBackend:
             dataset_kwargs={"partitioning": None},  # no columns from the path
             ignore_missing_columns=False,
         )
-        # A column that pandas wrote as its index comes back as the index, whatever was asked.
-        frame = frame.reset_index(drop=set(names) <= set(frame.columns))
+        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
+        lost = sorted(set(names) - set(frame.columns))
+        frame = frame.reset_index(drop=not lost)
+        if not set(lost) <= set(frame.columns):
+            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)))
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
 
     @explained("copying a table to the device")

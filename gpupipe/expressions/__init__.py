@@ -10,7 +10,8 @@
 A missing value makes what is computed from it missing; conditions follow Kleene: false and missing is false, true or
 missing is true. Arithmetic on integers gives int64, which wraps; `//` and `%` by zero are missing; `/` gives a float.
 A float that is NaN is missing, infinity is a value. float32 stays float32 beside itself and constants. A comparison
-with a constant is exact, whatever the column is stored as. A time minus a time is float64 seconds. True counts 1.
+with a constant is exact, whatever the column is stored as, and so is one of integer columns; beside a float column,
+integers are float64. A time minus a time is float64 seconds. True counts 1 in arithmetic.
 """
 
 from gpupipe.expressions.expression import Expression, parse

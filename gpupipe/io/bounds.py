@@ -32,10 +32,6 @@ def excludes(condition: Condition, bounds: Bounds, item: Field) -> bool:
     except BadConfig:
         return False
     low, high = bounds
-    if isinstance(wanted, float):
-        low, high = float(low), float(high)
-    if item.dtype == "float32":  # rows are compared in single precision
-        return all(_is_outside(sign, low, high, one) for one in (float(wanted), float(np.float32(wanted))))
     return _is_outside(sign, low, high, wanted)
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend.comparisons import compare
 from gpupipe.backend.evaluate import evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
+from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
-from gpupipe.schema import Schema
+from gpupipe.schema import FLOATS, INTEGERS, Schema
 
 __all__ = ["Between", "Draw", "Selection", "Where"]
 
@@ -87,22 +87,16 @@ class Between:
 
     def keep(self, frame: Frame, backend: Backend) -> Array:
         column = backend.column(frame, self.column)
-        if column.dictionary is not None:
-            return backend.to_device(np.append(self._texts_inside(column.dictionary), False))[column.data]
-        inside = backend.xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
-        if self.low is not None:
-            inside = inside & (column.data >= self.low)
-        if self.high is not None:
-            inside = inside & (column.data < self.high)
-        return inside
+        first, *rest = (
+            compare(sign, column, Constant(bound, _constant_dtype(column.dtype, bound), (0, 0)), backend).true
+            for _, sign, bound in self.conditions
+        )
+        return first & rest[0] if rest else first
 
-    def _texts_inside(self, texts: pa.Array) -> Any:
-        inside = np.ones(len(texts), dtype=bool)
-        if self.low is not None:
-            inside &= pc.greater_equal(texts, self.low).to_numpy(zero_copy_only=False)
-        if self.high is not None:
-            inside &= pc.less(texts, self.high).to_numpy(zero_copy_only=False)
-        return inside
+
+def _constant_dtype(dtype: str, bound: Any) -> str:
+    """What a bound is as a constant: a fraction beside integers stays one."""
+    return ("float64" if isinstance(bound, float) else "int64") if dtype in (*INTEGERS, *FLOATS) else dtype
 
 
 @dataclass(frozen=True)

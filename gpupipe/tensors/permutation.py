@@ -1,14 +1,16 @@
 """A permutation of 0..n-1 that is computed, not stored: the order of rows in an epoch.
 
 A Feistel network over the bits of n-1, walked until it lands below n (Black and Rogaway, "Ciphers with arbitrary finite
-domains", 2002). Integer arithmetic that wraps at 64 bits is the same in NumPy, CuPy and PyTorch, so the order depends on
-n, seed and epoch alone: not on backend, device, threads or number of ranks.
+domains", 2002). Integer arithmetic that wraps is the same in NumPy, CuPy and PyTorch, so the order depends on n, seed and
+epoch alone: not on backend, device, threads or number of ranks.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +18,9 @@ from gpupipe.errors import BadConfig
 
 __all__ = ["Permutation"]
 
-# Few bits need many rounds before all orders are alike; see the uniformity tests.
-_ROUNDS, _ROUNDS_BELOW_256 = 8, 24
-_CHUNK = 16_384  # positions at a time on the CPU: the intermediate arrays stay in its cache
+# Few bits need many rounds before all orders are alike, and cost nothing there.
+_ROUNDS, _ROUNDS_UP_TO_16_BITS = 8, 24
+_HOST_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 24  # positions at a time: on the CPU what is computed stays in its cache
 _MASK = (1 << 64) - 1
 
 
@@ -42,21 +44,20 @@ class Permutation:
 
     def __init__(self, num_rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         if num_rows < 0:
-            expected = "0 or more"
-            raise BadConfig("Permutation", "fewer than no rows", got=num_rows, expected=expected, remedy="num_rows=0")
+            raise BadConfig("Permutation", "fewer than no rows", got=num_rows, expected="0 or more", remedy="num_rows=0")
         self.num_rows = num_rows
         bits = max((num_rows - 1).bit_length(), 2)
-        self._right_bits = bits - bits // 2
-        self._left_mask, self._right_mask = (1 << bits // 2) - 1, (1 << self._right_bits) - 1
-        rounds = _ROUNDS if bits >= 8 else _ROUNDS_BELOW_256
+        self._word = 32 if bits < 32 else 64
+        self._left_bits, self._right_bits = bits // 2, bits - bits // 2
         state = _mixed(_mixed(seed & _MASK) ^ (epoch & _MASK))
-        self._keys = [(_signed(_mixed(state + 2 * i) | 1), _signed(_mixed(state + 2 * i + 1))) for i in range(rounds)]
+        rounds = _ROUNDS_UP_TO_16_BITS if bits <= 16 else _ROUNDS
+        self._keys = [(self._signed(_mixed(state + i) | 1), self._signed(_mixed(state - i - 1))) for i in range(rounds)]
 
     def at(self, positions: Any) -> Any:
         """The rows at these positions of the order.
 
         Args:
-            positions: int64, a NumPy or CuPy array or a torch tensor, each in 0..n-1.
+            positions: int64, a NumPy or CuPy array or a torch tensor of one dimension, each in 0..n-1.
 
         Returns:
             int64 of the same kind and length.
@@ -68,42 +69,61 @@ class Permutation:
             >>> sorted(Permutation(4, seed=1).at(np.arange(4)).tolist())
             [0, 1, 2, 3]
         """
-        rows = self._stir(positions)
-        outside = rows >= self.num_rows
-        while bool(outside.any()):
-            rows[outside] = self._stir(rows[outside])
-            outside = rows >= self.num_rows
-        return rows
+        xp = torch if isinstance(positions, Tensor) else positions.__array_namespace__()
+        return self._walk(positions, xp.empty_like(positions), xp)
 
     def order(self, device: torch.device | str) -> Tensor:
         """The whole order, n int64 on `device`.
 
-        Memory: 8 bytes per row there.
+        Memory: 8 bytes per row there; at most as much again while it is made.
         """
         order = torch.arange(self.num_rows, dtype=torch.int64, device=device)
-        size = _CHUNK if order.device.type == "cpu" else max(self.num_rows, 1)
-        for start in range(0, self.num_rows, size):
-            chunk = order[start : start + size]
-            chunk.copy_(self.at(chunk))
+        if order.device.type == "cpu":
+            # NumPy's calls cost a fraction of torch's, and with chunks that fit a cache the calls are what it costs.
+            self._walk(order.numpy(), order.numpy(), np)
+        else:
+            self._walk(order, order, torch)
         return order
 
-    def _stir(self, positions: Any) -> Any:
-        """One pass through the network: a bijection of 0..2^bits-1."""
-        left, right = positions >> self._right_bits, positions & self._right_mask
+    def _walk(self, positions: Any, rows: Any, xp: ModuleType) -> Any:
+        """Fill `rows` with the rows at these positions; the two may be the same memory."""
+        step = _HOST_CHUNK if xp is np else _DEVICE_CHUNK
+        for start in range(0, len(rows), step):
+            chunk = xp.asarray(positions[start : start + step], dtype=xp.int32 if self._word == 32 else xp.int64)
+            rows[start : start + step] = self._stir(chunk, xp)
+        outside = xp.argwhere(rows >= self.num_rows)[:, 0]
+        if len(outside):
+            walked = rows[outside]
+            rows[outside] = self._walk(walked, walked, xp)
+        return rows
+
+    def _stir(self, positions: Any, xp: ModuleType) -> Any:
+        """A bijection of 0..2^bits-1, in words of 32 or 64 bits.
+
+        Each half is kept as a signed number of its own bits, so that the arithmetic shift of a product is in its range.
+        """
+        left_offset, right_offset = 1 << self._left_bits - 1, 1 << self._right_bits - 1
+        left = (positions >> self._right_bits) - left_offset
+        right = (positions & 2 * right_offset - 1) - right_offset
+        mixed = xp.empty_like(left)
         for number, (factor, summand) in enumerate(self._keys):
-            # Multiply, add, take high bits: each bit of the result depends on all bits of the half.
-            mixed = (left if number % 2 else right) * factor
+            read, write, bits = (left, right, self._right_bits) if number % 2 else (right, left, self._left_bits)
+            # The high bits of a square: without it a half would move along a line, and some seeds showed it.
+            xp.multiply(read, factor, out=mixed)
             mixed += summand
-            mixed >>= 32
-            if number % 2:
-                mixed &= self._right_mask
-                right ^= mixed
-            else:
-                mixed &= self._left_mask
-                left ^= mixed
+            mixed *= mixed
+            mixed >>= self._word - bits
+            write ^= mixed
+        left += left_offset
         left <<= self._right_bits
-        left |= right
+        left += right
+        left += right_offset
         return left
+
+    def _signed(self, value: int) -> int:
+        """The value's low bits as a signed word."""
+        half = 1 << self._word - 1
+        return ((value + half) & 2 * half - 1) - half
 
 
 def _mixed(value: int) -> int:
@@ -112,7 +132,3 @@ def _mixed(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value

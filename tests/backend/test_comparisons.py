@@ -74,6 +74,15 @@ def test_integer_columns_are_compared_as_integers(
     assert result_of(backend, f"a {sign} b", a=column(left, a), b=column(right, b)) == wanted
 
 
+def test_unsigned_against_negative(backend: Backend) -> None:
+    """As bits they are the same."""
+    big, low = column("uint64", [2**64 - 1, 1, None]), column("int64", [-1, -1, 1])
+    for sign, compared in COMPARE.items():
+        held, flipped = compared(1, -1), compared(-1, 1)
+        assert result_of(backend, f"big {sign} low", big=big, low=low) == [held, held, None]
+        assert result_of(backend, f"low {sign} big", big=big, low=low) == [flipped, flipped, None]
+
+
 def test_beyond_2_to_the_53(backend: Backend) -> None:
     big = column("int64", [2**53, 2**53 + 1, None])
     assert result_of(backend, "x == 9007199254740993", x=big) == [False, True, None]

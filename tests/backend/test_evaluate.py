@@ -24,6 +24,14 @@ def test_a_missing_condition_is_a_missing_choice(backend: Backend) -> None:
     assert result_of(backend, "where(not b, x, y)", b=b, x=x, y=y) == [3, 1, None]
 
 
+def test_what_stands_at_a_missing_place_is_not_true(backend: Backend) -> None:
+    b = to_device(column("bool", [True, None, False]), backend)
+    assert backend.to_host(b.data).tolist() == [True, True, False]
+    for text, wanted in (("b", [True, False, False]), ("not b", [False, False, True]), ("b or not b", [True, False, True])):
+        found = truth(evaluate(parse(text), {"b": b}, backend, 3), backend.xp)
+        assert backend.to_host(found).tolist() == wanted
+
+
 def test_no_mask_where_nothing_can_be_missing(backend: Backend) -> None:
     columns = {
         "i": column("int64", [1, 2]),

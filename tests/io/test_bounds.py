@@ -56,6 +56,25 @@ _awkward = {
 }
 
 
+def test_nanoseconds_are_cut_towards_1970(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"at": pa.array([-1], pa.timestamp("ns"))}), tmp_path / "ns.parquet")
+    dataset = gp.read_parquet(tmp_path / "ns.parquet")
+    assert len(dataset.filter("at >= '1970-01-01'")) == 1
+    assert [len(part) for part in dataset.split(by="at", at="1970-01-01")] == [0, 1]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_cuts_are_exact_whatever_the_column_is_stored_as(tmp_path: Path, statistics: bool) -> None:
+    path = tmp_path / "a.parquet"
+    single, large = pa.array([0.1, 0.3], pa.float32()), [2**53 + 1, 2**53 + 3]
+    pq.write_table(pa.table({"x": single, "n": large}), path, row_group_size=1, write_statistics=statistics)
+    dataset = gp.read_parquet(path)
+    # The single nearest to 0.1 lies above it, the one nearest to 0.3 too.
+    assert [len(part) for part in dataset.split(by="x", at=[0.1, 0.3])] == [0, 1, 1]
+    assert [len(part) for part in dataset.split(by="n", at=2**53 + 2)] == [1, 1]
+    assert [len(part) for part in dataset.split(by="n", at=[2.5, 2.0**53 + 2])] == [0, 1, 1]
+
+
 @several
 @given(data=st.data())
 def test_pruning_never_changes_what_a_filter_keeps(tmp_path: Path, data: st.DataObject) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.backend import select
+from gpupipe.backend.cpu import CpuBackend
 from gpupipe.errors import BadFile, ColumnNotFound, ExpressionError, SchemaMismatch
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
 
@@ -291,6 +293,20 @@ def test_a_file_that_was_replaced_is_no_silent_change(numbers: Path) -> None:
     pq.write_table(pa.table({"n": [1]}), numbers)
     with pytest.raises(BadFile, match=r"row groups 0-3 (cannot be read|hold other rows)"):
         dataset.compute()
+
+
+class _ReadsFooters(CpuBackend):
+    """A backend that looks at the file anew, as cuDF does."""
+
+    def read_parquet(self, source: Any, row_groups: Any, fields: Any, metadata: Any = None) -> Any:
+        return super().read_parquet(source, row_groups, fields)
+
+
+def test_a_file_that_was_replaced_is_noticed_by_its_rows(numbers: Path) -> None:
+    dataset = gp.read_parquet(numbers)
+    pq.write_table(pa.table({"n": np.arange(12), "text": ["t"] * 12, "share": np.zeros(12)}), numbers, row_group_size=3)
+    with pytest.raises(BadFile, match=r"row groups 0-3 hold other rows than before, got 12.\nExpected 40 rows"):
+        dataset.read(dataset.partitions[0], ["n"], _ReadsFooters())
 
 
 def test_a_file_without_rows_is_an_empty_dataset(tmp_path: Path) -> None:

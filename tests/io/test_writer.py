@@ -114,6 +114,25 @@ def test_an_error_on_the_way_leaves_the_old_result(
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_nothing_is_taken_away_before_the_new_is_there(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = gp.from_frame(pd.DataFrame({"n": [1, 2]}))
+    dataset.write_parquet(tmp_path / name)
+    seen = []
+
+    def swap(draft: Path, path: Path) -> None:
+        seen.extend(values(gp.read_parquet(where), "n") for where in (draft, path))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(atomic, "_swap", swap)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.filter("n > 1").write_parquet(tmp_path / name, overwrite=True)
+    assert seen == [[2], [1, 2]]
+    assert values(gp.read_parquet(tmp_path / name), "n") == [1, 2]
+
+
 WRITER = """
 import sys, time
 import pandas as pd

@@ -15,19 +15,12 @@ from sklearn.base import clone
 
 from gpupipe import errors, schema
 from gpupipe import preprocessing as pre
-from gpupipe.backend import Backend, select
-from gpupipe.backend.probe import probe
+from gpupipe.backend import Backend
 
 from . import learned
 
-GPU = pytest.mark.skipif(not probe().gpus, reason="no GPU is visible")
 CHECKS = settings(deadline=None, max_examples=30)
 each_example = pytest.mark.parametrize("example", learned.examples(), ids=str)
-
-
-@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=GPU)])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return select(request.param)
 
 
 def test_every_step_has_an_example() -> None:

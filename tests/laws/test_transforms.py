@@ -83,7 +83,11 @@ def test_only_declared_columns_are_needed(step: T.Transform, backend: Backend) -
 @pytest.mark.parametrize("step", EVERY, ids=repr)
 def test_lineage_reaches_back_to_the_source(step: T.Transform) -> None:
     before, after = schema_of(step)
-    sources = set(before.names) | {f"{step.name}.{n}" for n in step.right_schema.names} if isinstance(step, T.Join) else set(before.names)
+    sources = (
+        set(before.names) | {f"{step.name}.{n}" for n in step.right_schema.names}
+        if isinstance(step, T.Join)
+        else set(before.names)
+    )
     for item in after:
         assert item.lineage, f"{item.name} comes from nowhere"
         assert item.lineage <= sources

@@ -82,7 +82,12 @@ def test_initial_centres_are_rows_far_apart() -> None:
 def test_labels_are_a_categorical() -> None:
     fields = [schema.Field("x", "float64").as_source(), schema.Field("y", "int8").as_source()]
     (labels,) = KMeans(16).output_fields(fields)
-    assert (labels.name, labels.kind, labels.cardinality, labels.nullable) == ("kmeans", schema.Kind.CATEGORICAL, 18, False)
+    assert (labels.name, labels.kind, labels.cardinality, labels.nullable) == (
+        "kmeans",
+        schema.Kind.CATEGORICAL,
+        18,
+        False,
+    )
     assert labels.lineage == {"x", "y"}
     far = KMeans(2, output="distances").output_fields(fields)
     assert [(item.name, item.kind, item.cardinality) for item in far] == [
@@ -99,7 +104,9 @@ def test_what_is_refused() -> None:
         KMeans(1).fit(table.iloc[:0])
     holed = table.assign(y=[None, 1.0, 2.0])
     for broken in (lambda: KMeans(2).fit(holed), lambda: KMeans(2).fit(table).transform(holed)):
-        with pytest.raises(errors.BadData, match=r"KMeans, column 'y': 1 missing value(.|\n)*put a SimpleImputer before"):
+        with pytest.raises(
+            errors.BadData, match=r"KMeans, column 'y': 1 missing value(.|\n)*put a SimpleImputer before"
+        ):
             broken()
     with pytest.raises(errors.BadData, match="KMeans, column 'x': 1 infinite value"):
         KMeans(2).fit(table.assign(x=[np.inf, 1.0, 2.0]))

@@ -22,7 +22,9 @@ def moments(values: list[float]) -> Moments:
 @settings(deadline=None, max_examples=60)
 @given(
     offset=st.sampled_from([0.0, 1e9, -1e12]),
-    parts=st.lists(st.lists(st.none() | st.integers(-1000, 1000).map(lambda v: v / 16), max_size=8), min_size=1, max_size=5),
+    parts=st.lists(
+        st.lists(st.none() | st.integers(-1000, 1000).map(lambda v: v / 16), max_size=8), min_size=1, max_size=5
+    ),
 )
 def test_digits_survive_any_offset(offset: float, parts: list[list[float | None]]) -> None:
     moved = [[np.nan if v is None else offset + v for v in part] for part in parts]

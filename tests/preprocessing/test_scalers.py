@@ -43,7 +43,7 @@ def frame(seed: int = 0, rows: int = 500) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=lambda step: repr(step))
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=repr)
 def test_as_scikit_learn(ours: Any, theirs: Any) -> None:
     train, later = frame(), frame(1) * 1.5
     dense = [item.astype("float64").to_numpy(na_value=np.nan) for item in (train, later)]
@@ -106,7 +106,7 @@ def test_the_inverse_undoes_it(step: Any, values: list[float | None]) -> None:
 @pytest.mark.parametrize("step", BOUND, ids=repr)
 def test_what_is_refused(step: Any) -> None:
     kind = type(step).__name__
-    with pytest.raises(errors.BadData, match=rf"{kind}, column 'x': 2 infinite values, got inf(.|\n)*clip\(x, low, high\)"):
+    with pytest.raises(errors.BadData, match=rf"{kind}, column 'x': 2 infinite values, got inf(.|\n)*clip\(x"):
         step.fit(pd.DataFrame({"x": [1.0, np.inf, -np.inf, None]}))
     with pytest.raises(errors.BadData, match=r"column 'x': it has no value(.|\n)*strategy='constant'"):
         step.fit(pd.DataFrame({"y": [1.0, 2.0], "x": [np.nan, np.nan]}))
@@ -128,7 +128,7 @@ def test_what_is_refused(step: Any) -> None:
 def test_values_that_cannot_be_squared_are_refused_wherever_they_meet() -> None:
     with pytest.raises(errors.BadData, match=r"column 'x': a value is too large to be squared, got 1e\+200"):
         pre.StandardScaler().fit(pd.DataFrame({"x": [1e200, 0.0]}))
-    with pytest.raises(errors.BadData, match="column 'x'.*too far apart"):
+    with pytest.raises(errors.BadData, match=r"column 'x'.*too far apart"):
         pre.MinMaxScaler().fit(pd.DataFrame({"x": [1.7e308, -1.7e308]}))
 
 

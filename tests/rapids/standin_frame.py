@@ -263,7 +263,8 @@ def read_parquet(
         if isinstance(name, dict):
             frame.index = RangeIndex(start, start + len(frame))
         elif name in frame.columns:
-            frame.index = Index(frame[name], name)
+            (label,) = [column["name"] for column in written["columns"] if column["field_name"] == name]
+            frame.index = Index(frame[name], label)
             frame = frame[[other for other in frame.columns if other != name]]
     return frame
 

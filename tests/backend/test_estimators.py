@@ -1,0 +1,110 @@
+"""Estimators are taken apart into arrays and put together again, and give the same numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import cluster, decomposition, preprocessing
+
+from gpupipe import errors
+from gpupipe.backend import select
+from gpupipe.backend.estimators import SAVEABLE, applied, fitted, is_estimator, names_out, rebuilt, state_of
+
+CPU = select("cpu")
+FITTED: list[Any] = [
+    preprocessing.StandardScaler(),
+    preprocessing.StandardScaler(with_mean=False),
+    preprocessing.StandardScaler(with_std=False),
+    preprocessing.MinMaxScaler(feature_range=(-1, 2), clip=True),
+    preprocessing.MaxAbsScaler(),
+    preprocessing.RobustScaler(quantile_range=(10, 90)),
+    preprocessing.RobustScaler(with_centering=False),
+    preprocessing.QuantileTransformer(n_quantiles=30, output_distribution="normal", random_state=0),
+    preprocessing.PolynomialFeatures(degree=(2, 3), interaction_only=True),
+    decomposition.PCA(2, whiten=True),
+    decomposition.PCA(0.9),
+    decomposition.TruncatedSVD(2, random_state=3),
+    cluster.KMeans(3, n_init=2, random_state=0),
+]
+
+
+def block(rows: int = 80, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(3, 2, size=(rows, 4))
+
+
+def test_every_saveable_class_is_tried() -> None:
+    assert {type(estimator).__name__ for estimator in FITTED} == set(SAVEABLE)
+
+
+@pytest.mark.parametrize("given", FITTED, ids=repr)
+def test_state_is_plain_and_gives_the_same_estimator(given: Any) -> None:
+    model = fitted(given, block(), CPU, "test")
+    state = state_of(model, "test")
+    for name, value in state.items():
+        assert value is None or isinstance(value, str | int | float | np.generic | np.ndarray), name
+        assert not isinstance(value, np.ndarray) or value.dtype.kind in "fiu"
+        assert not isinstance(value, np.ndarray) or len(value) < 80, f"{name} is as long as the data"
+    again = rebuilt(state, "test")
+    assert type(again) is type(given)
+    assert again.get_params() == model.get_params()
+    later = block(50, seed=1)
+    np.testing.assert_array_equal(applied(again, later.copy(), CPU, "t"), applied(model, later.copy(), CPU, "t"))
+    width = applied(model, later.copy(), CPU, "t").shape[1]
+    assert names_out(again, list("abcd"), width) == names_out(model, list("abcd"), width)
+    if hasattr(model, "inverse_transform"):
+        made = applied(model, later.copy(), CPU, "t")
+        np.testing.assert_array_equal(again.inverse_transform(made), model.inverse_transform(made))
+
+
+@pytest.mark.parametrize("given", FITTED, ids=repr)
+def test_an_unfitted_one_is_its_parameters(given: Any) -> None:
+    state = state_of(given, "test")
+    assert set(state) == {"estimator_class", "estimator_params"}
+    assert repr(rebuilt(state, "test")) == repr(given)
+
+
+def test_what_cannot_be_saved() -> None:
+    with pytest.raises(errors.ArtifactError, match=r"sklearn\.preprocessing\._data\.Normalizer"):
+        state_of(preprocessing.Normalizer(), "test")
+    assert json.loads(state_of(cluster.KMeans(np.int64(2)), "test")["estimator_params"])["n_clusters"] == 2
+    with pytest.raises(errors.ArtifactError, match="a parameter is an object"):
+        state_of(cluster.KMeans(2, random_state=np.random.RandomState(0)), "test")
+
+    class StandardScaler:
+        """Another's of the same name."""
+
+    with pytest.raises(errors.ArtifactError, match="without pickle"):
+        state_of(StandardScaler(), "test")
+
+
+def test_a_state_names_no_class_outside_the_table() -> None:
+    state = {"estimator_class": "Popen", "estimator_params": json.dumps({"args": ["true"]})}
+    with pytest.raises(errors.ArtifactError, match="unknown estimator, got 'Popen'"):
+        rebuilt(state, "test")
+
+
+def test_recognition() -> None:
+    assert is_estimator(preprocessing.StandardScaler()) and is_estimator(cluster.MeanShift())
+    assert (
+        not is_estimator(preprocessing.StandardScaler) and not is_estimator(cluster.DBSCAN()) and not is_estimator({})
+    )
+
+
+def test_a_cuml_estimator_needs_the_gpu_backend() -> None:
+    class PCA:
+        def fit(self, block: Any) -> Any:
+            raise AssertionError("never reached")
+
+    PCA.__module__ = "cuml.decomposition.pca"
+    with pytest.raises(errors.BackendMissing, match="a cuML estimator on the CPU backend"):
+        fitted(PCA(), block(), CPU, "test")
+
+
+def test_sparse_and_flat_results_are_dense_columns() -> None:
+    one_hot = fitted(preprocessing.OneHotEncoder(), np.array([[1.0], [2.0]]), CPU, "t")
+    assert applied(one_hot, np.array([[2.0]]), CPU, "t").tolist() == [[0.0, 1.0]]
+    shift = fitted(cluster.MeanShift(), np.array([[1.0], [9.0]]), CPU, "t")
+    assert applied(shift, np.array([[1.0], [2.0], [9.0]]), CPU, "t").shape == (3, 1)

@@ -1,0 +1,52 @@
+"""Co-moments against NumPy, over partitions and offsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpupipe.backend import Column, select
+from gpupipe.preprocessing.covariance import Covariance
+
+CPU = select("cpu")
+
+
+def summed(block: np.ndarray, max_bytes: int = 0) -> Covariance:
+    columns = {str(j): Column("float64", block[:, j]) for j in range(block.shape[1])}
+    return Covariance.of(columns, CPU, "test", max_bytes=max_bytes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 999), cuts=st.lists(st.integers(0, 50), max_size=6), offset=st.sampled_from([0.0, 1e9]))
+def test_partitions_add_up(seed: int, cuts: list[int], offset: float) -> None:
+    block = np.random.default_rng(seed).normal(size=(50, 3)) @ np.triu(np.ones((3, 3)))
+    parts = [summed(part) for part in np.split(block + offset, sorted(cuts))]
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    assert total.count == 50
+    np.testing.assert_allclose(total.mean - offset, block.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(total.m2 / 49, np.cov(block.T), atol=1e-12 if offset == 0 else 1e-6)
+
+
+def test_many_blocks_are_one_partition() -> None:
+    block = np.random.default_rng(0).normal(1e9, 1, size=(100_000, 2))
+    np.testing.assert_allclose(summed(block).m2 / 99_999, np.cov((block - 1e9).T), atol=1e-8)
+
+
+def test_rows_are_kept_up_to_the_limit() -> None:
+    block = np.arange(8.0).reshape(4, 2)
+    exactly = summed(block[:1], 64) + summed(block[1:], 64)
+    assert exactly.deviations().tolist() == [[-3, -3], [-1, -1], [1, 1], [3, 3]]
+    assert (exactly + summed(block[:1], 64)).kept is None
+    assert summed(block, 63).kept is None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_nothing_is_neutral(first: bool) -> None:
+    some, empty = summed(np.eye(2), 999), summed(np.zeros((0, 2)), 999)
+    total = empty + some if first else some + empty
+    assert total.count == 2 and total.deviations().shape == (2, 2)
+    np.testing.assert_array_equal(total.m2, some.m2)

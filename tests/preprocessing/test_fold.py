@@ -1,0 +1,84 @@
+"""scikit-learn's protocol on a user's frame, for a step of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from gpupipe import errors
+from gpupipe.backend import Backend, Column
+from gpupipe.preprocessing import Columns, FoldStep
+from gpupipe.schema import Field
+
+
+@dataclass
+class Total:
+    names: list[str]
+    rows: int
+
+    def __add__(self, other: Self) -> Total:
+        return Total(self.names, self.rows + other.rows)
+
+
+class Share(FoldStep):
+    """Each value divided by the number of fitted rows and by `unit`."""
+
+    def __init__(self, unit: float = 1.0) -> None:
+        self.unit = unit
+
+    def summarise(self, columns: Columns, backend: Backend) -> Total:
+        return Total(list(columns), len(next(iter(columns.values()))))
+
+    def finish(self, summary: Total) -> Self:
+        self.names_in_, self.rows_ = summary.names, summary.rows
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return {name: Column("float64", column.data / self.rows_ / self.unit) for name, column in columns.items()}
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        return list(fields)
+
+
+def test_fit_and_transform() -> None:
+    table = pd.DataFrame({"x": [2.0, 4.0], "y": [1.0, 1.0]}, index=["p", "q"])
+    step = Share(2.0)
+    found = step.fit_transform(table)
+    assert found["x"].tolist() == [0.5, 1.0] and list(found.index) == ["p", "q"]
+    assert step.get_feature_names_out() == ["x", "y"] and step.get_feature_names_out(["z"]) == ["z"]
+    assert step.get_state() == {"names_in_": ["x", "y"], "rows_": 2}
+    assert Share(2.0).set_state(step.get_state()).transform(table).equals(found)
+
+
+def test_columns_are_taken_by_name() -> None:
+    step = Share().fit(pd.DataFrame({"x": [2.0], "y": [3.0]}))
+    found = step.transform(pd.DataFrame({"other": ["text"], "y": [5.0], "x": [7.0]}))
+    assert found.to_dict("list") == {"x": [7.0], "y": [5.0]}
+    with pytest.raises(errors.ColumnNotFound, match=r"Share: column 'x' not found(.|\n)*closest name") as caught:
+        step.transform(pd.DataFrame({"xx": [1.0], "y": [2.0]}))
+    assert caught.value.column == "x"
+
+
+def test_a_clone_forgets_what_was_learned() -> None:
+    step = Share(3.0).fit(pd.DataFrame({"x": [2.0]}))
+    twin: Any = clone(step)
+    assert twin.unit == 3.0 and not twin.is_fitted
+    with pytest.raises(errors.NotFitted, match="Share: it has not been fitted"):
+        twin.get_feature_names_out()
+    with pytest.raises(errors.NotFitted):
+        twin.get_state()
+
+
+def test_half_a_step_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        FoldStep()  # type: ignore[abstract]
+
+
+def test_something_else_than_a_frame() -> None:
+    with pytest.raises(errors.SchemaMismatch, match="not a frame"):
+        Share().fit([1.0, 2.0])

@@ -1,0 +1,107 @@
+"""Estimators of others as steps: copied, fitted on gathered rows, named, saved where they can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import cluster, decomposition, linear_model, mixture, preprocessing
+from sklearn.exceptions import NotFittedError
+
+from gpupipe import errors, schema
+from gpupipe.preprocessing import SimpleImputer, WholeFrame
+
+
+def frame(rows: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"a": rng.exponential(size=rows), "b": rng.integers(0, 9, rows), "c": rng.random(rows) < 0.5})
+
+
+def test_it_gives_what_the_estimator_gives() -> None:
+    table = frame()
+    dense = table.astype("float64").to_numpy()
+    given = preprocessing.QuantileTransformer(n_quantiles=20)
+    step = WholeFrame(given)
+    found = step.fit_transform(table)
+    wanted = preprocessing.QuantileTransformer(n_quantiles=20).fit_transform(dense)
+    np.testing.assert_allclose(found.to_numpy(), wanted, rtol=1e-6)
+    assert list(found.columns) == ["a", "b", "c"] and set(found.dtypes.astype(str)) == {"float32"}
+    with pytest.raises(NotFittedError):
+        given.transform(dense)
+    assert step.num_rows_ == step.num_fitted_ == 60
+
+
+POLYNOMIALS = ["a", "b", "c", "a^2", "a b", "a c", "b^2", "b c", "c^2"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "names"),
+    [
+        (decomposition.PCA(2), ["pca0", "pca1"]),
+        (preprocessing.PolynomialFeatures(2, include_bias=False), POLYNOMIALS),
+        (cluster.KMeans(2, n_init=1, random_state=0), ["kmeans0", "kmeans1"]),
+        (mixture.GaussianMixture(2, random_state=0), ["gaussianmixture0"]),
+        (preprocessing.FunctionTransformer(np.log1p), [f"functiontransformer{k}" for k in range(3)]),
+        (preprocessing.StandardScaler().set_output(transform="pandas"), ["a", "b", "c"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_names(estimator: Any, names: list[str]) -> None:
+    step = WholeFrame(estimator).fit(frame())
+    assert step.get_feature_names_out() == names
+    fields = [schema.Field(name, "float64").as_source() for name in "abc"]
+    made = step.output_fields(fields)
+    assert [item.name for item in made] == list(step.transform(frame()).columns)
+    assert all(item.lineage == {"a", "b", "c"} for item in made)
+
+
+def test_before_fit_one_field_stands_for_all() -> None:
+    (field,) = WholeFrame(decomposition.PCA(2)).output_fields([schema.Field("a", "float64").as_source()])
+    assert (field.name, field.lineage) == ("pca0", {"a"})
+
+
+def test_an_estimator_may_change_its_block_and_not_the_frame() -> None:
+    table = frame()
+    before = table.copy()
+    WholeFrame(preprocessing.StandardScaler(copy=False)).fit_transform(table)
+    pd.testing.assert_frame_equal(table, before)
+
+
+def test_no_rows_are_transformed_to_no_rows() -> None:
+    step = WholeFrame(decomposition.PCA(2)).fit(frame())
+    assert step.transform(frame().iloc[:0]).shape == (0, 2)
+
+
+def test_missing_values_are_the_estimators_business() -> None:
+    table = frame().assign(a=[None, *np.arange(59.0)])
+    found = WholeFrame(preprocessing.StandardScaler()).fit_transform(table)
+    assert found["a"].isna().tolist() == [True, *[False] * 59]
+    with pytest.raises(
+        errors.BadData, match=r"WholeFrame\(PCA\): the estimator refuses the data \((.|\n)*a SimpleImputer before"
+    ):
+        WholeFrame(decomposition.PCA(2)).fit(table)
+    WholeFrame(decomposition.PCA(2)).fit(SimpleImputer().fit_transform(table))
+
+
+def test_what_is_refused() -> None:
+    for thing in (decomposition.PCA, object(), "pca"):
+        with pytest.raises(errors.BadConfig, match="not a step and not an estimator"):
+            WholeFrame(thing)
+    with pytest.raises(errors.BadData, match=r"WholeFrame\(LogisticRegression\): the estimator refuses the data"):
+        WholeFrame(linear_model.LogisticRegression()).fit(frame())
+    with pytest.raises(errors.BadData, match="column 'a': 1 infinite value"):
+        WholeFrame(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
+    with pytest.raises(errors.SchemaMismatch, match=r"WholeFrame\(PCA\), column 'a': not a number, got 'string'"):
+        WholeFrame(decomposition.PCA(1)).fit(pd.DataFrame({"a": ["x"]}))
+    with pytest.raises(errors.BadData, match="there are no rows"):
+        WholeFrame(decomposition.PCA(1)).fit(frame().iloc[:0])
+
+
+def test_an_unknown_class_works_and_says_why_it_is_not_saved() -> None:
+    step = WholeFrame(preprocessing.PowerTransformer()).fit(frame())
+    assert step.transform(frame()).shape == (60, 3)
+    with pytest.raises(errors.ArtifactError, match=r"WholeFrame\(PowerTransformer\)(.|\n)*without pickle") as caught:
+        step.get_state()
+    assert "StandardScaler" in caught.value.expected
