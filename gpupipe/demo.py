@@ -21,7 +21,7 @@ from gpupipe.backend import select
 from gpupipe.backend.reference import gradient_boosting_auc
 from gpupipe.errors import BadConfig
 
-__all__ = ["add_holiday", "flights_pipeline", "run"]
+__all__ = ["SPLIT", "add_holiday", "flights_pipeline", "reference_auc", "run"]
 
 HOLIDAYS = ["2013-01-01", "2013-05-27", "2013-07-04", "2013-09-02", "2013-11-28", "2013-12-25"]
 SPLIT = "2013-10-01"
@@ -129,7 +129,7 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     if not equal:
         raise AssertionError("a saved pipeline scored differently in a second process")
     if reference:
-        figures["reference_auc"] = _reference_auc(pipeline, train, valid)
+        figures["reference_auc"] = reference_auc(pipeline, train, valid)
         print(
             f"AUC {figures['auc']:.4f}; scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}"
         )
@@ -146,8 +146,16 @@ def _scores_of_second_process(data: Path, out: Path, columns: list[str]) -> Any:
     return gp.read_parquet(scores).compute()
 
 
-def _reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -> float:
-    """The reference's AUC on the columns the features read, before any learned step."""
+def reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -> float:
+    """The AUC of scikit-learn's gradient boosting on `valid`, from the columns the features read, nothing learned.
+
+    Args:
+        pipeline: the demonstration's, whose transforms are applied.
+        train: the flights it learns from.
+        valid: the flights it is checked on.
+
+    Memory: both parts as pandas frames.
+    """
     assert pipeline.features is not None
     columns = sorted(pipeline.features.inputs)
     plain = gp.Pipeline(pipeline.steps, backend="cpu").fit(train)

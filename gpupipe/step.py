@@ -56,12 +56,19 @@ class Step:
         for parameter in self._parameters():
             value = getattr(self, parameter.name, parameter.default)
             if parameter.kind == parameter.VAR_KEYWORD:
-                shown += [f"{name}={item!r}" for name, item in value.items()]
+                shown += [f"{name}={_shown(item)}" for name, item in value.items()]
             elif parameter.default is parameter.empty or not _same(value, parameter.default):
-                shown.append(f"{parameter.name}={value!r}")
+                shown.append(f"{parameter.name}={_shown(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def _same(value: Any, default: Any) -> bool:
     """Whether a parameter has its default; what cannot say so itself, such as a frame, does not."""
     return value is default or (isinstance(value, type(default)) and bool(value == default))
+
+
+def _shown(value: Any) -> str:
+    """A parameter in one short line: a function by its name, a table by what it is."""
+    if hasattr(value, "columns"):
+        return f"<{type(value).__name__} of {len(value.columns)} columns>"
+    return str(getattr(value, "__qualname__", None) or repr(value))

@@ -87,7 +87,8 @@ def _nearest(dtype: np.dtype[Any], value: float) -> Any:
     if dtype.name == "bool":
         return np.bool_(value >= 1)
     if dtype.name in FLOATS:
-        return dtype.type(value)
+        with np.errstate(over="ignore"):  # beyond float32 lies infinity
+            return dtype.type(value)
     info = np.iinfo(dtype)
     return dtype.type(min(max(math.floor(value), info.min), info.max))
 

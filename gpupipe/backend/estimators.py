@@ -16,25 +16,27 @@ from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
 __all__ = ["SAVEABLE", "applied", "fitted", "is_estimator", "names_out", "rebuilt", "state_of"]
 
+_SCALERS = {
+    "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
+    "MinMaxScaler": ("min_", "scale_", "data_min_", "data_max_", "data_range_", "n_samples_seen_"),
+    "MaxAbsScaler": ("max_abs_", "scale_", "n_samples_seen_"),
+    "RobustScaler": ("center_", "scale_"),
+    "QuantileTransformer": ("quantiles_", "references_", "n_quantiles_"),
+    "PolynomialFeatures": ("n_output_features_", "_min_degree", "_max_degree", "_n_out_full"),
+}
+_VARIANCES = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+_DECOMPOSITIONS = {"PCA": (*_VARIANCES, "mean_", "noise_variance_", "n_components_"), "TruncatedSVD": _VARIANCES}
+_CLUSTERINGS = {"KMeans": ("cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads")}
+
 SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "StandardScaler": ("sklearn.preprocessing", ("mean_", "var_", "scale_", "n_samples_seen_")),
-    "MinMaxScaler": ("sklearn.preprocessing", ("min_", "scale_", "data_min_", "data_max_", "data_range_",
-    "n_samples_seen_")), "MaxAbsScaler": ("sklearn.preprocessing", ("max_abs_", "scale_", "n_samples_seen_")),
-    "RobustScaler": ("sklearn.preprocessing", ("center_", "scale_")),
-    "QuantileTransformer": ("sklearn.preprocessing", ("quantiles_", "references_", "n_quantiles_")),
-    "PolynomialFeatures": ("sklearn.preprocessing", ("n_output_features_", "_min_degree", "_max_degree",
-    "_n_out_full")), "PCA": (
-        "sklearn.decomposition",
-        ("mean_", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_",
-        "noise_variance_",
-         "n_components_"),
-    ),
-    "TruncatedSVD": (
-        "sklearn.decomposition",
-        ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"),
-    ),
-    "KMeans": ("sklearn.cluster", ("cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads")),
-}  # fmt: skip
+    name: (module, ("n_features_in_", *attributes))
+    for module, classes in (
+        ("sklearn.preprocessing", _SCALERS),
+        ("sklearn.decomposition", _DECOMPOSITIONS),
+        ("sklearn.cluster", _CLUSTERINGS),
+    )
+    for name, attributes in classes.items()
+}
 """Classes that can be saved: scikit-learn's module, and the attributes that make a fitted one. A cuML estimator of the
 same name is saved as its scikit-learn twin, which gives the same numbers on a machine without a GPU."""
 
@@ -113,10 +115,10 @@ def state_of(estimator: Any, where: str) -> dict[str, Any]:
             expected="numbers, strings and lists",
             remedy="random_state=0",
         ) from cause
-    for attribute in ("n_features_in_", *SAVEABLE[name][1]):
+    for attribute in SAVEABLE[name][1]:
         if hasattr(estimator, attribute):
             value = getattr(estimator, attribute)
-            state[f"estimator.{attribute}"] = value.get() if hasattr(value, "get") else value
+            state[f"estimator.{attribute}"] = value.get() if hasattr(value, "get") else value  # CuPy's: a few numbers
     return state
 
 
@@ -136,7 +138,7 @@ def rebuilt(state: Mapping[str, Any], where: str) -> Any:
     # JSON has no tuples, and these classes take no lists: a sequence was a range.
     params = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
     estimator = _class(name)(**params)
-    for attribute in ("n_features_in_", *SAVEABLE[name][1]):
+    for attribute in SAVEABLE[name][1]:
         if f"estimator.{attribute}" in state:
             setattr(estimator, attribute, state[f"estimator.{attribute}"])
     return estimator

@@ -101,7 +101,8 @@ def _call(node: Operation, dtypes: Sequence[str], source: Source) -> str:
             first = sum(kind == "condition" for kind in function.takes)
             found = common_dtype(node.operands[first:], dtypes[first:])
             if found is None or (found == "string" and function.gives == "ordered"):
-                given = " and ".join(map(_described, node.operands[first:], dtypes[first:], [source] * len(dtypes)))
+                pairs = zip(node.operands[first:], dtypes[first:], strict=True)
+                given = " and ".join(_described(operand, dtype, source) for operand, dtype in pairs)
                 alike = "values of one kind" if found is None else "numbers or timestamps"
                 raise source.error(
                     node.span,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Condition, excludes
 from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.selection import Selection, Where
 from gpupipe.io.source import Partition, Reads, Source, Span
-from gpupipe.io.split import draw_parts, ranges
+from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
 from gpupipe.io.writer import ParquetOptions, write_tables
 from gpupipe.schema import Schema
 
@@ -185,14 +184,7 @@ class Dataset:
             >>> len(early), late.compute()["month"].tolist()
             (2, [10, 12])
         """
-        if (at is None) == (fraction is None) or (at is not None and by is None):
-            raise BadConfig(
-                "split",
-                "not one way to split",
-                got={"by": by, "at": at, "fraction": fraction},
-                expected="by= and at=, or fraction=",
-                remedy="split(by='time', at='2013-10-01') or split(fraction=0.8)",
-            )
+        check_call(by, at, fraction)
         if by is not None:
             self.require([by], "split")
         parts: Sequence[Selection]
@@ -201,7 +193,7 @@ class Dataset:
         else:
             item = self.schema[by or ""]
             parts = ranges(item, at)
-            self._refuse_missing(item.name)
+            check_complete(item, self._count_missing(by or ""))
         return tuple(replace(self, query=self.query.then(part)) for part in parts)
 
     def map_frames(
@@ -239,11 +231,12 @@ class Dataset:
         Args:
             path: a local file where it ends in `.parquet`; else a folder, which gets a file per partition.
             rows_per_group: rows of a row group.
-            compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"` or `"none"`.
+            compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
             overwrite: replace what is there.
 
         Raises:
             BadFile: something is there and `overwrite` is False, or the parent folder is missing.
+            BadConfig: no such codec.
 
         Memory: one partition, copied to the host; for one file, as many as make a row group.
         """
@@ -278,16 +271,6 @@ class Dataset:
                 return False
         return True
 
-    def _refuse_missing(self, name: str) -> None:
-        missing = self._count_missing(name)
-        if missing:
-            raise BadData(
-                f"split(by={name!r})",
-                f"a value is missing in {missing:,} {'row' if missing == 1 else 'rows'}, which belong to no part",
-                expected="a value in every row",
-                remedy=f"filter('notnull({name})') before, to leave them out",
-            )
-
     def _count_missing(self, name: str) -> int:
         if not self.schema[name].nullable:
             return 0
@@ -309,9 +292,7 @@ class Dataset:
         return f"Dataset of {self._size()}\n{self.schema!r}"
 
     def _repr_html_(self) -> str:
-        head = self.head()
-        shown = head._repr_html_() if hasattr(head, "_repr_html_") else f"<pre>{html.escape(repr(head))}</pre>"
-        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{shown}"
+        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self.head()._repr_html_() or ''}"
 
 
 def _plain(frame: Frame, backend: Backend) -> Frame:

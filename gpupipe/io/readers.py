@@ -20,7 +20,7 @@ from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool
 from gpupipe.schema import Field, Schema
 
-__all__ = ["from_frame", "read_parquet", "workable"]
+__all__ = ["from_frame", "read_parquet"]
 
 
 def read_parquet(
@@ -121,7 +121,7 @@ def from_frame(
     return Dataset(memory, memory.schema, backend)
 
 
-def workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:
+def _workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:
     """The fields of those columns that can be worked with, and the types of the others by name."""
     dtypes = {item.name: dtype_of(item.type) for item in schema}
     fields = Schema(Field(name, dtype) for name, dtype in dtypes.items() if dtype is not None)
@@ -144,7 +144,7 @@ def _opened(obj: Any) -> tuple[Schema, dict[str, str], pa.RecordBatchReader]:
         raise SchemaMismatch(
             "from_frame", "columns share a name", got=twice, expected="unique names", remedy="rename one"
         )
-    return *workable(batches.schema), batches
+    return *_workable(batches.schema), batches
 
 
 def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:

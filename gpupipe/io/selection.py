@@ -15,6 +15,7 @@ from gpupipe.backend.evaluate import evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
+from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
 from gpupipe.schema import FLOATS, INTEGERS, Schema
@@ -88,7 +89,7 @@ class Between:
     def keep(self, frame: Frame, backend: Backend) -> Array:
         column = backend.column(frame, self.column)
         first, *rest = (
-            compare(sign, column, Constant(bound, _constant_dtype(column.dtype, bound), (0, 0)), backend).true
+            compare(sign, column, Constant(bound, _constant_dtype(column.dtype, bound), Span(0, 0)), backend).true
             for _, sign, bound in self.conditions
         )
         return first & rest[0] if rest else first

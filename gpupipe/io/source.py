@@ -148,7 +148,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
     """The decoded bytes a partition may have: as asked, as configured, or the default of the backend.
 
     Raises:
-        BadConfig: less than one byte.
+        BadConfig: less than one byte, or no such backend.
     """
     if partition_bytes is None:
         configured = settings()
@@ -167,7 +167,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
 
 @cache
 def _kind_of(backend: str) -> str:
-    return choose_backend(backend, probe())[0]
+    return backend if backend in DEFAULT_PARTITION_BYTES else choose_backend(backend, probe())[0]
 
 
 def row_bytes(fields: Iterable[Field]) -> int:

@@ -9,12 +9,36 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
 from gpupipe.schema import Field
 
-__all__ = ["draw_parts", "ranges"]
+__all__ = ["check_call", "check_complete", "draw_parts", "ranges"]
+
+
+def check_call(by: str | None, at: Any, fraction: Any) -> None:
+    """Raise unless the arguments of `split` say one way to do it."""
+    if (at is None) == (fraction is None) or (at is not None and by is None):
+        raise BadConfig(
+            "split",
+            "not one way to split",
+            got={"by": by, "at": at, "fraction": fraction},
+            expected="by= and at=, or fraction=",
+            remedy="split(by='time', at='2013-10-01') or split(fraction=0.8)",
+        )
+
+
+def check_complete(item: Field, num_missing: int) -> None:
+    """Raise where a value is missing, whose row would lie on neither side of a cut."""
+    if num_missing:
+        shown = item.name if item.name.isidentifier() else f"col({item.name!r})"
+        raise BadData(
+            f"split(by={item.name!r})",
+            f"a value is missing in {num_missing:,} {'row' if num_missing == 1 else 'rows'}, which belong to no part",
+            expected="a value in every row",
+            remedy=f'filter("notnull({shown})") before, to leave them out',
+        )
 
 
 def ranges(item: Field, at: Any) -> list[Between]:

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type
+from gpupipe.errors import BadConfig
 from gpupipe.io.atomic import replacing
 from gpupipe.schema import FLOATS, Schema
 
 __all__ = ["ParquetOptions", "write_tables"]
+
+_CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,24 @@ class ParquetOptions:
 
     rows_per_group: int = 1_000_000
     compression: str = "snappy"
+
+    def __post_init__(self) -> None:
+        if self.compression not in _CODECS:
+            raise BadConfig(
+                "write_parquet",
+                "no such codec",
+                got=self.compression,
+                expected=", ".join(_CODECS),
+                remedy="compression='zstd'",
+            )
+        if self.rows_per_group < 1:
+            raise BadConfig(
+                "write_parquet",
+                "rows_per_group is too small",
+                got=self.rows_per_group,
+                expected="a positive number of rows",
+                remedy="rows_per_group=1_000_000",
+            )
 
 
 def write_tables(

@@ -19,6 +19,7 @@ __all__ = [
     "check_numeric",
     "float32_columns",
     "floats",
+    "num_rows",
     "refuse",
     "row_blocks",
     "stacked",
@@ -73,7 +74,7 @@ def tabulate(
     xp = backend.xp
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in row_blocks(_num_rows(columns), backend):
+        for rows in row_blocks(num_rows(columns), backend):
             for column in columns.values():
                 results += [xp.asarray(item, dtype=xp.float64) for item in function(floats(column.take(rows), xp), xp)]
     table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
@@ -104,7 +105,8 @@ def float32_columns(
     return made
 
 
-def _num_rows(columns: Columns) -> int:
+def num_rows(columns: Columns) -> int:
+    """How many rows these columns have."""
     return len(next(iter(columns.values())))
 
 

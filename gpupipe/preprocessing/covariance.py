@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
-from gpupipe.preprocessing.blocks import refuse, row_blocks, stacked
+from gpupipe.preprocessing.blocks import num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 
 __all__ = ["Covariance"]
@@ -46,11 +46,10 @@ class Covariance:
         Memory: one block of rows at a time; F + F² numbers per block go to the host. Kept columns are shared.
         """
         xp, width = backend.xp, len(columns)
-        num_rows = len(next(iter(columns.values())))
         total = cls(tuple(columns), 0, np.zeros(width), np.zeros((width, width)), (), max_bytes, backend)
         parts, sizes = [], []
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows in row_blocks(num_rows, backend, len(columns)):
+            for rows in row_blocks(num_rows(columns), backend, len(columns)):
                 deviation = stacked(columns, rows, xp)
                 mean = deviation.mean(axis=1, keepdims=True)
                 deviation -= mean
@@ -63,7 +62,7 @@ class Covariance:
                 total = total + replace(total, count=size, mean=part[0], m2=part[1:])
             if not np.isfinite(total.m2).all():
                 refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
-        return replace(total, kept=(columns,) if num_rows * width * 8 <= max_bytes else None)
+        return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
 
     def __add__(self, other: Self) -> Self:
         if not self.count or not other.count:

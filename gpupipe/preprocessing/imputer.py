@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Backend, Column
+from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_finite, check_numeric, refuse, row_blocks
@@ -134,7 +134,12 @@ class SimpleImputer(FoldStep):
         return self
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made = {name: self._filled(name, column, backend) for name, column in columns.items()}
+        infinite: list[Array] = []
+        made = {
+            name: self._filled(column, self.statistics_[name], backend, infinite) for name, column in columns.items()
+        }
+        if infinite and backend.to_host(backend.xp.stack(infinite)).any():
+            refuse({name: item for name, item in columns.items() if item.dtype in FLOATS}, backend, "SimpleImputer")
         if self.add_indicator:
             for name, column in columns.items():
                 missing = column.missing(backend.xp)
@@ -142,13 +147,18 @@ class SimpleImputer(FoldStep):
                 made[_flag_name(name)] = Column("bool", data)
         return made
 
-    def _filled(self, name: str, column: Column, backend: Backend) -> Column:
-        value = self.statistics_[name]
+    def _filled(self, column: Column, value: Any, backend: Backend, infinite: list[Array]) -> Column:
+        """The column with `value` where it was missing; whether a block holds an infinity is added to `infinite`."""
+        xp = backend.xp
         if column.dictionary is not None:
             return _filled_strings(column, column.dictionary, value, backend)
-        xp = backend.xp
         if column.dtype in FLOATS:
-            return self._filled_floats(name, column, value, backend)
+            out = xp.empty_like(column.data)
+            for rows in row_blocks(len(column), backend):
+                block = column.data[rows]
+                out[rows] = xp.where(xp.isnan(block), block.dtype.type(value), block)
+                infinite.append(xp.isinf(block).any())
+            return Column(column.dtype, out)
         if self.strategy in ("mean", "median"):
             data = column.data.astype(xp.float64)
             return Column("float64", data if column.valid is None else xp.where(column.valid, data, value))
@@ -156,22 +166,11 @@ class SimpleImputer(FoldStep):
             return Column(column.dtype, column.data)
         return Column(column.dtype, xp.where(column.valid, column.data, column.data.dtype.type(value)))
 
-    def _filled_floats(self, name: str, column: Column, value: float, backend: Backend) -> Column:
-        xp = backend.xp
-        out, infinite = xp.empty_like(column.data), []
-        for rows in row_blocks(len(column), backend):
-            block = column.data[rows]
-            out[rows] = xp.where(xp.isnan(block), block.dtype.type(value), block)
-            infinite.append(xp.isinf(block).any())
-        if infinite and backend.to_host(xp.stack(infinite)).any():
-            refuse({name: column}, backend, "SimpleImputer")
-        return Column(column.dtype, out)
-
     def _constant(self, name: str, dtype: str) -> Any:
         """The constant as a value of a column's type."""
         value = self.fill_value
         if value is None:
-            return "missing_value" if dtype == "string" else {"bool": False}.get(dtype, 0.0 if dtype in FLOATS else 0)
+            return "missing_value" if dtype == "string" else np.dtype(dtype).type(0).item()
         if dtype == "string":
             fits = isinstance(value, str)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_numeric, refuse, row_blocks, stacked
+from gpupipe.preprocessing.blocks import check_count, check_numeric, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.rows import GatheredRows
 from gpupipe.preprocessing.whole_frame import WholeFrameStep
@@ -43,8 +43,8 @@ class KMeans(WholeFrameStep):
     Raises:
         BadConfig: an unknown output, or a count that is none.
 
-    Memory: fit gathers the columns as float64, twice at its peak; transform allocates its outputs on the device, and k
-    distances for one block of rows at a time.
+    Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs on the device,
+    and one float64 block of rows at a time (on a GPU: all columns at once).
 
     Example:
         >>> import pandas as pd
@@ -110,7 +110,7 @@ class KMeans(WholeFrameStep):
             labels = _nearest(columns, centres, backend)
             labels += 2
             return {names[0]: Column("int32", labels)}
-        outputs: list[Array] = [xp.empty(_num_rows(columns), dtype=xp.float32) for _ in names]
+        outputs: list[Array] = [xp.empty(num_rows(columns), dtype=xp.float32) for _ in names]
         infinite = []
         for rows, label, squares in _squared_distances(columns, centres, backend):
             with np.errstate(over="ignore"):
@@ -124,7 +124,7 @@ class KMeans(WholeFrameStep):
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """n int32: the nearest centre's position; of equally near ones the first."""
     xp = backend.xp
-    labels, best = xp.zeros(_num_rows(columns), dtype="int32"), None
+    labels, best = xp.zeros(num_rows(columns), dtype="int32"), None
     for rows, label, squares in _squared_distances(columns, centres, backend):
         if label == 0:
             best = squares
@@ -142,7 +142,7 @@ def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iter
     """
     xp, finite = backend.xp, []
     device_centres = backend.to_device(centres[:, :, None])
-    for rows in row_blocks(_num_rows(columns), backend, len(columns)):
+    for rows in row_blocks(num_rows(columns), backend, len(columns)):
         block = stacked(columns, rows, xp)
         for label in range(len(centres)):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -152,10 +152,6 @@ def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iter
             yield rows, label, squares
     if finite and not backend.to_host(xp.stack(finite)).all():
         refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
-
-
-def _num_rows(columns: Columns) -> int:
-    return len(next(iter(columns.values())))
 
 
 def initial_centres(rows: Any, k: int, seed: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
-from gpupipe.preprocessing.blocks import refuse, tabulate
+from gpupipe.preprocessing.blocks import num_rows, refuse, tabulate
 from gpupipe.preprocessing.fold import Columns
 
 __all__ = ["Moments"]
@@ -51,8 +51,8 @@ class Moments:
         count, mean, m2 = _joined(*np.moveaxis(table, -1, 0))
         if not np.isfinite(m2).all():
             refuse(columns, backend, where, too_large="a value is too large to be squared")
-        num_rows = len(next(iter(columns.values())))
-        return cls(tuple(columns), count.astype(np.int64), num_rows - count.astype(np.int64), mean, m2)
+        count = count.astype(np.int64)
+        return cls(tuple(columns), count, num_rows(columns) - count, mean, m2)
 
     def __add__(self, other: Self) -> Self:
         pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
@@ -70,7 +70,7 @@ class Moments:
     def variance(self) -> Any:
         """C float64, divided by the number of values; 0 where it is below what the mean's last digit tells apart."""
         variance = self.m2 / np.maximum(self.count, 1)
-        return np.where(variance <= (np.finfo(np.float64).eps * self.mean) ** 2, 0.0, variance)
+        return np.where(np.sqrt(variance) <= np.finfo(np.float64).eps * np.abs(self.mean), 0.0, variance)
 
 
 def _moments(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:

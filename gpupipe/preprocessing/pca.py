@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_finite, check_numeric, refuse, row_blocks, stacked
+from gpupipe.preprocessing.blocks import check_count, check_finite, check_numeric, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.covariance import Covariance
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.schema import Field
@@ -120,12 +120,12 @@ class PCA(Invertible):
 
     def _mapped(self, columns: Columns, before: Any, matrix: Any, after: Any, backend: Backend) -> list[Column]:
         """`matrix @ (column + before) + after` for each row, as float32 columns; refuses what is not finite."""
-        xp, num_rows = backend.xp, len(next(iter(columns.values())))
+        xp, size = backend.xp, num_rows(columns)
         before, matrix, after = (backend.to_device(part) for part in (before[:, None], matrix, after[:, None]))
-        outputs: list[Array] = [xp.empty(num_rows, dtype=xp.float32) for _ in range(len(matrix))]
+        outputs: list[Array] = [xp.empty(size, dtype=xp.float32) for _ in range(len(matrix))]
         finite = []
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows in row_blocks(num_rows, backend, len(columns)):
+            for rows in row_blocks(size, backend, len(columns)):
                 block = stacked(columns, rows, xp)
                 block += before
                 result = matrix @ block

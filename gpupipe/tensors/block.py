@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, united
-from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import Field, Role, Schema
+from gpupipe.errors import BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MISSING_TIME", "Block"]
 
 MISSING_TIME = -(1 << 63)
-"""What a missing time or integer of a kept column is stored as."""
+"""What a missing time, integer or boolean of a kept column is stored as."""
 
 _WORD, _ALIGN = 4, 32
-_CHUNK = 4096  # rows written at a time on the CPU: they stay in its cache while one column after the other is written
+_HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
 
 
 class Block:
     """n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, and kept columns beside.
 
     A row is padded to a multiple of 32 bytes, so that one gather moves whole rows. `numeric` (n x F), `codes` (n x C),
-    `target` and `weight` (n) are typed views of the same memory.
+    `target` and `weight` (n) are views of the same memory.
 
     Args:
         schema: the roles and types of the columns.
         words: n x W int32.
-        keep: a tensor of n values per kept column.
+        keep: n values per kept column: floats as they are, strings as int64 codes (-1 where missing), anything else as
+            int64 (`MISSING_TIME` where missing), of which times are microseconds.
         dictionaries: the strings that a kept column's codes stand for, by its name.
 
     Example:
@@ -46,6 +47,8 @@ class Block:
         self, schema: Schema, words: Tensor, keep: dict[str, Tensor], dictionaries: dict[str, Dictionary]
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries = schema, words, keep, dictionaries
+        self._fields = _packed(schema)
+        self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
 
     @classmethod
     def allocate(cls, schema: Schema, num_rows: int, device: torch.device | str) -> Block:
@@ -54,18 +57,17 @@ class Block:
         Raises:
             torch.OutOfMemoryError: there is no room for it on the device.
 
-        Memory: `num_rows * row_bytes` plus 8 bytes (or the column's width) per row and kept column, on `device`.
+        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`.
         """
-        width = cls.row_bytes_of(schema) // _WORD
-        words = torch.empty((num_rows, width), dtype=torch.int32, device=device)
-        keep = {item.name: torch.empty(num_rows, dtype=_kept_dtype(item), device=device) for item in _kept(schema)}
+        words = torch.empty((num_rows, cls.row_bytes_of(schema) // _WORD), dtype=torch.int32, device=device)
+        kept = schema.with_role(Role.KEEP)
+        keep = {item.name: torch.empty(num_rows, dtype=_kept_dtype(item), device=device) for item in kept}
         return cls(schema, words, keep, {})
 
     @staticmethod
     def row_bytes_of(schema: Schema) -> int:
         """Bytes per row of a block of that schema, padding included, kept columns apart."""
-        used = len(schema.numeric) + len(schema.categorical) + bool(schema.target) + bool(schema.weight)
-        return -(-max(used, 1) * _WORD // _ALIGN) * _ALIGN
+        return -(-max(len(_packed(schema)), 1) * _WORD // _ALIGN) * _ALIGN
 
     def __len__(self) -> int:
         return self.words.shape[0]
@@ -102,15 +104,16 @@ class Block:
 
     def batch_of(self, words: Tensor) -> Batch:
         """The typed views of some rows of words. Memory: shares."""
-        first = len(self.schema.numeric)
-        last = first + len(self.schema.categorical)
-        batch = Batch(words[:, :first].view(torch.float32), words[:, first:last])
-        if self.schema.target is not None:
-            target = words[:, last]
-            batch.target = target if self.schema.target.dtype == "int32" else target.view(torch.float32)
-            last += 1
-        if self.schema.weight is not None:
-            batch.weight = words[:, last].view(torch.float32)
+        floats = words.view(torch.float32)
+        place = self._num_numeric + self._num_codes
+        batch = Batch(floats.narrow(1, 0, self._num_numeric), words.narrow(1, self._num_numeric, self._num_codes))
+        for item in self._fields[place:]:
+            values = (words if _is_index(item) else floats).select(1, place)
+            if item.role == Role.TARGET:
+                batch.target = values
+            else:
+                batch.weight = values
+            place += 1
         return batch
 
     def write(self, first_row: int, columns: Mapping[str, Column], backend: Backend) -> int:
@@ -118,38 +121,33 @@ class Block:
 
         Args:
             first_row: the block's row of the columns' first value.
-            columns: every column of the schema, equally long, on the block's device.
-            backend: whose arrays the columns hold.
+            columns: every column of the schema, equally long.
+            backend: the one whose arrays the columns are.
 
         Raises:
-            BadData: a value is missing or infinite; names column and count.
+            BadData: a value is missing, or float32 cannot hold it; names column and count.
+            ColumnNotFound: a column of the schema is not among `columns`.
             SchemaMismatch: a column of strings or times where a number belongs.
 
-        Memory: one write per value, through DLPack; n bytes more to look for what is missing or infinite.
+        Memory: one write per value, through DLPack; one byte per number of a chunk of rows to look for what must not
+            be there. Columns that lie on another device than the block are first written to a block of their own there.
         """
-        rows = len(next(iter(columns.values()))) if columns else 0
-        part = slice(first_row, first_row + rows)
-        views = self.batch_of(self.words[part])
-        numeric, codes = _array(views.numeric, backend), _array(views.codes, backend)
-        fields = self.schema
-        for item in fields:
-            if item.role != Role.KEEP:
-                _check(item, columns[item.name])
-        step = _CHUNK if backend.name == "cpu" else max(rows, 1)
-        for start in range(0, rows, step):
-            chunk = slice(start, start + step)
-            for place, item in enumerate(fields.numeric):
-                numeric[chunk, place] = columns[item.name].data[chunk]
-            for place, item in enumerate(fields.categorical):
-                codes[chunk, place] = columns[item.name].data[chunk]
-        if not bool(backend.xp.isfinite(numeric).all()):
-            raise _not_finite(fields.numeric, numeric, backend)
-        for label, view in ((fields.target, views.target), (fields.weight, views.weight)):
-            if label is not None and view is not None:
-                _array(view, backend)[:] = columns[label.name].data
-        for item in _kept(fields):
-            _array(self.keep[item.name][part], backend)[:] = self._kept_values(item, columns[item.name], backend)
-        return rows
+        kept = self.schema.with_role(Role.KEEP)
+        for item in [*self._fields, *kept]:
+            if item.name not in columns:
+                raise ColumnNotFound.among("Block.write", item.name, columns)
+        num_rows = len(next(iter(columns.values()))) if columns else 0
+        rows = slice(first_row, first_row + num_rows)
+        there = self if str(self.device) == backend.device else Block.allocate(self.schema, num_rows, backend.device)
+        part = rows if there is self else slice(None)
+        self._write_packed(there.words[part], columns, backend)
+        for item in kept:
+            _array(there.keep[item.name][part], backend)[:] = self._kept_values(item, columns[item.name], backend)
+        if there is not self:
+            self.words[rows].copy_(there.words)
+            for name, values in there.keep.items():
+                self.keep[name][rows].copy_(values)
+        return num_rows
 
     def narrow(self, num_rows: int) -> Block:
         """The first rows only.
@@ -164,23 +162,72 @@ class Block:
         words = self.words[:num_rows]
         return Block(self.schema, words.clone() if wasteful else words, keep, self.dictionaries)
 
+    def _write_packed(self, words: Tensor, columns: Mapping[str, Column], backend: Backend) -> None:
+        for item in self._fields:
+            _check(item, columns[item.name])
+        xp, ids, floats = backend.xp, _array(words, backend), _array(words.view(torch.float32), backend)
+        numbers = [floats[:, : self._num_numeric]]
+        numbers += [floats[:, p] for p, i in enumerate(self._fields) if p >= self._num_numeric and not _is_index(i)]
+        finite = xp.asarray(True)
+        step = _HOST_ROWS if backend.name == "cpu" else _DEVICE_ROWS
+        with np.errstate(over="ignore"):  # what overflows is told by name below
+            for start in range(0, len(words), step):
+                chunk = slice(start, start + step)
+                for place, item in enumerate(self._fields):
+                    (ids if _is_index(item) else floats)[chunk, place] = columns[item.name].data[chunk]
+                for values in numbers:
+                    finite &= xp.isfinite(values[chunk]).all()
+        if not bool(finite):
+            raise self._not_finite(floats, columns, backend)
+
+    def _not_finite(self, floats: Array, columns: Mapping[str, Column], backend: Backend) -> BadData:
+        xp = backend.xp
+        for place, item in enumerate(self._fields):
+            if not _is_index(item):
+                missing = int(xp.isnan(floats[:, place]).sum())
+                if missing:
+                    return _missing(item, missing)
+                endless = int(xp.isinf(floats[:, place]).sum())
+                if endless:
+                    return _endless(item, endless)
+        raise AssertionError("some value was not finite")
+
     def _kept_values(self, item: Field, column: Column, backend: Backend) -> Array:
-        if column.dictionary is None:
-            return column.data if column.valid is None else backend.xp.where(column.valid, column.data, MISSING_TIME)
-        known = self.dictionaries.get(item.name)
-        self.dictionaries[item.name] = column.dictionary if known is None else united([known, column.dictionary])
-        places = positions_in(column.dictionary, self.dictionaries[item.name])
-        table = backend.xp.append(backend.to_device(places), -1)
-        return table[column.data]
+        xp = backend.xp
+        if column.dictionary is not None:
+            known = self.dictionaries.get(item.name)
+            self.dictionaries[item.name] = column.dictionary if known is None else united([known, column.dictionary])
+            places = positions_in(column.dictionary, self.dictionaries[item.name])
+            return xp.append(backend.to_device(places), -1)[column.data]
+        if column.dtype in FLOATS:
+            return column.data
+        data = column.data if column.valid is None else xp.where(column.valid, column.data, 0)
+        if column.dtype == "uint64" and len(data) and int(data.max()) >= -MISSING_TIME:
+            raise BadData(
+                f"column {item.name!r}",
+                "a kept column holds a value beyond 64 signed bits",
+                got=int(data.max()),
+                expected=f"at most {-MISSING_TIME - 1}",
+                remedy=f"T.Cast({item.name}='float64'), or leave it out of keep=",
+            )
+        data = data.astype("int64")
+        return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
+
+
+def _packed(schema: Schema) -> list[Field]:
+    """The columns of a row, in the order of its words."""
+    labels = (schema.target, schema.weight)
+    return [*schema.numeric, *schema.categorical, *(item for item in labels if item is not None)]
+
+
+def _is_index(item: Field) -> bool:
+    """Whether its word is an int32: an id, or the index of a class."""
+    return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
 
 
 def _array(tensor: Tensor, backend: Backend) -> Array:
     """The tensor's memory as the backend's array; a tensor that autograd or inference mode watches too."""
     return backend.xp.from_dlpack(tensor.detach())
-
-
-def _kept(schema: Schema) -> list[Field]:
-    return schema.with_role(Role.KEEP)
 
 
 def _kept_dtype(item: Field) -> torch.dtype:
@@ -190,42 +237,36 @@ def _kept_dtype(item: Field) -> torch.dtype:
 
 
 def _check(item: Field, column: Column) -> None:
-    """What the values cannot tell once they are written: text, times, and integers that are missing."""
-    if column.dtype in ("string", "timestamp"):
+    """What the values cannot tell once they are written: text, times, fractions, and integers that are missing."""
+    name, index = item.name, _is_index(item)
+    if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
+        remedies = {"string": "pre.Categorify() on this column", "timestamp": f"T.Derive({name}_hour='hour({name})')"}
         raise SchemaMismatch(
-            f"column {item.name!r}",
-            f"{column.dtype} values cannot be fed to a network",
-            expected="numbers or ids",
-            remedy="pre.Categorify(), or an expression that makes a number of it",
+            f"column {name!r}",
+            f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
+            expected="integers" if index else "numbers or ids",
+            remedy=remedies.get(column.dtype, f"T.Cast({name}='int32')"),
         )
-    if column.valid is not None:
-        missing = int((~column.valid).sum())
-        if missing:
-            raise _missing(item.name, missing)
+    missing = 0 if column.valid is None else int((~column.valid).sum())
+    if missing:
+        raise _missing(item, missing)
 
 
-def _missing(name: str, count: int) -> BadData:
+def _missing(item: Field, count: int) -> BadData:
     return BadData(
-        f"column {name!r}",
+        f"column {item.name!r}",
         f"{count} missing value{'s' if count > 1 else ''} would reach the model",
         expected="a value in every row",
-        remedy="pre.SimpleImputer() on this column",
+        remedy="pre.SimpleImputer() on this column"
+        if item.role == Role.FEATURE
+        else f"an expression for {item.role} that gives a value in every row",
     )
 
 
-def _not_finite(fields: list[Field], numeric: Array, backend: Backend) -> BadData:
-    xp = backend.xp
-    for place, item in enumerate(fields):
-        values = numeric[:, place]
-        count = int(xp.isnan(values).sum())
-        if count:
-            return _missing(item.name, count)
-        endless: Any = int(xp.isinf(values).sum())
-        if endless:
-            return BadData(
-                f"column {item.name!r}",
-                f"{endless} infinite value{'s' if endless > 1 else ''} would reach the model",
-                expected="finite float32 values",
-                remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it",
-            )
-    raise AssertionError("some value was not finite")
+def _endless(item: Field, count: int) -> BadData:
+    return BadData(
+        f"column {item.name!r}",
+        f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
+        expected="finite values, in float32 at most 3.4e38",
+        remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it",
+    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
@@ -19,19 +20,22 @@ __all__ = ["Loader"]
 class Loader:
     """An iterable of `Batch`es over a block that lies on one device.
 
+    Whatever is done to a batch in place, the block stays as it is.
+
     Args:
         block: the table.
         batch_size: rows per batch.
         shuffle: `"rows"` (or True) for another permutation of all rows each epoch, False for the order of the table.
         seed: of the permutation; the order depends on it, the epoch and the number of rows alone.
         drop_last: leave out a last batch that is not full.
-        reuse_buffers: each batch may overwrite the one before, or be a view of the block that must not be written to.
-            Without it every batch is new memory.
+        reuse_buffers: each batch overwrites the one before (kept columns do not): right where a batch is used up before
+            the next one is asked for. Without it every batch is new memory.
 
     Raises:
         BadConfig: an unknown `shuffle`, or a batch size below 1.
 
-    Memory: 8 bytes per row for a shuffled epoch's order, on the block's device; one batch.
+    Memory: 8 bytes per row for a shuffled epoch's order, on the block's device. A batch is a copy of its rows there,
+        `block.row_bytes` each; its tensors are views of that copy.
 
     Example:
         >>> from gpupipe.schema import Field, Role
@@ -51,11 +55,13 @@ class Loader:
         reuse_buffers: bool = False,
     ) -> None:
         if batch_size < 1:
-            problem = "batch_size is too small"
-            raise BadConfig("loader", problem, got=batch_size, expected="1 or more", remedy="batch_size=4096")
+            raise BadConfig(
+                "loader", "batch_size is too small", got=batch_size, expected="1 or more", remedy="batch_size=4096"
+            )
         if shuffle not in (False, True, "rows"):
-            expected = "'rows', True or False"
-            raise BadConfig("loader", "unknown shuffle", got=shuffle, expected=expected, remedy="shuffle='rows'")
+            raise BadConfig(
+                "loader", "unknown shuffle", got=shuffle, expected="'rows', True or False", remedy="shuffle='rows'"
+            )
         self.block = block
         self.batch_size = batch_size
         self.shuffle = bool(shuffle)
@@ -66,8 +72,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        rows = len(self.block)
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
 
     @property
     def schema(self) -> Schema:
@@ -84,43 +89,36 @@ class Loader:
         """Where the batches lie."""
         return self.block.device
 
+    @property
+    def dictionaries(self) -> Mapping[str, Dictionary]:
+        """The strings that the codes of kept columns stand for, by column; on the host."""
+        return self.block.dictionaries
+
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration is, from 0; each iteration goes on to the next by itself."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._shuffled(epoch) if self.shuffle else self._in_order()
+        return self._batches(epoch)
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        rows = len(self.block)
-        for number in range(len(self)):
-            start = number * self.batch_size
-            yield start, min(start + self.batch_size, rows)
+    def _batches(self, epoch: int) -> Iterator[Batch]:
+        block = self.block
+        order = Permutation(self.num_rows, seed=self.seed, epoch=epoch).order(self.device) if self.shuffle else None
+        size = min(self.batch_size, self.num_rows)
+        buffer = block.words.new_empty((size, block.words.shape[1])) if self.reuse_buffers else None
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            rows = slice(start, min(start + self.batch_size, self.num_rows))
+            index = None if order is None else order[rows]
+            out = None if buffer is None else buffer[: rows.stop - start]
+            batch = block.batch_of(_taken(block.words, rows, index, out))
+            for name, values in block.keep.items():
+                batch.keep[name] = _taken(values, rows, index, None)
+            yield batch
 
-    def _shuffled(self, epoch: int) -> Iterator[Batch]:
-        words, keep = self.block.words, self.block.keep
-        order = Permutation(len(self.block), seed=self.seed, epoch=epoch).order(self.device)
-        most = min(self.batch_size, len(self.block))
-        buffer = words.new_empty((most, words.shape[1])) if self.reuse_buffers else None
-        for start, stop in self._spans():
-            rows = order[start:stop]
-            if buffer is None:
-                taken = words.index_select(0, rows)
-            else:
-                taken = torch.index_select(words, 0, rows, out=buffer[: stop - start])
-            yield self._batch(taken, {name: values.index_select(0, rows) for name, values in keep.items()})
 
-    def _in_order(self) -> Iterator[Batch]:
-        words, keep = self.block.words, self.block.keep
-        for start, stop in self._spans():
-            kept = {name: values[start:stop] for name, values in keep.items()}
-            if self.reuse_buffers:
-                yield self._batch(words[start:stop], kept)
-            else:
-                yield self._batch(words[start:stop].clone(), {name: values.clone() for name, values in kept.items()})
-
-    def _batch(self, words: Tensor, keep: dict[str, Tensor]) -> Batch:
-        batch = self.block.batch_of(words)
-        batch.keep = keep
-        return batch
+def _taken(table: Tensor, rows: slice, index: Tensor | None, out: Tensor | None) -> Tensor:
+    """Copy the rows, in the order `index` gives if there is one, into `out` if there is one."""
+    if index is not None:
+        return torch.index_select(table, 0, index, out=out)
+    return table[rows].clone() if out is None else out.copy_(table[rows])

@@ -1,8 +1,8 @@
 """A permutation of 0..n-1 that is computed, not stored: the order of rows in an epoch.
 
 A Feistel network over the bits of n-1, walked until it lands below n (Black and Rogaway, "Ciphers with arbitrary finite
-domains", 2002). Integer arithmetic that wraps is the same in NumPy, CuPy and PyTorch, so the order depends on n, seed and
-epoch alone: not on backend, device, threads or number of ranks.
+domains", 2002). Integer arithmetic that wraps is the same in NumPy, CuPy and PyTorch, so the order depends on n, seed
+and epoch alone: not on backend, device, threads or number of ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Permutation:
 
     def __init__(self, num_rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         if num_rows < 0:
-            raise BadConfig("Permutation", "fewer than no rows", got=num_rows, expected="0 or more", remedy="num_rows=0")
+            raise BadConfig(
+                "Permutation", "fewer than no rows", got=num_rows, expected="0 or more", remedy="num_rows=0"
+            )
         self.num_rows = num_rows
         bits = max((num_rows - 1).bit_length(), 2)
         self._word = 32 if bits < 32 else 64

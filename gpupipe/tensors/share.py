@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Frame, backend_of
-from gpupipe.errors import CopyRequired, DeviceMismatch
+from gpupipe.errors import ColumnNotFound, CopyRequired
 from gpupipe.schema import FLOATS, INTEGERS
 
 __all__ = ["share"]
 
 
-def share(frame: Frame, column: str) -> torch.Tensor:
+def share(frame: Frame, column: str) -> Tensor:
     """A column of a pandas or cuDF frame as a tensor of n values, in the same memory.
 
     It is the frame's memory: read it only. PyTorch cannot mark a tensor read only, and an operation in place would
-    change the frame, and every frame that shares with it.
+    change the frame, and every frame that shares with it. Masked values would be garbage: such a column is refused.
 
     Raises:
-        CopyRequired: the column cannot be shared as it is: text, times, booleans or integers with missing values.
+        ColumnNotFound: the frame has no such column.
+        CopyRequired: the column cannot be shared as it is: text, times, numbers with a mask or stored backwards.
 
     Memory: shares; nothing is copied.
 
@@ -30,16 +31,26 @@ def share(frame: Frame, column: str) -> torch.Tensor:
         True
     """
     backend = backend_of(frame)
-    found = backend.column(backend.encode(frame[[column]]), column)
-    if found.dtype not in (*FLOATS, *INTEGERS, "bool") or found.valid is not None:
-        raise CopyRequired(
-            f"share({column!r})",
-            f"a column of {found.dtype} {'with missing values ' if found.valid is not None else ''}cannot be shared",
-            expected="numbers without a mask",
-            remedy="pipeline.loader(...), which writes every column into one block",
-        )
+    if column not in frame.columns:
+        raise ColumnNotFound.among("share", column, frame.columns)
+    found, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))
+    if found.dtype not in (*FLOATS, *INTEGERS, "bool"):
+        raise _refused(column, f"a column of {found.dtype} cannot be shared")
+    if found.valid is not None:
+        raise _refused(column, f"a column of {found.dtype} with missing values cannot be shared")
+    if min(found.data.strides) < 0:  # torch would end the process
+        raise _refused(column, "a column that runs backwards through memory cannot be shared")
     tensor = from_dlpack(found.data)
-    if str(tensor.device) != backend.device:
-        where, there = f"share({column!r})", str(tensor.device)
-        raise DeviceMismatch(where, "another device", got=there, expected=backend.device, remedy="CUDA_VISIBLE_DEVICES")
+    # What is the frame's own lies at one place however often it is looked at; what is made for the look does not.
+    if tensor.data_ptr() != from_dlpack(again.data).data_ptr():
+        raise _refused(column, f"a column of {found.dtype} is not stored as a tensor would be")
     return tensor
+
+
+def _refused(column: str, problem: str) -> CopyRequired:
+    return CopyRequired(
+        f"share({column!r})",
+        problem,
+        expected="numbers without a mask, one after the other",
+        remedy="pipeline.loader(...), which writes every column into one block",
+    )

@@ -119,7 +119,7 @@ class Map(Transform):
     def _run(self, given: Frame, backend: Backend) -> Frame:
         """The function's result, coded and of the fixed types."""
         num_rows = len(given)
-        result = self.fn(given.copy())
+        result = self.fn(given)
         if not hasattr(result, "columns"):
             raise SchemaMismatch(
                 self._where,

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
+from gpupipe.backend.comparisons import compare
+from gpupipe.expressions.source import Span
+from gpupipe.expressions.tree import Constant
 
-from .evaluated import COMPARE, column, result_of
+from .evaluated import COMPARE, column, result_of, to_device
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 EDGES = sorted(
@@ -81,6 +84,12 @@ def test_unsigned_against_negative(backend: Backend) -> None:
         held, flipped = compared(1, -1), compared(-1, 1)
         assert result_of(backend, f"big {sign} low", big=big, low=low) == [held, held, None]
         assert result_of(backend, f"low {sign} big", big=big, low=low) == [flipped, flipped, None]
+
+
+def test_a_bound_beyond_the_type(backend: Backend) -> None:
+    x = to_device(column("float32", [1.0, 3e38]), backend)
+    below = compare("<", x, Constant(1e300, "float64", Span(0, 0)), backend)
+    assert backend.to_host(below.true).tolist() == [True, True]
 
 
 def test_beyond_2_to_the_53(backend: Backend) -> None:

@@ -27,7 +27,11 @@ def test_a_missing_condition_is_a_missing_choice(backend: Backend) -> None:
 def test_what_stands_at_a_missing_place_is_not_true(backend: Backend) -> None:
     b = to_device(column("bool", [True, None, False]), backend)
     assert backend.to_host(b.data).tolist() == [True, True, False]
-    for text, wanted in (("b", [True, False, False]), ("not b", [False, False, True]), ("b or not b", [True, False, True])):
+    for text, wanted in (
+        ("b", [True, False, False]),
+        ("not b", [False, False, True]),
+        ("b or not b", [True, False, True]),
+    ):
         found = truth(evaluate(parse(text), {"b": b}, backend, 3), backend.xp)
         assert backend.to_host(found).tolist() == wanted
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend import select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.errors import BadFile, ColumnNotFound, ExpressionError, SchemaMismatch
+from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, ExpressionError, SchemaMismatch
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
 
 several = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -197,8 +197,10 @@ def test_partitions_are_cut_by_decoded_bytes(tmp_path: Path) -> None:
     assert dataset.partitions[1].description == f"{path} row groups 5-9"
     assert dataset.partitions[1].first_row == 500
     assert gp.read_parquet(path).num_partitions == 1
-    with pytest.raises(gp.errors.BadConfig, match="partition_bytes: too small, got 0"):
+    with pytest.raises(BadConfig, match="partition_bytes: too small, got 0"):
         gp.read_parquet(path, partition_bytes=0)
+    with pytest.raises(BadConfig, match="no such backend, got 'tpu'"):
+        gp.read_parquet(path, backend="tpu")
 
 
 def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend import select
 from gpupipe.errors import BadConfig, SchemaMismatch
-from tests.io.tables import DATA, arrow, flights, plain, tables
+from tests.io.tables import DATA, arrow, flights, plain, tables, values
 
 several = settings(deadline=None, max_examples=25)
 
@@ -131,6 +132,18 @@ def test_a_stream_is_read_once_and_its_file_removed(tmp_path: Path, monkeypatch:
     del dataset
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_datasets_of_every_origin_travel_between_processes(tmp_path: Path) -> None:
+    table = flights().slice(0, 100)
+    table.to_pandas()[["flight", "origin"]].to_csv(tmp_path / "a.csv", index=False)
+    for dataset in (gp.from_frame(table), gp.from_frame(table.to_reader()), gp.read_csv(tmp_path / "a.csv")):
+        kept = dataset.filter("origin == 'JFK'").select(["flight"])
+        again = pickle.loads(pickle.dumps(kept))
+        assert values(again, "flight") == values(kept, "flight")
+        del again
+        gc.collect()
+        assert len(kept.compute()) == len(kept)
 
 
 def test_what_is_no_table() -> None:

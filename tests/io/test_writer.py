@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe.errors import BadFile
+from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io import atomic
 from gpupipe.schema import Field, Schema
 from tests.io.tables import DATA, plain, tables, values
@@ -78,6 +78,10 @@ def test_what_is_there_stays_unless_it_may_go(tmp_path: Path) -> None:
         assert values(gp.read_parquet(tmp_path / name), "n") == [1]
         two.write_parquet(tmp_path / name, overwrite=True)
         assert values(gp.read_parquet(tmp_path / name), "n") == [2]
+    with pytest.raises(BadConfig, match="no such codec, got 'zip'"):
+        one.write_parquet(tmp_path / "b.parquet", compression="zip")
+    with pytest.raises(BadConfig, match="rows_per_group is too small, got 0"):
+        one.write_parquet(tmp_path / "b.parquet", rows_per_group=0)
     with pytest.raises(BadFile, match="its folder does not exist"):
         one.write_parquet(tmp_path / "nowhere" / "a.parquet")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "folder"]

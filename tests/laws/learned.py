@@ -18,7 +18,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.arrow import arrow_type
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import Field
 
 Table = dict[str, tuple[str, list[Any]]]
 """Columns by name: type and values, None where missing."""
@@ -206,24 +206,3 @@ def assert_same_directions(found: Any, wanted: Any, scale: float) -> None:
     )
     weighted = [item.components_.T * item.explained_variance_ @ item.components_ for item in (found, wanted)]
     np.testing.assert_allclose(*weighted, rtol=1e-5, atol=1e-5 * variance + 1e-24 * scale * scale)
-
-
-__all__ = [
-    "EXAMPLES",
-    "Example",
-    "Schema",
-    "assert_same_state",
-    "columns_of",
-    "cuts",
-    "examples",
-    "fields_of",
-    "fitted",
-    "host",
-    "num_rows",
-    "part",
-    "scale_of",
-    "steps",
-    "summaries",
-    "tables",
-    "total",
-]
