@@ -2,8 +2,8 @@
 
     python benchmarks/bench.py [etl] [loader] [accuracy] [--rounds N] [--docs]
 
-Without names all of them. Each prints its table and writes `benchmarks/results/NAME_cpu.json`; `--docs` then puts the
-tables of all result files into `docs/benchmarks.md`.
+Without names all of them. Each writes `benchmarks/results/NAME_cpu.json`, and its table is printed; `--docs` puts the
+tables of all result files that are there into `docs/benchmarks.md`, and runs only what is named.
 """
 
 from __future__ import annotations
@@ -13,23 +13,75 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from environment import RESULTS, ROOT, markdown
+from environment import HERE, RESULTS, shown
 
-BENCHMARKS = {"etl": "Tables to features", "loader": "Shuffled batches", "accuracy": "The demonstration"}
-PAGE = ROOT / "docs" / "benchmarks.md"
-MARK = "<!-- below: from benchmarks/results/ by `benchmarks/bench.py --docs` -->"
+BENCHMARKS = {"etl": "From Parquet to features", "loader": "Shuffled batches", "accuracy": "The demonstration's model"}
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+MARK = "<!-- below: made of benchmarks/results/ by `python benchmarks/bench.py --docs` -->"
+UNITS = {"cpu_s": "CPU s", "wall_s": "wall s", "peak_gb": "peak GB", "auc": "AUC"}
 
 
-def write_page() -> None:
-    """Put the tables of the result files below the mark of the page."""
-    text, mark, _ = PAGE.read_text().partition(MARK)
-    parts = [text + mark]
-    for name, title in BENCHMARKS.items():
-        found = RESULTS / f"{name}_cpu.json"
-        if found.exists():
-            parts.append(f"## {title}\n\n{markdown(json.loads(found.read_text()))}")
-    PAGE.write_text("\n\n".join(parts) + "\n")
+def markdown(name: str, result: dict[str, Any]) -> str:
+    """A result's figures, its bars, and where they come from."""
+    made = loader_tables(result) if name == "loader" else figures_table(result["figures"])
+    bars = loader_bars(result) if name == "loader" else result["bars"]
+    lines = [[b["what"], f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"] for b in bars]
+    parts = [f"## {BENCHMARKS[name]}", *made, table(["asked for", "found", "bar", ""], lines), provenance(result)]
+    return "\n\n".join(parts)
+
+
+def figures_table(figures: dict[str, Any]) -> list[str]:
+    keys = list(next(iter(figures.values())))
+    digits = {"auc": 4, "peak_gb": 2}
+    rows = [[name, *(shown(found[k], digits=digits.get(k, 1)) for k in keys)] for name, found in figures.items()]
+    return [table(["", *(UNITS[key] for key in keys)], rows)]
+
+
+def loader_tables(result: dict[str, Any]) -> list[str]:
+    """One table per number of threads."""
+    rows, made = result["setting"]["rows"], []
+    for threads, figures in result["figures"].items():
+        lines = [
+            [
+                name,
+                *(shown(found[key], 1e3, 0) for key in ("wall_s", "cpu_s")),
+                f"{rows / found['wall_s']['median'] / 1e6:.2f}",
+            ]
+            for name, found in figures.items()
+        ]
+        made.append(table([threads.replace("1 threads", "1 thread"), "wall ms", "CPU ms", "million rows/s"], lines))
+    return made
+
+
+def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """How many times as fast ours is, by the clock, for each number of threads."""
+    bars = []
+    for threads, figures in result["figures"].items():
+        for name, least in result["bars"].items():
+            found = figures[name]["wall_s"]["median"] / figures["gpupipe"]["wall_s"]["median"]
+            what = f"gpupipe as fast as {name}, {threads.replace('1 threads', '1 thread')}"
+            bars.append({"what": what, "bar": f"at least {least:g} x", "found": found, "met": found >= least})
+    return bars
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def provenance(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    names = ("numpy", "pandas", "pyarrow", "polars", "scikit_learn", "torch")
+    libraries = ", ".join(f"{name.replace('_', '-')} {machine['libraries'][name]}" for name in names)
+    changed = " with uncommitted changes" if machine["uncommitted_changes"] else ""
+    return (
+        f"{machine['date']}, commit `{machine['commit'][:12]}`{changed}. {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB, {'no GPU' if not machine['gpus'] else ', '.join(machine['gpus'])}; Python "
+        f"{machine['python']}, {libraries}. Load average {machine['load_before']} before the first round, "
+        f"{machine['load_after']} after the last."
+    )
 
 
 def main() -> None:
@@ -38,15 +90,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="of etl and loader; by default their own")
     parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
     parsed = parser.parse_args()
-    unknown = set(parsed.names) - set(BENCHMARKS)
+    unknown = sorted(set(parsed.names) - set(BENCHMARKS))
     if unknown:
-        parser.error(f"no benchmark is called {sorted(unknown)}: {list(BENCHMARKS)}")
-    for name in parsed.names or BENCHMARKS:
-        command = [sys.executable, str(Path(__file__).with_name(f"{name}.py"))]
+        parser.error(f"no benchmark is called {unknown[0]!r}: {', '.join(BENCHMARKS)}")
+    for name in parsed.names or ([] if parsed.docs else BENCHMARKS):
         rounds = ["--rounds", str(parsed.rounds)] if parsed.rounds and name != "accuracy" else []
-        subprocess.run([*command, *rounds], check=True)
+        subprocess.run([sys.executable, str(HERE / f"{name}.py"), *rounds], check=True)
+        print(f"\n{markdown(name, read(name))}\n", flush=True)
     if parsed.docs:
-        write_page()
+        text, mark, _ = PAGE.read_text().partition(MARK)
+        found = [name for name in BENCHMARKS if result_file(name).exists()]
+        PAGE.write_text("\n\n".join([text + mark, *(markdown(name, read(name)) for name in found)]) + "\n")
+
+
+def result_file(name: str) -> Path:
+    return RESULTS / f"{name}_cpu.json"
+
+
+def read(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(result_file(name).read_text())
+    return result
 
 
 if __name__ == "__main__":

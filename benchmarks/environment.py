@@ -27,6 +27,8 @@ MALLOC = {
     "MALLOC_TOP_PAD_": str(256 << 20),
 }
 
+_LOAD_BEFORE = round(os.getloadavg()[0], 1)  # once the rounds run they are the load
+
 
 def environment() -> dict[str, Any]:
     """The machine, the versions and the commit, as plain values; the load says whether others were at work."""
@@ -36,7 +38,8 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "load": [round(value, 1) for value in os.getloadavg()],
+        "load_before": _LOAD_BEFORE,
+        "load_after": round(os.getloadavg()[0], 1),
         "gpus": [gpu.name for gpu in machine.gpus],
         "driver": machine.driver,
         "python": platform.python_version(),

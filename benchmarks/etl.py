@@ -31,6 +31,7 @@ MIN_FREQUENCY = 20
 def with_gpupipe(source: Path, out: Path) -> Any:
     import gpupipe as gp
     from gpupipe import preprocessing as pre
+    from gpupipe.backend import select
 
     def job() -> None:
         data = gp.read_parquet(source)
@@ -44,9 +45,9 @@ def with_gpupipe(source: Path, out: Path) -> Any:
         ).fit(data)
         pipeline.transform(data).write_parquet(out)
 
-    import gpupipe.io  # the package loads its rooms when they are first used, and imports are not counted
-    import gpupipe.pipeline
-
+    # What the package loads when it is first used is loaded before the clock starts, as the others' imports are.
+    assert gp.Pipeline is not None
+    select("cpu")
     return job
 
 

@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
-    inspect.add_argument("path", help="Parquet or CSV file, folder or pattern")
+    inspect.add_argument(
+        "path", help="Parquet file, folder or pattern; or a CSV file or pattern, with .csv in its name"
+    )
     inspect.set_defaults(run=_inspect)
     return parser
 

@@ -95,9 +95,8 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     flights = gp.read_parquet(data / "flights.parquet")
     weather = gp.read_parquet(data / "weather.parquet")
     train, valid = flights.split(by="time_hour", at=SPLIT)
-    print(
-        f"backend {select().name}: {len(train):,} flights before {SPLIT} to learn from, {len(valid):,} after it to check\n"
-    )
+    parts = f"{len(train):,} flights before {SPLIT} to learn from, {len(valid):,} after it to check"
+    print(f"backend {select().name}: {parts}\n")
 
     pipeline = flights_pipeline(weather).fit(train)
     print(f"{pipeline.explain()}\n{pipeline.fit_report}\n")
@@ -123,16 +122,14 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     same = _scores_of_second_process(data, out, unlabelled)
     equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
     print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
-    print(
-        f"pipeline, training, saving and scoring took {figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB"
-    )
+    costs = f"{figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB"
+    print(f"pipeline, training, saving and scoring took {costs}")
     if not equal:
         raise AssertionError("a saved pipeline scored differently in a second process")
     if reference:
         figures["reference_auc"] = reference_auc(pipeline, train, valid)
-        print(
-            f"AUC {figures['auc']:.4f}; scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}"
-        )
+        theirs = f"scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}"
+        print(f"AUC {figures['auc']:.4f}; {theirs}")
     return figures
 
 

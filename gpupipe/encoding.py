@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend import Backend
+from gpupipe.backend.estimators import is_estimator, rebuilt, state_of
 from gpupipe.errors import ArtifactError, SchemaMismatch
 from gpupipe.features import Features
 from gpupipe.io import Dataset, from_frame
@@ -93,6 +94,8 @@ class Encoder:
             if any(key.startswith("$") for key in value) and set(value) != {"$table", "$schema"}:
                 raise _unsaveable(where, value, "names that do not begin with $")
             return {key: self._plain(item, where) for key, item in value.items()}
+        if is_estimator(value):
+            return {"$estimator": self._plain(state_of(value, where), where)}
         if callable(value):
             return {"$function": _function_path(value, where)}
         raise _unsaveable(where, value, "numbers, strings, lists, arrays or importable functions")
@@ -118,10 +121,10 @@ class Decoder:
     def step(self, described: Mapping[str, Any]) -> Any:
         """The step with its learned state."""
         cls = self._class(described["class"])
-        params = {name: self._value(value) for name, value in described["params"].items()}
+        params = {name: self.value(value) for name, value in described["params"].items()}
         step: Any = cls(**params)
         if "state" in described:
-            step.set_state({name: self._value(value) for name, value in described["state"].items()})
+            step.set_state({name: self.value(value) for name, value in described["state"].items()})
         return step
 
     def features(self, described: Mapping[str, Any] | None) -> Features | None:
@@ -158,9 +161,10 @@ class Decoder:
                     remedy="tables={}",
                 )
 
-    def _value(self, value: Any) -> Any:
+    def value(self, value: Any) -> Any:
+        """A parameter or a piece of state, with what was put aside back in its place."""
         if isinstance(value, list):
-            return [self._value(item) for item in value]
+            return [self.value(item) for item in value]
         if not isinstance(value, dict):
             return value
         if "$table" in value:
@@ -168,7 +172,7 @@ class Decoder:
         for tag, found in _TAGS.items():
             if tag in value:
                 return found(self, value[tag])
-        return {key: self._value(item) for key, item in value.items()}
+        return {key: self.value(item) for key, item in value.items()}
 
     def _table(self, name: str, schema: Schema) -> Dataset:
         self._seen.add(name)
@@ -236,6 +240,7 @@ _TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
     "$values": lambda decoder, key: decoder.values[key],
     "$float": lambda _, text: float(text),
     "$function": lambda decoder, path: decoder.user_code(path),
+    "$estimator": lambda decoder, state: rebuilt(decoder.value(state), "pipeline.json"),
 }
 
 

@@ -100,7 +100,8 @@ class ColumnNotFound(GpupipeError, KeyError):
         """Build the error for `name`, which is not one of `names`."""
         known = list(names)
         near = get_close_matches(name, known, n=1, cutoff=0.5)
-        remedy = f"{near[0]!r} (the closest name)" if near else "one of the names above"
+        offer = "one of the names above" if known else "data that has columns"
+        remedy = f"{near[0]!r} (the closest name)" if near else offer
         error = cls(where, f"column {name!r} not found", got=known, expected="a column that is there", remedy=remedy)
         error.column = name
         return error

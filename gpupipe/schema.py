@@ -146,6 +146,7 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
+        """The columns' names, in order."""
         return [item.name for item in self.fields]
 
     def require(self, names: Iterable[str], where: str) -> None:
@@ -229,9 +230,9 @@ class Schema:
             for row in rows
         )
 
-    def _table(self) -> list[list[str]]:
+    def _table(self) -> list[Sequence[str]]:
         head = ["column", "dtype", "kind", "role", "ids", "nulls", "from"]
-        return [head] + [
+        body = [
             [
                 item.name,
                 item.dtype,
@@ -243,13 +244,18 @@ class Schema:
             ]
             for item in self.fields
         ]
+        told = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
+        return list(zip(*told, strict=True))
+
+    @property
+    def _legend(self) -> str:
+        return "ids: 0 missing, 1 unknown or rare, 2.. vocabulary" if self.categorical else ""
 
     def __repr__(self) -> str:
-        ids = "\nids: 0 missing, 1 unknown or rare, 2.. vocabulary" if self.categorical else ""
-        return text_table(self._table()) + ids
+        return f"{text_table(self._table())}\n{self._legend}".rstrip()
 
     def _repr_html_(self) -> str:
-        return html_table(self._table())
+        return html_table(self._table()) + (f"<p>{self._legend}</p>" if self._legend else "")
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

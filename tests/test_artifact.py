@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.preprocessing import PowerTransformer, QuantileTransformer
 
 import gpupipe as gp
 from gpupipe import errors
@@ -290,6 +291,20 @@ gp.save({str(saved)!r}, pipeline, gp.models.MLP.from_schema(pipeline.schema, hid
 
 def test_functions_are_found_again() -> None:
     assert add_holiday.__module__ == "gpupipe.demo"
+
+
+def test_a_library_estimator_put_in_a_list_as_it_is(tmp_path: Path, flights: pd.DataFrame) -> None:
+    steps = [pre.SimpleImputer(), QuantileTransformer(n_quantiles=50)]
+    pipeline = gp.Pipeline([], gp.Features((["dep_delay", "distance"], steps))).fit(flights)
+    gp.save(tmp_path / "run", pipeline)
+    pd.testing.assert_frame_equal(gp.load(tmp_path / "run").pipeline.transform(flights), pipeline.transform(flights))
+
+
+def test_an_estimator_of_an_unknown_class_works_but_is_not_saved(tmp_path: Path, flights: pd.DataFrame) -> None:
+    pipeline = gp.Pipeline([], gp.Features((["distance"], PowerTransformer()))).fit(flights)
+    assert len(pipeline.transform(flights)) == len(flights)
+    with pytest.raises(errors.ArtifactError, match="PowerTransformer"):
+        gp.save(tmp_path / "run", pipeline)
 
 
 def test_learned_steps_travel(tmp_path: Path, flights: pd.DataFrame) -> None:

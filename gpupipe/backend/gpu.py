@@ -105,7 +105,9 @@ class GpuBackend:
         return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
 
     def decode(self, frame: Frame) -> Frame:
-        return _built({name: _decoded(series) for name, series in _columns(frame).items()}, len(frame), frame.index).copy()
+        return _built(
+            {name: _decoded(series) for name, series in _columns(frame).items()}, len(frame), frame.index
+        ).copy()
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(name, frame[name]).as_source() for name in frame.columns)

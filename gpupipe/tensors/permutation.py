@@ -110,7 +110,7 @@ class Permutation:
         mixed = xp.empty_like(left)
         for number, (factor, summand) in enumerate(self._keys):
             read, write, bits = (left, right, self._right_bits) if number % 2 else (right, left, self._left_bits)
-            # The high bits of a square: without it a half would move along a line, and some seeds showed it.
+            # The high bits of a square: without it a half moves along a line, which unlucky keys let shine through.
             xp.multiply(read, factor, out=mixed)
             mixed += summand
             mixed *= mixed

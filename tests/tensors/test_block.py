@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.backend import Backend, Column, select
-from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.tensors import MISSING_TIME, Block, share
+from gpupipe.backend.cpu import CpuBackend
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Role, Schema
+from gpupipe.tensors import MISSING_TIME, Block
 
 CPU = select("cpu")
 
@@ -29,42 +32,60 @@ def schema(
     return Schema([*fields, *(keep or [])])
 
 
-def column(dtype: str, values: list[object], backend: Backend = CPU) -> Column:
-    return Column(dtype, backend.to_device(np.array(values, dtype=dtype)))
+def column(dtype: str, values: Any, backend: Backend = CPU) -> Column:
+    return Column(dtype, backend.to_device(np.asarray(values, dtype=dtype)))
 
 
-@settings(deadline=None, max_examples=30)
+def drawn(dtype: str, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Values over the whole range of the type."""
+    if dtype == "bool":
+        return rng.random(rows) < 0.5
+    if dtype in FLOATS:
+        return (rng.standard_normal(rows) * 10.0 ** rng.integers(-30, 30)).astype(dtype)
+    kind = np.iinfo(dtype)
+    return rng.integers(kind.min, kind.max, rows, dtype=dtype, endpoint=True)
+
+
+@settings(deadline=None, max_examples=40)
 @given(
-    st.integers(0, 12),
-    st.integers(0, 5),
-    st.sampled_from([None, "float32", "int32"]),
-    st.booleans(),
-    st.integers(0, 9000),
+    sources=st.lists(st.sampled_from([*INTEGERS, *FLOATS, "bool"]), max_size=12),
+    codes=st.lists(st.sampled_from(["int8", "uint16", "int32", "int64"]), max_size=4),
+    target=st.sampled_from([None, "float32", "int32"]),
+    weight=st.booleans(),
+    masked=st.booleans(),
+    rows=st.sampled_from([0, 1, 5, 300, 9000]),
+    seed=st.integers(0, 9),
 )
-def test_what_is_written_is_read(numeric: int, codes: int, target: str | None, weight: bool, rows: int) -> None:
-    rng = np.random.default_rng(rows)
-    sources = ["float64", "float32", "int64", "bool", "int8"]
-    columns = {f"x{i}": column(sources[i % 5], rng.integers(0, 2, rows)) for i in range(numeric)}
-    columns |= {f"c{i}": column("int32", rng.integers(0, 9, rows)) for i in range(codes)}
-    columns |= {"y": column("float32", rng.integers(0, 2, rows)), "w": column("float32", rng.random(rows))}
-    form = schema(numeric, codes, target=target, weight=weight)
-    block = Block.allocate(form, rows + 3, "cpu")
+def test_what_is_written_is_read(
+    sources: list[str], codes: list[str], target: str | None, weight: bool, masked: bool, rows: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {f"x{i}": column(dtype, drawn(dtype, rows, rng)) for i, dtype in enumerate(sources)}
+    if masked:  # a mask that hides nothing
+        columns = {
+            n: c if c.dtype in FLOATS else Column(c.dtype, c.data, np.ones(rows, bool)) for n, c in columns.items()
+        }
+    columns |= {f"c{i}": column(dtype, rng.integers(0, 100, rows)) for i, dtype in enumerate(codes)}
+    columns |= {"y": column(target or "bool", rng.integers(0, 2, rows)), "w": column("float64", rng.random(rows))}
+    form = schema(len(sources), len(codes), target=target, weight=weight)
     used = {name: columns[name] for name in form.names}
+    block = Block.allocate(form, rows + 3, "cpu")
     cut = rows // 3
-    assert block.write(0, {n: c.take(slice(0, cut)) for n, c in used.items()}, CPU) == (cut if used else 0)
-    block.write(cut, {n: c.take(slice(cut, rows)) for n, c in used.items()}, CPU)
+    for first, part in ((0, slice(cut)), (cut, slice(cut, rows))):
+        written = block.write(first, {name: found.take(part) for name, found in used.items()}, CPU)
+        assert written == (len(range(rows)[part]) if used else 0)
     block = block.narrow(rows)
-    assert block.row_bytes % 32 == 0 and len(block) == rows
-    for i in range(numeric):
+    assert block.row_bytes % 32 == 0 and block.row_bytes == Block.row_bytes_of(form) and len(block) == rows
+    assert block.numeric.shape == (rows, len(sources)) and block.codes.shape == (rows, len(codes))
+    for i in range(len(sources)):
         np.testing.assert_array_equal(block.numeric[:, i].numpy(), columns[f"x{i}"].data.astype("float32"))
-    for i in range(codes):
+    for i in range(len(codes)):
         np.testing.assert_array_equal(block.codes[:, i].numpy(), columns[f"c{i}"].data)
-    if target:
-        assert block.target is not None and str(block.target.dtype) == f"torch.{target}"
-        np.testing.assert_array_equal(block.target.numpy(), columns["y"].data)
-    if weight:
-        assert block.weight is not None
-        np.testing.assert_array_equal(block.weight.numpy(), columns["w"].data)
+    for name, found, dtype in (("y", block.target, target), ("w", block.weight, "float32" if weight else None)):
+        assert (found is None) == (dtype is None)
+        if found is not None:
+            assert str(found.dtype) == f"torch.{dtype}"
+            np.testing.assert_array_equal(found.numpy(), columns[name].data.astype(dtype))
 
 
 def test_views_share_one_allocation(backend: Backend) -> None:
@@ -74,85 +95,157 @@ def test_views_share_one_allocation(backend: Backend) -> None:
     assert block.codes.data_ptr() == start + 12
     assert block.target is not None and block.target.data_ptr() == start + 20
     assert block.weight is not None and block.weight.data_ptr() == start + 24
-    assert block.row_bytes == 32
+    assert block.row_bytes == 32 and block.numeric.stride() == (8, 1)
 
 
 def test_preprocessing_writes_into_torchs_memory(backend: Backend) -> None:
-    block = Block.allocate(schema(2, 0), 4, backend.device)
-    before = backend.transfers.num_bytes
-    block.write(0, {f"x{i}": column("float64", [1, 2, 3, 4], backend) for i in range(2)}, backend)
-    assert backend.xp.from_dlpack(block.numeric)[0, 0] == 1.0
+    block = Block.allocate(schema(2, 1, target="float32"), 4, backend.device)
+    pointer, before = block.words.data_ptr(), backend.transfers.num_bytes
+    columns = {name: column("float64", [1, 2, 3, 4], backend) for name in ("x0", "x1", "y")}
+    block.write(0, columns | {"c0": column("int64", [9, 8, 7, 6], backend)}, backend)
+    assert block.words.data_ptr() == pointer and backend.transfers.num_bytes == before
     assert block.numeric.tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]
-    assert backend.transfers.num_bytes == before
+    assert block.codes[:, 0].tolist() == [9, 8, 7, 6]
+
+
+def test_a_block_on_another_device_is_written_all_the_same(backend: Backend) -> None:
+    if backend.name == "cpu":  # another name of the same device, for want of another device
+        backend = CpuBackend()
+        backend.device = "cpu:0"
+    keep = [Field("k", "int64", role=Role.KEEP), Field("s", "string", role=Role.KEEP)]
+    block = Block.allocate(schema(1, 1, target="int32", keep=keep), 6, "cpu")
+    for first, text in ((0, ["a", "b", "a"]), (3, ["c", "b", None])):
+        frame = backend.from_arrow(pd_table(text, first), [Field("k", "int64"), Field("s", "string")])
+        columns = {name: backend.column(frame, name) for name in ("k", "s")}
+        columns |= {name: column("int32", [first, 1, 2], backend) for name in ("x0", "c0", "y")}
+        assert block.write(first, columns, backend) == 3
+    assert block.numeric[:, 0].tolist() == block.codes[:, 0].tolist() == [0, 1, 2, 3, 1, 2]
+    assert block.keep["k"].tolist() == [0, 1, 2, 3, 4, 5]
+    words = [*block.dictionaries["s"].to_pylist(), None]
+    assert [words[code] for code in block.keep["s"].tolist()] == ["a", "b", "a", "c", "b", None]
+
+
+def pd_table(text: list[str | None], first: int) -> Any:
+    return CPU.to_arrow(pd.DataFrame({"k": np.arange(first, first + 3), "s": pd.array(text, dtype="str")}))
+
+
+@pytest.mark.parametrize("name", ["x1", "y", "w"])
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ([1.0, np.nan, np.nan], "2 missing values would reach the model"),
+        ([np.inf, np.nan, 2.0], "1 missing value would reach the model"),
+        ([1.0, -np.inf, 2.0], "1 infinite value would reach the model"),
+        ([1.0, 1e300, 1e300], "2 infinite values would reach the model"),
+    ],
+)
+def test_what_must_not_reach_the_model(name: str, values: list[float], problem: str, backend: Backend) -> None:
+    block = Block.allocate(schema(2, 1, target="float32", weight=True), 3, backend.device)
+    columns = {n: column("float64", [1, 2, 3], backend) for n in ("x0", "x1", "y", "w")}
+    columns |= {"c0": column("int32", [0, 0, 0], backend), name: column("float64", values, backend)}
+    with pytest.raises(errors.BadData, match=f"column '{name}': {problem}") as caught:
+        block.write(0, columns, backend)
+    if "missing" in problem:
+        assert ("SimpleImputer" in caught.value.remedy) == (name == "x1")
+
+
+def test_one_bad_value_in_a_large_column_is_found() -> None:
+    values = np.zeros(20_000)
+    values[12_345] = np.nan
+    block = Block.allocate(schema(2, 0), 20_000, "cpu")
+    with pytest.raises(errors.BadData, match="column 'x1': 1 missing value"):
+        block.write(0, {"x0": column("float64", np.zeros(20_000)), "x1": column("float64", values)}, CPU)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("int64", "x0"), ("bool", "x0"), ("int8", "c0")])
+def test_masked_values_are_missing_values(dtype: str, name: str) -> None:
+    block = Block.allocate(schema(1, 1), 2, "cpu")
+    columns = {n: column("int32", [1, 1]) for n in ("x0", "c0")}
+    masked = Column(dtype, np.array([1, 1], dtype), np.array([True, False]))
+    with pytest.raises(errors.BadData, match=f"column '{name}': 1 missing value would") as caught:
+        block.write(0, columns | {name: masked}, CPU)
+    assert "SimpleImputer" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("name", "given", "problem", "remedy"),
     [
-        ([1.0, np.nan, np.nan], "column 'x0': 2 missing values would reach the model"),
-        ([1.0, np.inf, 2.0], "column 'x0': 1 infinite value would reach the model"),
-        ([1.0, 1e300, 2.0], "column 'x0': 1 infinite value would reach the model"),
+        ("x0", Column("timestamp", np.array([1, 2])), "timestamp values cannot be fed to a network", "hour(x0)"),
+        ("x0", CPU.column(CPU.encode(pd.DataFrame({"x0": ["a", "b"]})), "x0"), "string values cannot", "Categorify"),
+        ("c0", column("float32", [1, 2]), "float32 values cannot be fed to a network as ids", "Cast"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-def test_what_must_not_reach_the_model(values: list[float], message: str) -> None:
-    block = Block.allocate(schema(1, 1), 3, "cpu")
-    with pytest.raises(errors.BadData, match=message):
-        block.write(0, {"x0": column("float64", values), "c0": column("int32", [0, 0, 0])}, CPU)
+def test_what_is_no_number_is_named(name: str, given: Column, problem: str, remedy: str) -> None:
+    block = Block.allocate(schema(1, 1), 2, "cpu")
+    with pytest.raises(errors.SchemaMismatch, match=f"column '{name}': {problem}") as caught:
+        block.write(0, {n: column("int32", [1, 1]) for n in ("x0", "c0")} | {name: given}, CPU)
+    assert remedy in caught.value.remedy
 
 
-def test_a_masked_integer_and_text_are_named() -> None:
-    block = Block.allocate(schema(1, 0), 2, "cpu")
-    masked = Column("int64", np.array([1, 7]), np.array([True, False]))
-    with pytest.raises(errors.BadData, match="column 'x0': 1 missing value would") as caught:
-        block.write(0, {"x0": masked}, CPU)
-    assert "SimpleImputer" in caught.value.remedy
-    with pytest.raises(errors.SchemaMismatch, match="column 'x0': timestamp values cannot be fed"):
-        block.write(0, {"x0": Column("timestamp", np.array([1, 2]))}, CPU)
+def test_a_column_that_is_not_there_is_named() -> None:
+    block = Block.allocate(schema(2, 0), 2, "cpu")
+    with pytest.raises(errors.ColumnNotFound, match=r"Block\.write: column 'x1' not found") as caught:
+        block.write(0, {name: column("int32", [1, 1]) for name in ("x0", "x11")}, CPU)
+    assert "'x11'" in caught.value.remedy
 
 
-def test_kept_columns_and_their_dictionary() -> None:
-    keep = [
-        Field("s", "string", role=Role.KEEP),
-        Field("t", "timestamp", role=Role.KEEP),
-        Field("f", "float64", role=Role.KEEP),
-    ]
-    block = Block.allocate(schema(0, 0, keep=keep), 4, "cpu")
-    for first, text in ((0, ["b", "a"]), (2, ["c", None])):
-        frame = pd.DataFrame({"s": text, "t": [pd.Timestamp("1970-01-02"), None], "f": [1.5, np.nan]})
-        coded = CPU.encode(frame.astype({"s": "str"}))
-        block.write(first, {name: CPU.column(coded, name) for name in frame}, CPU)
+@settings(deadline=None, max_examples=30)
+@given(
+    dtype=st.sampled_from([dtype for dtype in DTYPES if dtype not in ("string", "uint64")]),
+    masked=st.booleans(),
+    rows=st.integers(0, 40),
+)
+def test_kept_numbers_and_times(dtype: str, masked: bool, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    stored = "int64" if dtype == "timestamp" else dtype
+    data = drawn(stored, rows, rng)
+    valid = rng.random(rows) < 0.5 if masked and dtype not in FLOATS else None
+    block = Block.allocate(schema(0, 0, keep=[Field("k", dtype, role=Role.KEEP)]), rows, "cpu")
+    block.write(0, {"k": Column(dtype, data, valid)}, CPU)
+    kept = block.keep["k"].numpy()
+    assert str(kept.dtype) == (dtype if dtype in FLOATS else "int64")
+    whole = data if dtype in FLOATS else data.astype("int64")
+    np.testing.assert_array_equal(kept, whole if valid is None else np.where(valid, whole, MISSING_TIME))
+
+
+def test_a_kept_number_beyond_the_tensors_range_is_an_error() -> None:
+    block = Block.allocate(schema(0, 0, keep=[Field("k", "uint64", role=Role.KEEP)]), 2, "cpu")
+    large = np.array([2**63 - 1, 2**63], dtype="uint64")
+    with pytest.raises(errors.BadData, match=r"column 'k': .* beyond 64 signed bits, got 9223372036854775808"):
+        block.write(0, {"k": Column("uint64", large)}, CPU)
+    block.write(0, {"k": Column("uint64", large, np.array([True, False]))}, CPU)
+    assert block.keep["k"].tolist() == [2**63 - 1, MISSING_TIME]
+
+
+def test_kept_strings_have_one_dictionary() -> None:
+    block = Block.allocate(schema(0, 0, keep=[Field("s", "string", role=Role.KEEP)]), 6, "cpu")
+    for first, text in ((0, ["b", "a"]), (2, ["c", None]), (4, ["a", "d"])):
+        coded = CPU.encode(pd.DataFrame({"s": pd.array(text, dtype="str")}))
+        block.write(first, {"s": CPU.column(coded, "s")}, CPU)
     words = [*block.dictionaries["s"].to_pylist(), None]
-    assert [words[code] for code in block.keep["s"].tolist()] == ["b", "a", "c", None]
-    assert block.keep["t"].tolist() == [86_400_000_000, MISSING_TIME] * 2
-    assert block.keep["f"].dtype == torch.float64
+    assert len(words) == len(set(words)) == 5
+    assert [words[code] for code in block.keep["s"].tolist()] == ["b", "a", "c", None, "a", "d"]
 
 
 def test_narrowing_shares_unless_much_would_be_wasted() -> None:
-    block = Block.allocate(schema(1, 0), 100, "cpu")
-    assert block.narrow(90).words.data_ptr() == block.words.data_ptr()
-    assert block.narrow(10).words.data_ptr() != block.words.data_ptr()
+    block = Block.allocate(schema(1, 0, keep=[Field("k", "int64", role=Role.KEEP)]), 100, "cpu")
+    block.write(0, {"x0": column("int32", np.arange(100)), "k": column("int64", np.arange(100))}, CPU)
+    assert block.narrow(100) is block
+    near, far = block.narrow(90), block.narrow(10)
+    assert near.words.data_ptr() == block.words.data_ptr()
+    assert far.words.data_ptr() != block.words.data_ptr() and far.words.untyped_storage().nbytes() == 10 * 32
+    for part in (near, far, block.narrow(0)):
+        assert part.numeric[:, 0].tolist() == part.keep["k"].tolist() == list(range(len(part)))
 
 
-def test_a_column_is_shared_by_pointer(backend: Backend) -> None:
-    owner = backend.decode(backend.frame({"x": column("float32", [1, 2, 3], backend)}, 3))
-    tensor = share(owner, "x")
-    assert (
-        tensor.data_ptr() == backend.xp.from_dlpack(tensor).__array_interface__["data"][0]
-        if backend.name == "cpu"
-        else True
-    )
-    assert tensor.tolist() == [1.0, 2.0, 3.0]
-    assert str(tensor.device) == backend.device
+def test_it_is_written_where_nothing_is_recorded() -> None:
+    with torch.inference_mode():
+        block = Block.allocate(schema(1, 0), 2, "cpu")
+        block.write(0, {"x0": column("int32", [1, 2])}, CPU)
+        assert block.numeric[:, 0].tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("values", [["a"], pd.array([1, None], dtype="Int64"), pd.to_datetime(["2013-01-01"])])
-def test_what_cannot_be_shared(values: object) -> None:
-    with pytest.raises(errors.CopyRequired, match=r"share\('x'\): a column of"):
-        share(pd.DataFrame({"x": values}), "x")
-
-
-def test_a_batch_never_aliases_the_users_frame() -> None:
+def test_writing_changes_no_column() -> None:
     frame = pd.DataFrame({"x0": np.array([1.0, 2.0], dtype="float32")})
     block = Block.allocate(schema(1, 0), 2, "cpu")
     block.write(0, {"x0": CPU.column(CPU.encode(frame), "x0")}, CPU)

@@ -1,0 +1,104 @@
+"""The program of the README runs as written; demo and notebook hold the same one, so that none of them can rot."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe.demo import flights_pipeline
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "data"
+NOTEBOOK = json.loads((ROOT / "notebooks/01_quickstart.ipynb").read_text())
+
+BEFORE = """
+import gpupipe
+flights_today = gpupipe.read_parquet("data/flights.parquet", filters="month == 12 and day == 20")
+flights_today = flights_today.select([name for name in flights_today.columns if name != "arr_delay"]).compute()
+"""
+
+AFTER = """
+import json
+from gpupipe.demo import flights_pipeline
+scores = scorer.predict_proba(flights_today)
+print(json.dumps({
+    "auc": history.rows[-1]["valid_auc"],
+    "epochs": len(history),
+    "in": len(flights_today),
+    "flights": scores["flight"].tolist() == flights_today["flight"].tolist(),
+    "sure": bool(scores["probability"].between(0, 1).all()),
+    "as_demo": repr(pipeline) == repr(flights_pipeline(weather)),
+}))
+"""
+
+
+def readme_program() -> str:
+    (block,) = re.findall(r"## The program\n+```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return str(block)
+
+
+def notebook_program() -> str:
+    return "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code")
+
+
+def assigned(program: str, name: str) -> str:
+    """What a program assigns to `name`, without comments and layout."""
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.unparse(node.value)
+    raise AssertionError(f"the program assigns nothing to {name}")
+
+
+def test_the_program_of_the_readme_runs_as_written(tmp_path: Path) -> None:
+    # A folder with the repository's data/: what the program saves to runs/ is no concern of the repository's.
+    (tmp_path / "data").symlink_to(DATA)
+    code = f"{BEFORE}\n{readme_program()}\n{AFTER}"
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    given = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(given, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures.pop("auc") > 0.88
+    assert figures == {"epochs": 3, "in": 980, "flights": True, "sure": True, "as_demo": True}
+    assert (tmp_path / "runs/flights/manifest.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["pipeline", "(train, valid)", "model", "trainer", "history"])
+def test_the_notebook_has_the_program_of_the_readme(name: str) -> None:
+    assert assigned(notebook_program(), name) == assigned(readme_program(), name)
+
+
+def test_the_notebook_holds_no_outputs() -> None:
+    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    assert set(NOTEBOOK["metadata"]) == {"kernelspec", "language_info"}
+
+
+def test_a_loaded_scorer_takes_todays_table_and_streams_to_a_folder(tmp_path: Path) -> None:
+    flights = gp.read_parquet(DATA / "flights.parquet", filters="month == 2")
+    weather = gp.read_parquet(DATA / "weather.parquet")
+    pipeline = flights_pipeline(weather).fit(flights)
+    gp.save(tmp_path / "run", pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(8,), seed=7))
+
+    def scorer(weather_today: pd.DataFrame | gp.Dataset) -> gp.Scorer:
+        return gp.load(tmp_path / "run", tables={"weather": weather_today}, allow=["gpupipe.demo.add_holiday"])
+
+    scored = scorer(weather).predict_proba(flights).compute()
+    frozen = scorer(weather.compute().assign(temp=-40.0)).predict_proba(flights).compute()
+    assert (frozen["probability"] != scored["probability"]).mean() > 0.9
+
+    scorer(weather.compute()).predict_proba(flights).write_parquet(tmp_path / "scores")
+    written = gp.read_parquet(tmp_path / "scores")
+    assert written.columns == ["probability", "flight", "time_hour"] and len(written) == len(flights)
+    np.testing.assert_array_equal(written.compute()["probability"], scored["probability"])
