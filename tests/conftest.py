@@ -35,8 +35,8 @@ def no_leaks() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         yield
     changed = {key for key in {*os.environ, *environment} if os.environ.get(key) != environment.get(key)}
-    # OpenMP libraries set variables of their own when they are loaded.
-    ours = {key for key in changed if not key.startswith(("KMP_", "PYTEST_"))}
+    # OpenMP libraries and torch set variables of their own when they are loaded.
+    ours = {key for key in changed if not key.startswith(("KMP_", "PYTEST_", "TORCH"))}
     assert not ours, f"environment variables changed: {ours}"
     left = [t for t in threading.enumerate() if t.ident not in threads and t.is_alive() and not t.daemon]
     assert not left, f"threads left: {left}"

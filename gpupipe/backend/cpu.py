@@ -242,6 +242,10 @@ def _coded(name: str, series: Any) -> Any:
         if getattr(series.dtype, "tz", None) is not None:
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         return series.astype("datetime64[us]").array
+    if dtype in FLOATS and not isinstance(series.dtype, np.dtype):
+        return series.to_numpy(dtype=np.dtype(dtype), na_value=np.nan)
+    if isinstance(series.dtype, pd.ArrowDtype):
+        return series.astype(_masked_dtype(np.dtype(dtype))).array
     return series.array
 
 

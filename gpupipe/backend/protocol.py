@@ -1,9 +1,9 @@
 """What a backend owes: frames, columns, estimators, and one counted door to the host.
 
 A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column
-is a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], the index
-holds the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode` brings
-it back; a `Column` is one of its columns as arrays, which is what steps work on.
+is a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], and the
+index holds the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode`
+brings it back; a `Column` is one of its columns as arrays, which is what steps work on.
 """
 
 from __future__ import annotations
