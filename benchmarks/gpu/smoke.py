@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,8 @@ def torch_over(lab: Lab) -> None:
 @check
 def one_worker_cluster(lab: Lab) -> dict[str, Any]:
     """Does a fold run on a worker of its own, with a memory pool of its own?"""
+    if not lab.gpu and find_spec("distributed") is None:
+        return {"not asked": "Dask comes with the CUDA extras"}
     from distributed import Client, LocalCluster
 
     if lab.gpu:
