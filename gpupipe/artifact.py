@@ -213,6 +213,8 @@ def _verified(folder: Path) -> dict[str, dict[str, Any]]:
         raise _damaged(manifest, "its list of files was altered")
     for name, expected in listed.items():
         file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise _damaged(manifest, f"it names a file outside the folder, {name!r}")
         if not file.is_file():
             raise _damaged(file, "the file is missing")
         if _fingerprint(file) != expected:

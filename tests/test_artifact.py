@@ -16,7 +16,7 @@ import torch
 from sklearn.preprocessing import PowerTransformer, QuantileTransformer
 
 import gpupipe as gp
-from gpupipe import errors
+from gpupipe import artifact, errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.demo import add_holiday, flights_pipeline
@@ -207,6 +207,27 @@ def test_an_altered_list_of_files_is_noticed(saved: Path) -> None:
     (saved / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(errors.ArtifactError, match="list of files was altered"):
         gp.load(saved, allow=ALLOW)
+
+
+def test_a_file_outside_the_folder_is_not_read(saved: Path) -> None:
+    (saved.parent / "other.json").write_text("{}")
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest["files"]["../other.json"] = {"bytes": 2, "sha256": "0"}
+    manifest["digest"] = artifact._digest(manifest["files"])
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(errors.ArtifactError, match="names a file outside the folder"):
+        gp.load(saved, allow=ALLOW)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"), [(["t", "t"], "two joins share this name"), (["../t"], "cannot be a file's")]
+)
+def test_names_of_tables(tmp_path: Path, names: list[str], message: str) -> None:
+    frame, table = pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": ["a"], "v": [1.0]})
+    steps = [T.Join(table, on="k", name=name, suffix=f"_{i}") for i, name in enumerate(names)]
+    pipeline = gp.Pipeline(steps, gp.Features(["v"])).fit(frame)
+    with pytest.raises(errors.ArtifactError, match=message):
+        gp.save(tmp_path / "run", pipeline)
 
 
 def test_nothing_is_imported_that_was_not_allowed(saved: Path) -> None:
