@@ -68,7 +68,7 @@ def marked_source(steps: Sequence[Transform], features: Features | None, schema:
     if features is None:
         return plain
     reads = features.label_reads(Prefix(steps, plain, None).output_schema)
-    labels = _label_columns(steps, plain, features.inputs | set(features.keep), reads)
+    labels = _label_columns(steps, plain, features.inputs, reads)
     return Schema(replace(item, role=Role.LABEL if item.name in labels else None) for item in plain)
 
 

@@ -29,7 +29,7 @@ ROOMS = [
 # Made, not called: shown where they come from.
 WITHOUT_EXAMPLE = {"Scorer", "backend_of", "default_threads"}
 # Parameters by which a function is given data.
-DATA = {"data", "dataset", "frame", "obj", "pipeline"}
+DATA = {"data", "dataset", "frame", "obj", "path", "pipeline"}
 # They look at data, and neither keep nor make any.
 WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.schema_there", "backend_of"}
 # Told elsewhere: `require` says "see select".

@@ -169,6 +169,12 @@ def test_a_function_without_reads_never_sees_labels() -> None:
     assert pipeline.transform(frame()[["x", "s"]]).columns.tolist() == ["z"]
 
 
+def test_keeping_a_label_does_not_show_it_to_functions() -> None:
+    step = T.Map(lambda given: given.assign(z=given["x"]))
+    pipeline = gp.Pipeline([step], gp.Features(["z"], target="late > 15", keep=["late"])).fit(frame())
+    assert list(pipeline.transform(frame())) == ["z", "target", "late"]
+
+
 def test_transform_without_label_columns() -> None:
     pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15", weight="w", keep=["s"])).fit(frame())
     assert list(pipeline.transform(frame())) == ["x", "target", "w", "s"]
