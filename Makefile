@@ -45,7 +45,7 @@ soak: $(VENV)/.dev ## the tests that repeat for minutes
 	$(BIN)/python -m pytest -q -m soak
 
 notebooks: $(VENV)/.dev ## run the notebooks
-	$(BIN)/python -m pytest -q --nbmake notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbmake notebooks
 
 demo: $(VENV)/.base ## a year of flights: from Parquet to a trained, saved, reloaded model
 	$(BIN)/gpupipe demo

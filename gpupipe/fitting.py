@@ -99,8 +99,8 @@ class Fitting:
         """Everything that names and types can tell, before any pass."""
         assert self.features is not None
         self.schema.require([*self.features.keep, *sorted(self.features.label_reads(self.schema))], "Features")
-        self.features.check_leaks(self.schema)
         self.features.output_schema(self.schema)
+        self.features.check_leaks(self.schema)
 
     def _wanted(self, passes: Sequence[Sequence[Task]]) -> set[str] | None:
         return None if self.features is None else wanted_in(passes, self.features, self.schema)
@@ -110,15 +110,16 @@ class Fitting:
         if not any(isinstance(step, Map) for step in self.steps):
             return
         wanted = self._wanted(passes)
-        if wanted is not None:
-            assert self.features is not None
-            wanted |= {
-                name for step in self.steps if isinstance(step, Map) for name in step.adds or ()
-            } & self.features.inputs
+        maps = [step for step in self.steps if isinstance(step, Map)]
+        if any(step.adds is None for step in maps):
+            wanted = None  # what such a function puts out is not known before it has run
+        elif wanted is not None and self.features is not None:
+            wanted |= {name for step in maps for name in step.adds or ()} & self.features.inputs
         prefix = Prefix(self.steps, self.source, wanted)
         for partition in self.dataset.partitions:
             with in_partition(partition):
-                frame = prefix.run(self.dataset.read(partition, prefix.reads, self.backend), self.backend)
+                read = self.dataset.read(partition, prefix.reads, self.backend)
+                frame = prefix.run(read, self.backend, as_it_comes=wanted is None)
             self._kept[partition.index] = frame
             if len(frame):
                 break

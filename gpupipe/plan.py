@@ -52,11 +52,14 @@ class Prefix:
         self.reads = [name for name in schema.names if name in needed]
         self.keeps_rows = not any(step.changes_rows for step in used)
 
-    def run(self, frame: Frame, backend: Backend) -> Frame:
-        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`."""
+    def run(self, frame: Frame, backend: Backend, *, as_it_comes: bool = False) -> Frame:
+        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`.
+
+        `as_it_comes` leaves the columns as they are: those of a function that never ran are not in any schema yet.
+        """
         for stage in self._stages:
             frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
-        return backend.select(frame, self.wanted)
+        return frame if as_it_comes else backend.select(frame, self.wanted)
 
 
 def marked_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:

@@ -12,7 +12,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import Block, Loader, require_device
 from gpupipe.transformation import Transformation
 
 __all__ = ["Scorer"]
@@ -32,6 +32,7 @@ class Scorer:
         self.model = model
         self.device = pipeline.select_backend().device if device == "auto" else device
         if model is not None:
+            require_device(self.device)
             model.to(self.device)
 
     @property

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import gpupipe as gp
 from gpupipe import errors
@@ -167,6 +168,19 @@ def test_a_function_without_reads_never_sees_labels() -> None:
     assert made["target" if "target" in made else "label"].tolist()[:2] == [0.0, 1.0]
     assert all(columns == ["s", "x"] for columns in seen)
     assert pipeline.transform(frame()[["x", "s"]]).columns.tolist() == ["z"]
+
+
+def test_a_function_without_adds_can_feed_features() -> None:
+    step = T.Map(lambda given: given[["x"]].assign(q=given["x"] * 2))
+    pipeline = gp.Pipeline([step], gp.Features((["q"], pre.StandardScaler()), target="late > 15")).fit(frame())
+    assert list(pipeline.transform(frame())) == ["q", "target"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_for_the_block_where_there_is_none() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15")).fit(frame())
+    with pytest.raises(errors.BackendMissing, match="torch sees no GPU it can use, got 'cuda:1'"):
+        pipeline.loader(frame(), device="cuda:1")
 
 
 def test_keeping_a_label_does_not_show_it_to_functions() -> None:

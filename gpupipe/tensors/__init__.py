@@ -4,9 +4,9 @@ In: feature columns. Does: one block, typed views, gathers of rows. Out: `Batch`
 """
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import MISSING_TIME, Block
+from gpupipe.tensors.block import MISSING_TIME, Block, require_device
 from gpupipe.tensors.loader import Loader
 from gpupipe.tensors.permutation import Permutation
 from gpupipe.tensors.share import share
 
-__all__ = ["MISSING_TIME", "Batch", "Block", "Loader", "Permutation", "share"]
+__all__ = ["MISSING_TIME", "Batch", "Block", "Loader", "Permutation", "require_device", "share"]

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, united
-from gpupipe.errors import BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BackendMissing, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["MISSING_TIME", "Block"]
+__all__ = ["MISSING_TIME", "Block", "require_device"]
 
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
@@ -59,6 +59,7 @@ class Block:
 
         Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`.
         """
+        require_device(device)
         words = torch.empty((num_rows, cls.row_bytes_of(schema) // _WORD), dtype=torch.int32, device=device)
         kept = schema.with_role(Role.KEEP)
         keep = {item.name: torch.empty(num_rows, dtype=_kept_dtype(item), device=device) for item in kept}
@@ -212,6 +213,22 @@ class Block:
             )
         data = data.astype("int64")
         return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
+
+
+def require_device(device: torch.device | str) -> None:
+    """Raise `BackendMissing` where torch cannot use the device.
+
+    Example:
+        >>> require_device("cpu")
+    """
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise BackendMissing(
+            "device",
+            "torch sees no GPU it can use",
+            got=str(device),
+            expected="a visible GPU and a CUDA build of torch",
+            remedy="device='cpu', or gpupipe doctor, which says what is missing",
+        )
 
 
 def _packed(schema: Schema) -> list[Field]:
