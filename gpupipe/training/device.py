@@ -58,7 +58,7 @@ def choose_device(requested: str, loader: object) -> torch.device:
                 f"torch {torch.__version__} sees {visible} GPUs",
                 got=asked,
                 expected="a GPU that is visible, to a torch built for CUDA",
-                remedy="device='cpu', or pip install torch --index-url https://download.pytorch.org/whl/cu130",
+                remedy="device='cpu', or a CUDA build of torch: pytorch.org/get-started/locally has the line",
             )
         device = torch.device("cuda", torch.cuda.current_device()) if asked == "cuda" else torch.device(asked)
     logger.info("the trainer runs on %s: %s", device, reason)
