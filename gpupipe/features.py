@@ -78,6 +78,15 @@ class Features:
         self.weight = None if weight is None else Weight(weight)
         self.keep = [keep] if isinstance(keep, str) else list(keep)
         self.allow_leak = [allow_leak] if isinstance(allow_leak, str) else list(allow_leak)
+        steps = [step for group in self.groups for step in group.steps]
+        if len({id(step) for step in steps}) < len(steps):
+            raise BadConfig(
+                "Features",
+                "one step stands in two places",
+                got=[repr(step) for step in steps],
+                expected="a step of its own in each place, since each learns its own state",
+                remedy="a second one with the same parameters",
+            )
         if not self.groups:
             raise BadConfig(
                 "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"

@@ -74,6 +74,7 @@ class Pipeline:
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
         backend = self.select_backend()
+        self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         fitting = Fitting(self.steps, self.features, as_dataset(data), backend)
         self.fit_report = fitting.run()
         self.bind(fitting.source)

@@ -183,6 +183,24 @@ def test_a_gpu_for_the_block_where_there_is_none() -> None:
         pipeline.loader(frame(), device="cuda:1")
 
 
+def test_one_step_in_two_groups() -> None:
+    step = pre.StandardScaler()
+    with pytest.raises(errors.BadConfig, match="one step stands in two places"):
+        gp.Features((["x"], step), (["w"], step))
+
+
+def test_a_refit_that_fails_leaves_nothing_that_looks_fitted() -> None:
+    pipeline = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), target="late > 15")).fit(frame())
+    with pytest.raises(errors.BadData):
+        pipeline.fit(frame().assign(late=np.nan))
+    with pytest.raises(errors.NotFitted):
+        pipeline.transform(frame())
+
+
+def test_a_chain_of_derived_columns_on_no_rows() -> None:
+    assert list(T.Derive(a="x + 1", b="a * 2").transform(frame().iloc[:0]))[-2:] == ["a", "b"]
+
+
 def test_keeping_a_label_does_not_show_it_to_functions() -> None:
     step = T.Map(lambda given: given.assign(z=given["x"]))
     pipeline = gp.Pipeline([step], gp.Features(["z"], target="late > 15", keep=["late"])).fit(frame())

@@ -58,7 +58,7 @@ class Derive(Transform):
         made: dict[str, Column] = {}
         for name, text in self._asked_for(wanted).items():
             expression = parse(text, f"Derive({name}=...)")
-            columns = {read: made.get(read) or backend.column(frame, read) for read in expression.reads}
+            columns = {read: made[read] if read in made else backend.column(frame, read) for read in expression.reads}
             made[name] = evaluate(expression, columns, backend, len(frame))
         return backend.assign(frame, made) if made else frame
 
