@@ -9,7 +9,7 @@ from typing import Any, Self
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
 from gpupipe.schema import INTEGERS, Field, Kind, Role, Schema
 
@@ -35,7 +35,10 @@ class _Label:
 
     def is_in(self, schema: Schema) -> bool:
         """Whether all columns it reads are there."""
-        return all(name in schema for name in self.reads(schema))
+        try:
+            return all(name in schema for name in self.reads(schema))
+        except ExpressionError:  # the name of a column, and no expression, where that column is not there
+            return False
 
     def lineage(self, schema: Schema) -> frozenset[str]:
         """The source columns it is computed from."""

@@ -201,6 +201,12 @@ def test_a_chain_of_derived_columns_on_no_rows() -> None:
     assert list(T.Derive(a="x + 1", b="a * 2").transform(frame().iloc[:0]))[-2:] == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", ["class", "delay time"])
+def test_a_label_whose_name_is_no_expression(name: str) -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target=name)).fit(frame().rename(columns={"late": name}))
+    assert list(pipeline.transform(frame()[["x"]])) == ["x"]
+
+
 def test_keeping_a_label_does_not_show_it_to_functions() -> None:
     step = T.Map(lambda given: given.assign(z=given["x"]))
     pipeline = gp.Pipeline([step], gp.Features(["z"], target="late > 15", keep=["late"])).fit(frame())
