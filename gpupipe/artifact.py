@@ -68,6 +68,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "features": encoder.features(pipeline.features),
     }
     target = Path(path)
+    _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, overwrite=True) as folder:
         folder.mkdir()
@@ -148,6 +149,18 @@ def load(
             remedy="gp.load(path)",
         )
     return Scorer(pipeline, network, device=device)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Only an earlier artifact or an empty folder may be replaced."""
+    if (
+        target.exists()
+        and not (target / "manifest.json").is_file()
+        and not (target.is_dir() and not any(target.iterdir()))
+    ):
+        raise ArtifactError(
+            str(target), "something else is there", expected="a new path or an earlier artifact", remedy="another path"
+        )
 
 
 def _describe(model: torch.nn.Module) -> dict[str, Any]:

@@ -271,6 +271,13 @@ def test_a_network_of_the_users_own(tmp_path: Path) -> None:
         gp.load(tmp_path / "run", model=unlike)
 
 
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, pipeline: gp.Pipeline) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(errors.ArtifactError, match="something else is there"):
+        gp.save(tmp_path, pipeline)
+    assert (tmp_path / "thesis.txt").read_text() == "x"
+
+
 def test_saving_before_fit(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFitted):
         gp.save(tmp_path / "run", gp.Pipeline([], gp.Features(["x"])))
