@@ -67,6 +67,8 @@ class Transformation:
         return made
 
     def _run(self, frame: Frame, backend: Backend) -> Frame:
+        # What else a user's frame holds must not meet the names the steps give.
+        frame = backend.select(frame, self.reads)
         if self._casts:
             frame = backend.assign(
                 frame, {n: _cast(backend.column(frame, n), d, n, backend) for n, d in self._casts.items()}

@@ -207,6 +207,14 @@ def test_a_label_whose_name_is_no_expression(name: str) -> None:
     assert list(pipeline.transform(frame()[["x"]])) == ["x"]
 
 
+def test_other_columns_of_a_frame_do_not_meet_the_steps_names() -> None:
+    table = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "v": [1.0, 2.0, 3.0, 4.0]})
+    joined = gp.Pipeline([T.Join(table, on="x", many=True)], gp.Features(["v"])).fit(frame())
+    assert joined.transform(frame().assign(v=5.0))["v"].tolist() == [1.0, 2.0, 3.0, 4.0]
+    renamed = gp.Pipeline([T.Rename({"x": "y"})], gp.Features(["y"])).fit(frame())
+    assert renamed.transform(frame().assign(y=5.0))["y"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_keeping_a_label_does_not_show_it_to_functions() -> None:
     step = T.Map(lambda given: given.assign(z=given["x"]))
     pipeline = gp.Pipeline([step], gp.Features(["z"], target="late > 15", keep=["late"])).fit(frame())
