@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +93,16 @@ class Features:
                 "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
             )
 
+    def copy(self) -> Features:
+        """The same with steps and labels of its own, which hold what these have learned.
+
+        Memory: shares what was learned.
+        """
+        made = copy(self)
+        made.groups = [replace(group, steps=[copy(step) for step in group.steps]) for group in self.groups]
+        made.target, made.weight = copy(self.target), copy(self.weight)
+        return made
+
     @property
     def inputs(self) -> set[str]:
         """The columns the groups read."""
@@ -99,7 +110,7 @@ class Features:
 
     def label_reads(self, schema: Schema) -> set[str]:
         """The columns target and weight read."""
-        return {name for label in (self.target, self.weight) if label for name in label.reads(schema)}
+        return {name for label in self._labels for name in label.reads(schema)}
 
     def output_schema(self, schema: Schema) -> Schema:
         """Features, then target and weight where `schema` has their columns, then kept columns.
@@ -112,12 +123,19 @@ class Features:
         for group in self.groups:
             schema.require(group.columns, f"Features({group.columns})")
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in group.fields(schema)]
-        labels = [label for label in (self.target, self.weight) if label is not None and label.is_in(schema)]
-        fields += [label.field(schema) for label in labels]
+        fields += [label.field(schema) for label in self._labels if label.is_in(schema)]
         taken = {item.name for item in fields}
-        kept = [name for name in self.keep if name in schema]
-        fields += [replace(schema[n], name=f"{n}_keep" if n in taken else n, role=Role.KEEP) for n in kept]
+        fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         return Schema(fields)
+
+    @property
+    def _labels(self) -> list[Target | Weight]:
+        return [label for label in (self.target, self.weight) if label is not None]
+
+    def _kept(self, schema: Schema, taken: AbstractSet[str]) -> dict[str, str]:
+        """The kept columns there are, and their names in the output: the same ones with labels and without."""
+        taken = taken | {name for label in self._labels for name in (label.text, str(label.role))}
+        return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
     def check_leaks(self, schema: Schema) -> None:
         """Raise `LeakageError` for a feature computed from a column the target is computed from."""
@@ -141,17 +159,11 @@ class Features:
         for group in self.groups:
             for name, column in group.columns_of(frame, backend).items():
                 made[group.rename(name)] = column
-        for label in (self.target, self.weight):
-            if label is not None and label.is_in(schema):
+        for label in self._labels:
+            if label.is_in(schema):
                 made[label.field(schema).name] = label.column(frame, schema, backend)
-        for name in self.keep:
-            if name in schema:
-                made[f"{name}_keep" if name in made else name] = backend.column(frame, name)
-        return made
-
-    def without_labels(self, labels: AbstractSet[str]) -> list[str]:
-        """The kept columns that are not labels: those a frame to predict on has to have."""
-        return [name for name in self.keep if name not in labels]
+        kept = {out: backend.column(frame, name) for name, out in self._kept(schema, made.keys()).items()}
+        return made | kept
 
 
 def _group(given: Any) -> Group:

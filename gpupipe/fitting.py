@@ -10,9 +10,9 @@ from typing import Any
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.errors import BadData
 from gpupipe.features import Features
-from gpupipe.io import Dataset
+from gpupipe.io import Dataset, Partition
 from gpupipe.passes import in_partition, over_partitions
-from gpupipe.plan import Prefix, Task, marked_source, plan_passes, wanted_in
+from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, wanted_in
 from gpupipe.preprocessing import Columns, FoldStep, SimpleImputer, WholeFrameStep
 from gpupipe.target import TargetSummary
 from gpupipe.transforms import Join, Map, Transform
@@ -28,7 +28,7 @@ class FitReport:
     """What a fit saw and did.
 
     Args:
-        num_rows: rows after the transforms.
+        num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
         num_without_target: rows of those left out because their target is missing.
         num_reads: how often the data was read, counted in whole passes.
         unmatched: the share of rows without a match, by the join's name.
@@ -42,6 +42,8 @@ class FitReport:
     seconds: float = 0.0
 
     def __str__(self) -> str:
+        if not self.num_reads:
+            return f"nothing to learn; {self.seconds:.1f} s"
         joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
         left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
         return f"fitted on {self.num_rows:,} rows{left_out}{joins}; {self.num_reads} reads, {self.seconds:.1f} s"
@@ -70,6 +72,7 @@ class Fitting:
     ) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self.report = FitReport()
+        self._first: dict[int, Frame] = {}
         self._kept: dict[int, Frame] = {}
         self._started = time.perf_counter()
         for step in steps:
@@ -77,23 +80,50 @@ class Fitting:
                 step.reset()
         if features is not None and features.target is not None:
             features.target.reset()
+        self._fix_functions()
         self.source = marked_source(steps, features, dataset.schema)
-        self._bind()
+        self.schema = Prefix(steps, self.source, None).output_schema
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
-        passes: list[list[Task]] = [] if self.features is None else plan_passes(self.features)
-        self._fix_types(passes)
         if self.features is not None:
             self._check()
+            passes = plan_passes(self.features)
             for number, tasks in enumerate(passes or [[]]):
                 self._run_pass(number, tasks, later=passes[number + 1 :])
         self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
 
-    def _bind(self) -> None:
-        self.schema = Prefix(self.steps, self.source, None).output_schema
+    def _fix_functions(self) -> None:
+        """Run each function on the first partition that has rows, so that what it puts out is known to what follows."""
+        for position, step in enumerate(self.steps):
+            if not isinstance(step, Map):
+                continue
+            source = marked_source(self.steps, self.features, self.dataset.schema)
+            before = Prefix(self.steps[:position], source, None).output_schema
+            wanted = frozenset(step.adds or before.names)
+            prefix = Prefix(self.steps[:position], source, step.needs(wanted, before))
+            names = {*prefix.reads, *likely_reads(self.steps, self.features, source)}
+            for partition in self.dataset.partitions:
+                with in_partition(partition):
+                    frame = self._read(partition, [name for name in source.names if name in names])
+                    self._first[partition.index] = frame
+                    seen = prefix.run(self.backend.select(frame, prefix.reads), self.backend)
+                    step.apply(seen, before, wanted, self.backend)
+                if step.dtypes_ is not None:
+                    break
+
+    def _read(self, partition: Partition, names: Sequence[str]) -> Frame:
+        """These columns of one partition; the first ones, read for the functions, are not read again."""
+        frame = self._first.pop(partition.index, None)
+        if frame is None:
+            return self.dataset.read(partition, names, self.backend)
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            more = self.dataset.read(partition, missing, self.backend)
+            frame = self.backend.assign(frame, {name: self.backend.column(more, name) for name in missing})
+        return frame
 
     def _check(self) -> None:
         """Everything that names and types can tell, before any pass."""
@@ -102,39 +132,16 @@ class Fitting:
         self.features.output_schema(self.schema)
         self.features.check_leaks(self.schema)
 
-    def _wanted(self, passes: Sequence[Sequence[Task]]) -> set[str] | None:
-        return None if self.features is None else wanted_in(passes, self.features, self.schema)
-
-    def _fix_types(self, passes: Sequence[Sequence[Task]]) -> None:
-        """Run functions on the first partition that has rows, so that the types of what they add are known."""
-        if not any(isinstance(step, Map) for step in self.steps):
-            return
-        wanted = self._wanted(passes)
-        maps = [step for step in self.steps if isinstance(step, Map)]
-        if any(step.adds is None for step in maps):
-            wanted = None  # what such a function puts out is not known before it has run
-        elif wanted is not None and self.features is not None:
-            wanted |= {name for step in maps for name in step.adds or ()} & self.features.inputs
-        prefix = Prefix(self.steps, self.source, wanted)
-        for partition in self.dataset.partitions:
-            with in_partition(partition):
-                read = self.dataset.read(partition, prefix.reads, self.backend)
-                frame = prefix.run(read, self.backend, as_it_comes=wanted is None)
-            self._kept[partition.index] = frame
-            if len(frame):
-                break
-        self._bind()
-
     def _run_pass(self, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]) -> None:
         assert self.features is not None
-        prefix = Prefix(self.steps, self.source, self._wanted([tasks, *later]))
+        prefix = Prefix(self.steps, self.source, wanted_in([tasks, *later], self.features, self.schema))
         again = {name for tasks_ in later for task in tasks_ for name in task.group.columns}
         kept, self._kept = self._kept, {}
         partitions = self.dataset.partitions
         self.report.num_reads += number == 0 or len(kept) < len(partitions)
         total: _Outcome | None = None
 
-        def work(partition: Any) -> _Outcome:
+        def work(partition: Partition) -> _Outcome:
             return self._summarise(partition, kept.pop(partition.index, None), prefix, tasks, again)
 
         room, title = KEEP_BYTES, f"fit {number + 1}/{number + 1 + len(later)}"
@@ -155,12 +162,13 @@ class Fitting:
         self._finish(number, tasks, total)
 
     def _summarise(
-        self, partition: Any, frame: Frame | None, prefix: Prefix, tasks: Sequence[Task], again: set[str]
+        self, partition: Partition, frame: Frame | None, prefix: Prefix, tasks: Sequence[Task], again: set[str]
     ) -> _Outcome:
         assert self.features is not None
         target, backend, seen = self.features.target, self.backend, TargetSummary()
         if frame is None:
-            frame = prefix.run(self.dataset.read(partition, prefix.reads, backend), backend)
+            read = self._read(partition, prefix.reads)
+            frame = prefix.run(backend.select(read, prefix.reads), backend)
         num_rows = len(frame)
         if target is not None and all(name in frame.columns for name in target.reads(self.schema)):
             seen = target.summarise(frame, self.schema, backend)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import logging
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Self
 
-from gpupipe.backend import Backend, backend_of, select
+from gpupipe.backend import Backend, select
 from gpupipe.cluster import default_threads
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.features import Features
@@ -33,6 +34,9 @@ class Pipeline:
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
 
+    A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
+    `pipeline.steps` and `pipeline.features`.
+
     Example:
         >>> import pandas as pd
         >>> from gpupipe import preprocessing as pre, transforms as T
@@ -53,8 +57,8 @@ class Pipeline:
                     expected="steps from gpupipe.transforms; learned steps belong in Features",
                     remedy="Features((columns, step))",
                 )
-        self.steps = list(steps)
-        self.features = features
+        self.steps = [copy(step) for step in steps]
+        self.features = None if features is None else features.copy()
         self.backend = backend
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
@@ -115,14 +119,8 @@ class Pipeline:
 
         Memory: a new frame; a Dataset is worked on a partition at a time.
         """
-        run = self.bound_to(self.schema_there(data))
-        if isinstance(data, Dataset):
-            return data.map_frames(run.apply, run.schema, run.reads, keeps_rows=run.keeps_rows, backend=self.backend)
-        backend = backend_of(data)
-        made = run.apply(backend.encode(data), backend)
-        result = backend.decode(made)
-        result.index = data.index.take(backend.positions(made))
-        return result
+        run = self.bound_to(data)
+        return run.over(data, run.apply, run.schema, self.backend)
 
     def loader(
         self,
@@ -145,7 +143,7 @@ class Pipeline:
         Memory: one block of 4 bytes per feature and row (padded to 32) on `device`, and one partition per thread.
         """
         dataset, backend = as_dataset(data), self.select_backend()
-        run = self.bound_to(dataset.schema, with_target_only=True)
+        run = self.bound_to(dataset, with_target_only=True).expect(dataset.schema)
         bound = sum(partition.num_rows for partition in dataset.partitions)
         backend.make_room(bound * Block.row_bytes_of(run.schema))
         block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
@@ -166,19 +164,16 @@ class Pipeline:
             reuse_buffers=reuse_buffers,
         )
 
-    def bound_to(self, there: Schema, *, with_target_only: bool = False, predicting: bool = False) -> Transformation:
-        """This pipeline bound to data of the schema `there`; see `Transformation`."""
+    def bound_to(self, data: Any, *, with_target_only: bool = False, predicting: bool = False) -> Transformation:
+        """This pipeline bound to the columns of a Dataset or a frame; see `Transformation`."""
         return Transformation(
-            self.steps, self.features, self.source, there, with_target_only=with_target_only, predicting=predicting
+            self.steps,
+            self.features,
+            self.source,
+            [name for name in data.columns if isinstance(name, str)],
+            with_target_only=with_target_only,
+            predicting=predicting,
         )
-
-    @staticmethod
-    def schema_there(data: Any) -> Schema:
-        """The schema of a Dataset or a frame as it is."""
-        if isinstance(data, Dataset):
-            return data.schema
-        backend = backend_of(data)
-        return backend.schema_of(backend.encode(data))
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> str:

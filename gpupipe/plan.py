@@ -12,7 +12,7 @@ from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.schema import Role, Schema
 from gpupipe.transforms import Map, Transform
 
-__all__ = ["Prefix", "Task", "marked_source", "plan_passes", "wanted_in"]
+__all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "wanted_in"]
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,11 @@ class Prefix:
         self.reads = [name for name in schema.names if name in needed]
         self.keeps_rows = not any(step.changes_rows for step in used)
 
-    def run(self, frame: Frame, backend: Backend, *, as_it_comes: bool = False) -> Frame:
-        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`.
-
-        `as_it_comes` leaves the columns as they are: those of a function that never ran are not in any schema yet.
-        """
+    def run(self, frame: Frame, backend: Backend) -> Frame:
+        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`."""
         for stage in self._stages:
             frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
-        return frame if as_it_comes else backend.select(frame, self.wanted)
+        return backend.select(frame, self.wanted)
 
 
 def marked_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
@@ -70,9 +67,20 @@ def marked_source(steps: Sequence[Transform], features: Features | None, schema:
     plain = Schema(replace(item.as_source(), role=None) for item in schema)
     if features is None:
         return plain
-    reads = features.label_reads(Prefix(steps, plain, None).output_schema)
-    labels = _label_columns(steps, plain, features.inputs, reads)
+    schemas = _known_schemas(steps, plain)
+    by_labels = _backwards(steps, schemas, features.label_reads(schemas[-1]))
+    by_features = _backwards(steps, schemas, features.inputs, predicting=True)
+    labels = by_labels - by_features
     return Schema(replace(item, role=Role.LABEL if item.name in labels else None) for item in plain)
+
+
+def likely_reads(steps: Sequence[Transform], features: Features | None, schema: Schema) -> set[str]:
+    """The source columns a fit will read, as far as names tell while some functions have not run yet."""
+    if features is None:
+        return set()
+    schemas = _known_schemas(steps, schema)
+    reads = _backwards(steps, schemas, features.inputs | features.label_reads(schemas[-1]))
+    return {name for name in reads if name in schema}
 
 
 def wanted_in(passes: Sequence[Sequence[Task]], features: Features, after: Schema) -> set[str]:
@@ -81,18 +89,25 @@ def wanted_in(passes: Sequence[Sequence[Task]], features: Features, after: Schem
     return columns | features.label_reads(after)
 
 
-def _label_columns(
-    steps: Sequence[Transform], schema: Schema, features: AbstractSet[str], labels: AbstractSet[str]
-) -> set[str]:
+def _known_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
+    """The schema before each step and after the last; from a function that has not run yet on, the last one known."""
     schemas = [schema]
+    known = True
     for step in steps:
-        schemas.append(step.output_schema(schemas[-1]))
-    by_features, by_labels = set(features), set(labels)
+        known = known and not (isinstance(step, Map) and step.dtypes_ is None)
+        schemas.append(step.output_schema(schemas[-1]) if known else schemas[-1])
+    return schemas
+
+
+def _backwards(
+    steps: Sequence[Transform], schemas: Sequence[Schema], wanted: AbstractSet[str], *, predicting: bool = False
+) -> set[str]:
+    """The columns before the first step that `wanted` is computed from."""
+    needed = set(wanted)
     for step, before in zip(reversed(steps), reversed(schemas[:-1]), strict=True):
-        by_labels = _explicit_needs(step, by_labels, before)
-        if getattr(step, "when", "always") != "train":
-            by_features = _explicit_needs(step, by_features, before)
-    return {name for name in by_labels - by_features if name in schema}
+        if not (predicting and getattr(step, "when", "always") == "train"):
+            needed = _explicit_needs(step, needed, before)
+    return needed
 
 
 def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -> set[str]:

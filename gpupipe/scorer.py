@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
-from gpupipe.io import Dataset
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Block, Loader, require_device
-from gpupipe.transformation import Transformation
 
 __all__ = ["Scorer"]
 
@@ -112,33 +111,24 @@ class Scorer:
                 expected="a pipeline saved with one",
                 remedy="gp.save(path, pipeline, model)",
             )
-        run = self.pipeline.bound_to(self.pipeline.schema_there(data), predicting=True)
-        if isinstance(data, Dataset):
+        run = self.pipeline.bound_to(data, predicting=True)
+        kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
+        schema = Schema(
+            [*fields, *(replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept)]
+        )
 
-            def rows(frame: Frame, backend: Backend) -> Frame:
-                return self._rows(frame, run, batch_size, read, fields, backend)
+        def rows(frame: Frame, backend: Backend) -> Frame:
+            made = run.apply(frame, backend)
+            inputs = Schema(run.schema.with_role(Role.FEATURE))
+            block = Block.allocate(inputs, len(made), self.device)
+            block.write(0, {item.name: backend.column(made, item.name) for item in inputs}, backend)
+            columns = read(self._output(block, batch_size), backend)
+            columns += [backend.column(made, item.name) for item in kept]
+            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(made))
+            result.index = made.index
+            return result
 
-            schema = Schema([*fields, *run.schema.with_role(Role.KEEP)])
-            return data.map_frames(rows, schema, run.reads, keeps_rows=run.keeps_rows, backend=self.pipeline.backend)
-        backend = backend_of(data)
-        made = self._rows(backend.encode(data), run, batch_size, read, fields, backend)
-        result = backend.decode(made)
-        result.index = data.index.take(backend.positions(made))
-        return result
-
-    def _rows(
-        self, frame: Frame, run: Transformation, batch_size: int, read: Any, fields: list[Field], backend: Backend
-    ) -> Frame:
-        made = run.apply(frame, backend)
-        inputs = Schema(run.schema.with_role(Role.FEATURE))
-        block = Block.allocate(inputs, len(made), self.device)
-        block.write(0, {item.name: backend.column(made, item.name) for item in inputs}, backend)
-        columns = dict(zip([item.name for item in fields], read(self._output(block, batch_size), backend), strict=True))
-        for item in run.schema.with_role(Role.KEEP):
-            columns[item.name] = backend.column(made, item.name)
-        result = backend.frame(columns, len(made))
-        result.index = made.index
-        return result
+        return run.over(data, rows, schema, self.pipeline.backend)
 
     @torch.inference_mode()
     def _output(self, block: Block, batch_size: int) -> torch.Tensor:

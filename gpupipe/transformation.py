@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Self
 
-from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.features import Features
+from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Schema
+from gpupipe.schema import Role, Schema
 from gpupipe.transforms import Transform
 
 __all__ = ["Transformation"]
@@ -22,12 +24,12 @@ class Transformation:
     Args:
         steps, features: fitted.
         source: the schema of the data they were fitted on, labels marked.
-        there: the data's own schema.
+        names: the columns of the data.
         with_target_only: leave out rows whose target is missing.
         predicting: features and kept columns only; steps that drop rows only in training are skipped.
 
     Raises:
-        ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on.
+        ColumnNotFound: a column that is read is not in the data.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Transformation:
         steps: Sequence[Transform],
         features: Features | None,
         source: Schema,
-        there: Schema,
+        names: Sequence[str],
         *,
         with_target_only: bool = False,
         predicting: bool = False,
@@ -43,7 +45,7 @@ class Transformation:
         wanted = None
         if features is not None:
             after = Prefix(steps, source, None, predicting=predicting).output_schema
-            wanted = _wanted(features, after, source, there, predicting)
+            wanted = _wanted(features, after, source, names, predicting)
         self._prefix = Prefix(steps, source, wanted, predicting=predicting)
         self._seen = self._prefix.output_schema.select(self._prefix.wanted)
         self._features = features
@@ -51,7 +53,36 @@ class Transformation:
         self.schema = self._seen if features is None else features.output_schema(self._seen)
         self.reads = self._prefix.reads
         self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target
-        self._casts = _casts(source, there, self.reads)
+        self._source = source
+        self._casts: dict[str, str] = {}
+        for name in self.reads:
+            if name not in names:
+                raise ColumnNotFound.among("the data", name, names)
+
+    def expect(self, there: Schema) -> Self:
+        """Take note of the columns stored as another type than in fit; returns self.
+
+        Raises:
+            SchemaMismatch: a column is of another family.
+        """
+        self._casts = _casts(self._source.select(self.reads), there)
+        return self
+
+    def over(self, data: Any, function: FrameFunction, schema: Schema, backend: str) -> Any:
+        """`function`, from a coded frame of `reads` to one of `schema`, on a Dataset lazily or on a frame at once.
+
+        Memory: a new frame, which has the given one's index; columns nobody reads are not looked at.
+        """
+        if isinstance(data, Dataset):
+            self.expect(data.schema)
+            return data.map_frames(function, schema, self.reads, keeps_rows=self.keeps_rows, backend=backend)
+        owner = backend_of(data)
+        coded = owner.encode(owner.select(data, self.reads))
+        self.expect(owner.schema_of(coded))
+        made = function(coded, owner)
+        result = owner.decode(made)
+        result.index = data.index.take(owner.positions(made))
+        return result
 
     def columns(self, frame: Frame, backend: Backend) -> dict[str, Column]:
         """The output columns of one coded frame that holds `reads`."""
@@ -67,8 +98,6 @@ class Transformation:
         return made
 
     def _run(self, frame: Frame, backend: Backend) -> Frame:
-        # What else a user's frame holds must not meet the names the steps give.
-        frame = backend.select(frame, self.reads)
         if self._casts:
             frame = backend.assign(
                 frame, {n: _cast(backend.column(frame, n), d, n, backend) for n, d in self._casts.items()}
@@ -88,36 +117,33 @@ class Transformation:
         return self._features.columns(seen, self._seen, backend)
 
 
-def _wanted(features: Features, after: Schema, source: Schema, there: Schema, predicting: bool) -> set[str]:
-    """Features and kept columns, and those labels whose source columns are all in the data."""
-    wanted = features.inputs | {name for name in features.keep if _is_there(after, name, source, there)}
+def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool) -> set[str]:
+    """Features and kept columns, and of the labels those whose source columns are all in the data."""
+
+    def is_there(name: str) -> bool:
+        return all(column in names for column in after[name].lineage if column in source)
+
+    after.require(features.keep, "Features")
+    wanted = features.inputs | {name for name in features.keep if after[name].role != Role.LABEL or is_there(name)}
     for label in (features.target, features.weight):
         if label is not None and not predicting:
             reads = label.reads(after)
-            if all(_is_there(after, name, source, there) for name in reads):
+            after.require(reads, "Features")
+            if all(map(is_there, reads)):
                 wanted |= set(reads)
     return wanted
 
 
-def _is_there(after: Schema, name: str, source: Schema, there: Schema) -> bool:
-    """Whether every source column that `name` is computed from is in the data."""
-    after.require([name], "Features")
-    return all(column in there for column in after[name].lineage if column in source)
-
-
-def _casts(source: Schema, there: Schema, reads: Sequence[str]) -> dict[str, str]:
-    """The columns stored as another type than in fit; raises where a column is missing or of another family."""
+def _casts(wanted: Schema, there: Schema) -> dict[str, str]:
     casts = {}
-    for name in reads:
-        if name not in there:
-            raise ColumnNotFound.among("the data", name, there.names)
-        found, wanted = there[name].dtype, source[name].dtype
-        if found == wanted:
+    for item in wanted:
+        found = there[item.name].dtype
+        if found == item.dtype:
             continue
         # A column in which every value is missing may come as float64; it is looked at again with its values.
-        if found != "float64" and {"string", "timestamp"} & {found, wanted}:
-            raise _another_type(name, found, wanted)
-        casts[name] = wanted
+        if found != "float64" and {"string", "timestamp"} & {found, item.dtype}:
+            raise _another_type(item.name, found, item.dtype)
+        casts[item.name] = item.dtype
     return casts
 
 

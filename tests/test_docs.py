@@ -31,7 +31,7 @@ WITHOUT_EXAMPLE = {"Scorer", "backend_of", "default_threads"}
 # Parameters by which a function is given data.
 DATA = {"data", "dataset", "frame", "obj", "path", "pipeline"}
 # They look at data, and neither keep nor make any.
-WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.schema_there", "backend_of"}
+WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.bound_to", "backend_of"}
 # Told elsewhere: `require` says "see select".
 RAISED_UNTOLD = {"Categorify.transform_columns: SchemaMismatch", "Dataset.require: ColumnNotFound"}
 RAISED_UNTOLD |= {"Dataset.require: SchemaMismatch", "load: BadConfig"}

@@ -176,6 +176,37 @@ def test_a_function_without_adds_can_feed_features() -> None:
     assert list(pipeline.transform(frame())) == ["q", "target"]
 
 
+def test_steps_after_a_function_know_the_types_it_makes() -> None:
+    shout = T.Map(lambda given: given.assign(loud=given["s"] + "!"), reads=["s"], adds=["loud"])
+    again = T.Map(lambda given: given.assign(twice=given["upper"]), reads=["upper"], adds=["twice"])
+    steps = [shout, T.Derive(upper="upper(loud)"), again, T.Filter("twice in ['A!', 'B!']")]
+    data = gp.from_frame(frame(), num_partitions=2)
+    pipeline = gp.Pipeline(steps, gp.Features(["x"], (["upper"], pre.Categorify()), target="late > 15", keep=["loud"]))
+    made = pipeline.fit(data).transform(frame())
+    assert pipeline.schema["loud"].dtype == "string"
+    assert made["loud"].tolist()[:2] == ["a!", "b!"]
+    assert data.reads.passes == 1
+
+
+def test_steps_after_a_function_that_replaces_the_frame() -> None:
+    step = T.Map(lambda given: given[["x"]].assign(name=given["s"] + "!"))
+    pipeline = gp.Pipeline([step, T.Derive(upper="upper(name)")], gp.Features((["upper"], pre.Categorify())))
+    assert list(pipeline.fit(frame()).transform(frame())) == ["upper"]
+
+
+def test_a_function_whose_first_partition_is_empty() -> None:
+    step = T.Map(lambda given: given.assign(name=given["s"] + "!"), reads=["s"], adds=["name"])
+    data = gp.from_frame(pd.concat([frame().assign(x=-1.0), frame()]), num_partitions=2).filter("x > 0")
+    pipeline = gp.Pipeline([step], gp.Features((["name"], pre.Categorify()), target="late > 15")).fit(data)
+    assert pipeline.fit_report is not None and pipeline.fit_report.num_rows == 4
+
+
+def test_a_function_that_looks_at_a_label() -> None:
+    step = T.Map(lambda given: given.assign(z=given["late"] * 2), adds=["z"])
+    with pytest.raises(errors.LeakageError, match="the function looks at 'late', which only target, weight or filters"):
+        gp.Pipeline([step], gp.Features(["z"], target="late > 15")).fit(frame())
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_for_the_block_where_there_is_none() -> None:
     pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15")).fit(frame())
@@ -213,6 +244,39 @@ def test_other_columns_of_a_frame_do_not_meet_the_steps_names() -> None:
     assert joined.transform(frame().assign(v=5.0))["v"].tolist() == [1.0, 2.0, 3.0, 4.0]
     renamed = gp.Pipeline([T.Rename({"x": "y"})], gp.Features(["y"])).fit(frame())
     assert renamed.transform(frame().assign(y=5.0))["y"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_columns_nobody_reads_may_be_of_any_type() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15")).fit(frame())
+    with_lists = frame().assign(tags=[[1], [2], [3], [4]])
+    assert pipeline.transform(with_lists)["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
+    with pytest.raises(errors.SchemaMismatch, match="column 'x': this type is not worked with"):
+        pipeline.transform(with_lists.drop(columns="x").rename(columns={"tags": "x"}))
+
+
+def test_kept_columns_have_the_same_names_with_labels_and_without() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="w", keep=["x", "w", "s"])).fit(frame())
+    assert list(pipeline.transform(frame())) == ["x", "w", "x_keep", "w_keep", "s"]
+    assert list(pipeline.transform(frame()[["x", "s"]])) == ["x", "x_keep", "s"]
+
+
+def test_a_kept_column_that_is_no_label_has_to_be_there() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15", keep=["s"])).fit(frame())
+    with pytest.raises(errors.ColumnNotFound, match="column 's' not found"):
+        pipeline.transform(frame()[["x"]])
+
+
+def test_two_pipelines_share_nothing_they_learn() -> None:
+    features = gp.Features((["x"], pre.StandardScaler()), target="late > 15")
+    steps = [T.Map(lambda given: given.assign(y=given["x"]), reads=["x"], adds=["y"])]
+    first = gp.Pipeline(steps, features).fit(frame())
+    expected = first.transform(frame())
+    gp.Pipeline(steps, features).fit(frame().assign(x=[7, 8, 9, 10]))
+    pd.testing.assert_frame_equal(first.transform(frame()), expected)
+
+
+def test_nothing_to_learn_is_said_so() -> None:
+    assert str(gp.Pipeline([T.Derive(y="x + 1")]).fit(frame()).fit_report).startswith("nothing to learn")
 
 
 def test_keeping_a_label_does_not_show_it_to_functions() -> None:
@@ -256,6 +320,19 @@ def test_a_bad_weight_is_named(weight: str) -> None:
         pipeline.loader(frame().fillna({"s": "a"}))
 
 
+# predictions ----------------------------------------------------------------------------------------------------------
+def test_a_kept_column_named_like_a_prediction() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15", keep=["probability", "prediction"]))
+    data = frame().assign(probability="p", prediction="q")
+    model = gp.models.MLP.from_schema(pipeline.fit(data).schema, hidden=(4,))
+    scorer = gp.Scorer(pipeline, model)
+    assert list(scorer.predict(data)) == ["prediction", "probability", "prediction_keep"]
+    made = scorer.predict_proba(gp.from_frame(data)).compute()
+    assert list(made) == ["probability", "probability_keep", "prediction"]
+    assert made["probability"].dtype == "float32"
+    assert made["probability_keep"].tolist() == ["p"] * 4
+
+
 # rows -----------------------------------------------------------------------------------------------------------------
 
 
@@ -270,7 +347,7 @@ def test_only_the_columns_that_are_needed_are_read() -> None:
     data = gp.from_frame(frame(), num_partitions=2)
     pipeline = gp.Pipeline([T.Derive(y="x + 1", unread="w * 2")], gp.Features(["y"], target="s"))
     pipeline.fit(data)
-    assert pipeline.bound_to(data.schema).reads == ["x", "s"]
+    assert pipeline.bound_to(data).reads == ["x", "s"]
 
 
 # bad input ------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,19 @@
 
 from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
+from gpupipe.io.query import FrameFunction
 from gpupipe.io.readers import from_frame, read_parquet
 from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import Partition, row_bytes
 
-__all__ = ["Dataset", "Partition", "Report", "from_frame", "inspect", "read_csv", "read_parquet", "row_bytes"]
+__all__ = [
+    "Dataset",
+    "FrameFunction",
+    "Partition",
+    "Report",
+    "from_frame",
+    "inspect",
+    "read_csv",
+    "read_parquet",
+    "row_bytes",
+]

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import missing_column
-from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadConfig, ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.transforms.transform import Transform
 
@@ -29,6 +29,7 @@ class Map(Transform):
 
     Raises:
         SchemaMismatch: the result is no frame, has other rows, or changes a type.
+        LeakageError: without `reads`, the function looks at a label column.
         ColumnNotFound: the result lacks a column of `adds`.
 
     Memory: copies the columns it reads.
@@ -88,7 +89,7 @@ class Map(Transform):
         for name in given:
             if name not in frame.columns:
                 raise ColumnNotFound.among(self._where, name, list(frame.columns))
-        result = self._run(backend.decode(backend.select(frame, given)), backend)
+        result = self._run(backend.decode(backend.select(frame, given)), schema, backend)
         beside = [name for name in frame.columns if self.adds is not None or name not in given]
         if not beside:
             return result
@@ -116,10 +117,21 @@ class Map(Transform):
             return self.reads
         return [item.name for item in schema if item.role != Role.LABEL]
 
-    def _run(self, given: Frame, backend: Backend) -> Frame:
+    def _run(self, given: Frame, schema: Schema, backend: Backend) -> Frame:
         """The function's result, coded and of the fixed types."""
         num_rows = len(given)
-        result = self.fn(given)
+        names = list(given.columns)
+        try:
+            result = self.fn(given)
+        except KeyError as cause:
+            if cause.args[0] in names or cause.args[0] not in schema:
+                raise
+            raise LeakageError(
+                self._where,
+                f"the function looks at {cause.args[0]!r}, which only target, weight or filters in training read",
+                expected="columns that are there when predicting too",
+                remedy=f"reads=[..., {cause.args[0]!r}] if that is meant",
+            ) from cause
         if not hasattr(result, "columns"):
             raise SchemaMismatch(
                 self._where,
