@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpupipe import errors, models, preprocessing, transforms
     from gpupipe.artifact import load, save
+    from gpupipe.cluster import Cluster
     from gpupipe.config import configure
     from gpupipe.features import Features
     from gpupipe.io import Dataset, from_frame, read_csv, read_parquet
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Batch": "tensors",
+    "Cluster": "cluster",
     "Dataset": "io",
     "EarlyStopping": "training",
     "Features": "features",
@@ -49,6 +51,7 @@ _HOME = {
 
 __all__ = [
     "Batch",
+    "Cluster",
     "Dataset",
     "EarlyStopping",
     "Features",

@@ -4,7 +4,7 @@ GpupipeError
 ├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, NotFitted     what the caller gave
 ├── ExpressionError, LeakageError                                     what a pipeline says
 ├── BadFile, ArtifactError, PartitionFailed                           what lies on disk
-├── BackendMissing, DeviceMismatch                                    the machine
+├── BackendMissing, DeviceMismatch, ClusterLost                       the machine
 └── CopyRequired, OutOfDeviceMemory                                   memory
 
 A message has four facts: where it happened, what is wrong with the value that was seen, what was expected, what to try.
@@ -22,6 +22,7 @@ __all__ = [
     "BadConfig",
     "BadData",
     "BadFile",
+    "ClusterLost",
     "ColumnNotFound",
     "CopyRequired",
     "DeviceMismatch",
@@ -144,6 +145,10 @@ class ArtifactError(GpupipeError, ValueError):
 
 class PartitionFailed(GpupipeError, RuntimeError):
     """One partition could not be worked on; names its file, its row groups and the cause."""
+
+
+class ClusterLost(GpupipeError, ConnectionError):
+    """The scheduler or all workers went away while work was waiting for them."""
 
 
 class BackendMissing(GpupipeError, ImportError):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend import Frame
+from gpupipe.cluster import active
 from gpupipe.errors import BadData
 from gpupipe.features import Features
-from gpupipe.io import Dataset, Partition
-from gpupipe.passes import in_partition, over_partitions
+from gpupipe.io import Dataset
+from gpupipe.passes import over_partitions
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, wanted_in
-from gpupipe.preprocessing import Columns, FoldStep, SimpleImputer, WholeFrameStep
-from gpupipe.target import TargetSummary
+from gpupipe.preprocessing import FoldStep, SimpleImputer
+from gpupipe.summarising import Outcome, Pass, Trial
 from gpupipe.transforms import Join, Map, Transform
 
 __all__ = ["FitReport", "Fitting"]
@@ -49,16 +50,6 @@ class FitReport:
         return f"fitted on {self.num_rows:,} rows{left_out}{joins}; {self.num_reads} reads, {self.seconds:.1f} s"
 
 
-@dataclass
-class _Outcome:
-    """One partition's contribution to one pass."""
-
-    num_rows: int
-    target: TargetSummary
-    summaries: list[list[Any]]
-    kept: Frame | None
-
-
 class Fitting:
     """One fit of `steps` and `features` on `dataset`.
 
@@ -67,9 +58,7 @@ class Fitting:
         schema: the schema after the transforms, types of functions' results included.
     """
 
-    def __init__(
-        self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: Backend
-    ) -> None:
+    def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self.report = FitReport()
         self._first: dict[int, Frame] = {}
@@ -87,10 +76,10 @@ class Fitting:
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
         if self.features is not None:
-            self._check()
+            self._check(self.features)
             passes = plan_passes(self.features)
             for number, tasks in enumerate(passes or [[]]):
-                self._run_pass(number, tasks, later=passes[number + 1 :])
+                self._run_pass(self.features, number, tasks, later=passes[number + 1 :])
         self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
@@ -105,53 +94,54 @@ class Fitting:
             wanted = frozenset(step.adds or before.names)
             prefix = Prefix(self.steps[:position], source, step.needs(wanted, before))
             names = {*prefix.reads, *likely_reads(self.steps, self.features, source)}
-            for partition in self.dataset.partitions:
-                with in_partition(partition):
-                    frame = self._read(partition, [name for name in source.names if name in names])
-                    self._first[partition.index] = frame
-                    seen = prefix.run(self.backend.select(frame, prefix.reads), self.backend)
-                    step.apply(seen, before, wanted, self.backend)
+            reads = [name for name in source.names if name in names]
+            trial = Trial(step, prefix, before, wanted, reads, self.backend, self._first)
+            for part in self.dataset.parts():
+                (step.dtypes_,) = active().map(trial, [part], at_once=1)
                 if step.dtypes_ is not None:
                     break
 
-    def _read(self, partition: Partition, names: Sequence[str]) -> Frame:
-        """These columns of one partition; the first ones, read for the functions, are not read again."""
-        frame = self._first.pop(partition.index, None)
-        if frame is None:
-            return self.dataset.read(partition, names, self.backend)
-        missing = [name for name in names if name not in frame.columns]
-        if missing:
-            more = self.dataset.read(partition, missing, self.backend)
-            frame = self.backend.assign(frame, {name: self.backend.column(more, name) for name in missing})
-        return frame
-
-    def _check(self) -> None:
+    def _check(self, features: Features) -> None:
         """Everything that names and types can tell, before any pass."""
-        assert self.features is not None
-        self.schema.require([*self.features.keep, *sorted(self.features.label_reads(self.schema))], "Features")
-        self.features.output_schema(self.schema)
-        self.features.check_leaks(self.schema)
+        self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
+        features.output_schema(self.schema)
+        features.check_leaks(self.schema)
 
-    def _run_pass(self, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]) -> None:
-        assert self.features is not None
-        prefix = Prefix(self.steps, self.source, wanted_in([tasks, *later], self.features, self.schema))
+    def _run_pass(
+        self, features: Features, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]
+    ) -> None:
+        prefix = Prefix(self.steps, self.source, wanted_in([tasks, *later], features, self.schema))
         again = {name for tasks_ in later for task in tasks_ for name in task.group.columns}
         kept, self._kept = self._kept, {}
-        partitions = self.dataset.partitions
-        self.report.num_reads += number == 0 or len(kept) < len(partitions)
-        total: _Outcome | None = None
+        self.report.num_reads += number == 0 or len(kept) < self.dataset.num_partitions
+        here = active().in_process
+        work = Pass(tasks, features.target, prefix, self.schema, self.backend, again if here else (), kept, self._first)
+        title = f"fit {number + 1}/{number + 1 + len(later)}"
+        total = self._total(over_partitions(work, self.dataset, self.backend, title))
+        if number == 0:
+            self.report.num_rows = total.num_rows
+            self.report.num_without_target = total.target.num_missing
+            if features.target is not None:
+                features.target.finish(total.target, self.schema)
+            for join in (step for step in self.steps if isinstance(step, Join)):
+                join.rows_seen_, join.rows_unmatched_ = total.joined.get(join.name, (0, 0))
+        for task, summaries in zip(tasks, total.summaries, strict=True):
+            first, *rest = task.steps
+            first.finish(summaries[0])
+            for step, summary in zip(rest, summaries[1:], strict=True):
+                step.finish(summary.filled(_fills(first)))
 
-        def work(partition: Partition) -> _Outcome:
-            return self._summarise(partition, kept.pop(partition.index, None), prefix, tasks, again)
-
-        room, title = KEEP_BYTES, f"fit {number + 1}/{number + 1 + len(later)}"
-        for partition, outcome in zip(partitions, over_partitions(work, partitions, self.backend, title), strict=True):
+    def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
+        """The sum of all, in order; columns a later pass needs are kept while there is room."""
+        total, room, halved = None, KEEP_BYTES, set()
+        for outcome in outcomes:
             if outcome.kept is not None and room >= 0:
-                self._kept[partition.index] = outcome.kept
+                halved |= {outcome.partition} & self._kept.keys()
+                self._kept[outcome.partition] = outcome.kept
                 room -= int(outcome.kept.memory_usage(index=False).sum())
-            total = outcome if total is None else _sum(total, outcome)
-        if room < 0:
-            self._kept.clear()
+            total = outcome if total is None else total + outcome
+        for partition in list(self._kept) if room < 0 else halved:
+            del self._kept[partition]
         if total is None:
             raise BadData(
                 "fit",
@@ -159,56 +149,7 @@ class Fitting:
                 expected="rows to learn from",
                 remedy="a look at the files or the split",
             )
-        self._finish(number, tasks, total)
-
-    def _summarise(
-        self, partition: Partition, frame: Frame | None, prefix: Prefix, tasks: Sequence[Task], again: set[str]
-    ) -> _Outcome:
-        assert self.features is not None
-        target, backend, seen = self.features.target, self.backend, TargetSummary()
-        if frame is None:
-            read = self._read(partition, prefix.reads)
-            frame = prefix.run(backend.select(read, prefix.reads), backend)
-        num_rows = len(frame)
-        if target is not None and all(name in frame.columns for name in target.reads(self.schema)):
-            seen = target.summarise(frame, self.schema, backend)
-            present = target.present(frame, self.schema, backend)
-            if present is not None:
-                frame = backend.filter(frame, present)
-        # The same row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
-        row_numbers = partition.row_ids(backend.xp)[backend.positions(frame)]
-        summaries = []
-        for task in tasks:
-            columns = task.group.columns_of(frame, backend, task.position)
-            summaries.append([_summary(step, columns, backend, row_numbers) for step in task.steps])
-        return _Outcome(num_rows, seen, summaries, backend.select(frame, again) if again else None)
-
-    def _finish(self, number: int, tasks: Sequence[Task], total: _Outcome) -> None:
-        assert self.features is not None
-        if number == 0:
-            self.report.num_rows = total.num_rows
-            self.report.num_without_target = total.target.num_missing
-            if self.features.target is not None:
-                self.features.target.finish(total.target, self.schema)
-        for task, summaries in zip(tasks, total.summaries, strict=True):
-            first, *rest = task.steps
-            first.finish(summaries[0])
-            for step, summary in zip(rest, summaries[1:], strict=True):
-                step.finish(summary.filled(_fills(first)))
-
-
-def _summary(step: FoldStep, columns: Columns, backend: Backend, row_numbers: Array) -> Any:
-    if isinstance(step, WholeFrameStep):
-        return step.summarise(columns, backend, row_numbers)
-    return step.summarise(columns, backend)
-
-
-def _sum(left: _Outcome, right: _Outcome) -> _Outcome:
-    summaries = [
-        [a + b for a, b in zip(mine, theirs, strict=True)]
-        for mine, theirs in zip(left.summaries, right.summaries, strict=True)
-    ]
-    return _Outcome(left.num_rows + right.num_rows, left.target + right.target, summaries, None)
+        return total
 
 
 def _fills(imputer: FoldStep) -> dict[str, Any]:

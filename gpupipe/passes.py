@@ -2,45 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
 
-from gpupipe.backend import Backend
-from gpupipe.cluster import ordered_map
+from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
-from gpupipe.io import Partition
+from gpupipe.io import Dataset, Partition
 
 __all__ = ["in_partition", "over_partitions"]
 
 Result = TypeVar("Result")
+_log = logging.getLogger("gpupipe")
 
 
-def over_partitions(
-    work: Callable[[Partition], Result], partitions: Sequence[Partition], backend: Backend, title: str
-) -> Iterator[Result]:
-    """`work(partition)` for each, in order.
+def over_partitions(work: Callable[[Dataset], Result], dataset: Dataset, backend: str, title: str) -> Iterator[Result]:
+    """`work` of a dataset of one partition, for each, in order, by the executor in force.
 
-    On the GPU one after the other: its kernels already use the whole device.
+    A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
+    come one after the other: its kernels already use the whole device.
+
+    Args:
+        work: sent to the workers of a cluster, with what it holds.
+        dataset: whose partitions are worked on.
+        backend: `"cpu"` or `"gpu"`.
+        title: of the progress bar.
 
     Raises:
         PartitionFailed: see `in_partition`.
 
-    Memory: at most one partition per thread at a time, and as many results.
+    Memory: at most one partition per worker at a time, and a few results.
     """
+    executor = active()
+    at_once = 1 if backend == "gpu" and executor.in_process else None
+    results = executor.map(_Halving(work), dataset.parts(), at_once=at_once)
+    for found in tqdm(results, title, dataset.num_partitions, disable=None, leave=False):
+        yield from found
 
-    def named(partition: Partition) -> Result:
+
+@dataclass(frozen=True)
+class _Halving(Generic[Result]):
+    """A function of a partition that is tried on its halves when memory does not suffice."""
+
+    work: Callable[[Dataset], Result]
+
+    def __call__(self, part: Dataset) -> list[Result]:
+        (partition,) = part.partitions
         with in_partition(partition):
-            return work(partition)
-
-    results = ordered_map(named, partitions, threads=1 if backend.name == "gpu" else None)
-    yield from tqdm(results, title, len(partitions), disable=None, leave=False)
+            try:
+                return [self.work(part)]
+            except MemoryError as cause:
+                if partition.num_rows < 2:
+                    raise
+                reason = str(cause) or type(cause).__name__
+        _log.warning("%s: too large for memory (%s), worked on in halves", partition.description, reason)
+        return [result for half in partition.halves() for result in self(replace(part, source=part.source.only(half)))]
 
 
 @contextmanager
-def in_partition(partition: Partition) -> Iterator[None]:
+def in_partition(partition: Partition) -> Iterator[Any]:
     """Name the partition in whatever fails inside.
 
     Raises:

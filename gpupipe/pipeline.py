@@ -6,10 +6,11 @@ import html
 import logging
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Backend, select
-from gpupipe.cluster import default_threads
+from gpupipe.backend import Backend, Column, resolve, select
+from gpupipe.cluster import Executor, default_threads, in_force
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.features import Features
 from gpupipe.fitting import FitReport, Fitting
@@ -64,10 +65,14 @@ class Pipeline:
         self._source: Schema | None = None
 
     # learning ---------------------------------------------------------------------------------------------------------
-    def fit(self, data: Any) -> Self:
+    def fit(self, data: Any, *, executor: Executor | None = None) -> Self:
         """Learn every step's state from a Dataset or a frame; returns self.
 
         Rows whose target is missing are left out and counted in `fit_report`.
+
+        Args:
+            data: what to learn from.
+            executor: a Cluster; by default the one whose `with` this stands in, or else this process.
 
         Raises:
             ColumnNotFound: a step reads a column that is not there.
@@ -77,10 +82,10 @@ class Pipeline:
 
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
-        backend = self.select_backend()
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
-        fitting = Fitting(self.steps, self.features, as_dataset(data), backend)
-        self.fit_report = fitting.run()
+        with in_force(executor):
+            fitting = Fitting(self.steps, self.features, as_dataset(data), resolve(self.backend))
+            self.fit_report = fitting.run()
         self.bind(fitting.source)
         _log.info("%s", self.fit_report)
         return self
@@ -148,13 +153,8 @@ class Pipeline:
         backend.make_room(bound * Block.row_bytes_of(run.schema))
         block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
         rows = 0
-        for frame in over_partitions(
-            lambda part: run.columns(dataset.read(part, run.reads, backend), backend),
-            dataset.partitions,
-            backend,
-            "load",
-        ):
-            rows += block.write(rows, frame, backend)
+        for columns in over_partitions(partial(_columns, run, backend.name), dataset, backend.name, "load"):
+            rows += block.write(rows, columns, backend)
         return Loader(
             block.narrow(rows),
             batch_size=batch_size,
@@ -225,6 +225,12 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def _columns(run: Transformation, backend_name: str, part: Dataset) -> dict[str, Column]:
+    """The output columns of one partition, on a worker."""
+    backend = select(backend_name)
+    return run.columns(part.read(part.partitions[0], run.reads, backend), backend)
 
 
 def as_dataset(data: Any) -> Dataset:

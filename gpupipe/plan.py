@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass, replace
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.features import Features, Group
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.schema import Role, Schema
-from gpupipe.transforms import Map, Transform
+from gpupipe.transforms import Join, Map, Transform
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "wanted_in"]
 
@@ -52,8 +53,25 @@ class Prefix:
         self.reads = [name for name in schema.names if name in needed]
         self.keeps_rows = not any(step.changes_rows for step in used)
 
+    def copy(self) -> Prefix:
+        """The same with steps of its own, whose joins count from 0."""
+        made = copy(self)
+        stages = [replace(stage, step=copy(stage.step)) for stage in self._stages]
+        for stage in stages:
+            if isinstance(stage.step, Join):
+                stage.step.reset()
+        vars(made).update(_stages=stages)
+        return made
+
+    @property
+    def joined(self) -> dict[str, tuple[int, int]]:
+        """Rows that each join has seen, and how many of them had no match."""
+        joins = [stage.step for stage in self._stages if isinstance(stage.step, Join)]
+        return {join.name: (join.rows_seen_, join.rows_unmatched_) for join in joins}
+
     def run(self, frame: Frame, backend: Backend) -> Frame:
         """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`."""
+        frame = backend.select(frame, self.reads)
         for stage in self._stages:
             frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
         return backend.select(frame, self.wanted)

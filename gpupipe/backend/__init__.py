@@ -14,7 +14,7 @@ from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, T
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
-__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Transfers", "backend_of", "select"]
+__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Transfers", "backend_of", "resolve", "select"]
 
 _TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")
@@ -31,7 +31,17 @@ def select(name: str = "auto") -> Backend:
         >>> select("cpu").name
         'cpu'
     """
-    return _made(_chosen(settings().backend if name == "auto" else name))
+    return _made(resolve(name))
+
+
+def resolve(name: str = "auto") -> str:
+    """The name of the backend that `select` would give; touches no device.
+
+    Example:
+        >>> resolve("cpu")
+        'cpu'
+    """
+    return _chosen(settings().backend if name == "auto" else name)
 
 
 @lru_cache

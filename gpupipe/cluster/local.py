@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["default_threads", "ordered_map"]
+__all__ = ["LocalThreads", "default_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -19,36 +19,44 @@ def default_threads() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
 
 
-def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int | None = None
-) -> Iterator[Result]:
-    """The results of `function` over `items`, in order, worked out ahead by a few threads.
+class LocalThreads:
+    """The threads of this process as an executor.
 
     Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
-    With one thread everything runs in the caller's.
-
-    Raises:
-        Exception: what `function` raised, at the place of its item; later items are abandoned.
-
-    Memory: at most `threads` results wait.
-
-    Example:
-        >>> list(ordered_map(abs, [-1, -2, -3]))
-        [1, 2, 3]
     """
-    threads = default_threads() if threads is None else threads
-    if threads <= 1:
-        yield from map(function, items)
-        return
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="gpupipe") as pool:
-        try:
-            for item in items:
-                if len(waiting) >= threads:
+
+    in_process = True
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self.num_workers = num_workers or default_threads()
+
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
+    ) -> Iterator[Result]:
+        """The results of `function` over `items`, in order, worked out ahead; with one at once in the caller's thread.
+
+        Raises:
+            Exception: what `function` raised, at the place of its item; later items are abandoned.
+
+        Memory: at most `at_once` results wait.
+
+        Example:
+            >>> list(LocalThreads(2).map(abs, [-1, -2, -3]))
+            [1, 2, 3]
+        """
+        threads = at_once or self.num_workers
+        if threads <= 1:
+            yield from map(function, items)
+            return
+        waiting: deque[Future[Result]] = deque()
+        with ThreadPoolExecutor(threads, thread_name_prefix="gpupipe") as pool:
+            try:
+                for item in items:
+                    if len(waiting) >= threads:
+                        yield waiting.popleft().result()
+                    waiting.append(pool.submit(function, item))
+                while waiting:
                     yield waiting.popleft().result()
-                waiting.append(pool.submit(function, item))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            finally:
+                for future in waiting:
+                    future.cancel()

@@ -124,6 +124,11 @@ class Dataset:
         fields = [item for item in self.source.schema if item.name in wanted]
         return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
 
+    def parts(self) -> Iterator[Dataset]:
+        """A dataset for each partition, which holds no more of the source than that takes."""
+        for partition in self.partitions:
+            yield replace(self, source=self.source.only(partition))
+
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: Sequence[str]) -> Dataset:
         """These columns only, in this order.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Self
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.bounds import Bounds
@@ -36,7 +38,7 @@ class FrameSource:
             )
             for index, (first, num_rows) in enumerate(cuts)
         ]
-        self._frame, self._owner = frame, owner
+        self._frame, self._owner, self._first_row = frame, owner, 0
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """Slice these columns; see `Source.read`.
@@ -44,7 +46,7 @@ class FrameSource:
         Memory: shares on the backend that owns the frame, else copies from one to the other.
         """
         names = [item.name for item in fields]
-        first, num_rows = partition.first_row, partition.num_rows
+        first, num_rows = partition.first_row - self._first_row, partition.num_rows
         self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
         if not names:
             return backend.frame({}, num_rows)
@@ -52,6 +54,13 @@ class FrameSource:
         if backend.name == self._owner.name:
             return part
         return backend.from_arrow(self._owner.to_arrow(part), fields)
+
+    def only(self, partition: Partition) -> Self:
+        """A slice of the frame; see `Source.only`."""
+        part, first = copy(self), partition.first_row - self._first_row
+        rows = self._frame.iloc[first : first + partition.num_rows]
+        vars(part).update(_frame=rows, _first_row=partition.first_row, partitions=[partition])
+        return part
 
     def bounds(self, span: Span, name: str) -> Bounds | None:
         """Not known without reading."""

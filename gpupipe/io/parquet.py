@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend.arrow import arrow_type, dtype_of
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Bounds, microseconds
 from gpupipe.io.paths import open_file, peek
@@ -78,16 +79,16 @@ class ParquetSource:
     def __init__(
         self, files: Sequence[File], *, columns: Sequence[str] | None = None, limit: int, owner: object = None
     ) -> None:
-        self.files = list(files)
+        self.files = dict(enumerate(files))
         self.reads = Reads()
         self._owner = owner
         first = self.files[0].arrow_schema
         dtypes = _dtypes(self.files[0], columns)
         self.left_out: Mapping[str, str] = {item.name: str(item.type) for item in first if dtype_of(item.type) is None}
-        for file in self.files[1:]:
+        for file in files[1:]:
             _check_same(self.files[0], dtypes, file, _dtypes(file, columns))
-        self._chunks = [file.chunks for file in self.files]
-        self._types = [{item.name: item.type for item in file.arrow_schema} for file in self.files]
+        self._chunks = {number: file.chunks for number, file in self.files.items()}
+        self._types = {n: {item.name: item.type for item in file.arrow_schema} for n, file in self.files.items()}
         self.schema = Schema(
             Field(name, dtype, nullable=self._nullable(name, dtype)).as_source() for name, dtype in dtypes.items()
         )
@@ -104,9 +105,18 @@ class ParquetSource:
         if not names:
             return backend.frame({}, partition.num_rows)
         if not partition.spans:
-            return backend.from_arrow(self.files[0].arrow_schema.empty_table().select(names), fields)
+            empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
+            return backend.from_arrow(empty, fields)
         frames = [self._read_file(number, spans, fields, backend) for number, spans in _by_file(partition.spans)]
         return frames[0] if len(frames) == 1 else backend.concat(frames)
+
+    def only(self, partition: Partition) -> Self:
+        """The footers of the partition's own files; see `Source.only`."""
+        part, numbers = copy(self), {span.file for span in partition.spans}
+        for name in ("files", "_chunks", "_types"):
+            setattr(part, name, {number: held for number, held in getattr(self, name).items() if number in numbers})
+        part.partitions = [partition]
+        return part
 
     def bounds(self, span: Span, name: str) -> Bounds | None:
         """From the row group's statistics; see `Source.bounds`."""
@@ -139,18 +149,32 @@ class ParquetSource:
                 expected="the rows its footer tells of",
                 remedy="write the file again; it is damaged, or was replaced after the dataset was made",
             ) from cause
-        if len(frame) != sum(span.num_rows for span in spans):
+        sizes = [file.metadata.row_group(group).num_rows for group in groups]
+        if len(frame) != sum(sizes):
             raise BadFile(
                 file.name,
                 f"{_listed(groups)} hold other rows than before",
                 got=len(frame),
-                expected=f"{sum(span.num_rows for span in spans)} rows",
+                expected=f"{sum(sizes)} rows",
                 remedy="make the dataset again; the file was replaced",
             )
-        return frame
+        if sizes == [span.num_rows for span in spans]:
+            return frame
+        return backend.concat([backend.take(frame, self._rows_of(spans, sizes, backend))])
+
+    def _rows_of(self, spans: Sequence[Span], sizes: Sequence[int], backend: Backend) -> Array:
+        """Where the rows of halved spans stand among those of their whole row groups."""
+        xp, parts, before = backend.xp, [], 0
+        for span, size in zip(spans, sizes, strict=True):
+            metadata = self.files[span.file].metadata
+            first = sum(metadata.row_group(group).num_rows for group in range(span.group))
+            start = before + span.first_row - first
+            parts.append(xp.arange(start, start + span.num_rows))
+            before += size
+        return xp.concatenate(parts)
 
     def _spans(self) -> Iterator[Span]:
-        for number, file in enumerate(self.files):
+        for number, file in self.files.items():
             first = 0
             for group in range(file.metadata.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class Span:
     Args:
         file: the file's position among the source's files.
         group: the row group in that file.
-        first_row: its first row's number in the file.
-        num_rows: how many.
+        first_row: the first row's number in the file.
+        num_rows: how many; fewer than the row group has where a partition was halved.
     """
 
     file: int
@@ -69,6 +69,24 @@ class Partition:
     def keep(self, spans: Iterable[Span]) -> Partition:
         """The same partition with these of its spans only."""
         return replace(self, spans=tuple(spans))
+
+    def halves(self) -> tuple[Partition, Partition]:
+        """The first and the second half of the rows; the first is empty where there is one row.
+
+        Example:
+            >>> [part.num_rows for part in Partition(0, (Span(0, 0, 0, 4), Span(0, 1, 4, 1)), "").halves()]
+            [2, 3]
+        """
+        left: list[Span] = []
+        right: list[Span] = []
+        room = self.num_rows // 2
+        for span in self.spans:
+            taken = min(room, span.num_rows)
+            left.append(replace(span, num_rows=taken))
+            right.append(replace(span, first_row=span.first_row + taken, num_rows=span.num_rows - taken))
+            room -= taken
+        first, second = (self.keep(span for span in spans if span.num_rows) for spans in (left, right))
+        return first, second
 
     def row_ids(self, xp: ModuleType) -> Array:
         """uint64 per row: file and row number in the file, the same however the rows are partitioned.
@@ -142,6 +160,9 @@ class Source(Protocol):
 
     def null_count(self, name: str) -> int | None:
         """Missing values of a column in all rows; None where that is not known without reading."""
+
+    def only(self, partition: Partition) -> Self:
+        """The same source as far as this partition, or rows of it, are concerned: little to send to a worker."""
 
 
 def partition_limit(partition_bytes: int | None, backend: str) -> int:

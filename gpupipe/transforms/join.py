@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.backend.columns import with_missing_row
@@ -72,6 +72,19 @@ class Join(Transform):
         self._tables: dict[str, tuple[Frame, Lookup | None]] = {}
         self._schema: Schema | None = None
         self.reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what every process makes for itself."""
+        return self.__dict__ | {"_lock": None, "_tables": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": Lock()}
+
+    def __copy__(self) -> Self:
+        """Shares the prepared table, but not the count."""
+        made = object.__new__(type(self))
+        made.__dict__ |= self.__dict__
+        return made
 
     def reset(self) -> None:
         """Begin the count of unmatched rows anew."""

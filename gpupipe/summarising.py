@@ -1,0 +1,143 @@
+"""What a fit does with one partition, as values that a worker of a cluster can be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.io import Dataset
+from gpupipe.passes import in_partition
+from gpupipe.plan import Prefix, Task
+from gpupipe.preprocessing import Columns, FoldStep, WholeFrameStep
+from gpupipe.schema import Schema
+from gpupipe.target import Target, TargetSummary
+from gpupipe.transforms import Map
+
+__all__ = ["Outcome", "Pass", "Trial"]
+
+
+@dataclass
+class Outcome:
+    """What one partition, or several, contribute to a pass.
+
+    Args:
+        partition: the index of the first.
+        num_rows: after the transforms.
+        target: what was seen of the target.
+        summaries: of each task, of each of its steps.
+        joined: rows seen and rows without a match, by the join's name.
+        kept: the columns a later pass needs again; lost in a sum.
+    """
+
+    partition: int
+    num_rows: int
+    target: TargetSummary
+    summaries: list[list[Any]]
+    joined: Mapping[str, tuple[int, int]]
+    kept: Frame | None = None
+
+    def __add__(self, other: Outcome) -> Outcome:
+        summaries = [
+            [a + b for a, b in zip(mine, theirs, strict=True)]
+            for mine, theirs in zip(self.summaries, other.summaries, strict=True)
+        ]
+        joined = {n: (seen + other.joined[n][0], lost + other.joined[n][1]) for n, (seen, lost) in self.joined.items()}
+        return Outcome(self.partition, self.num_rows + other.num_rows, self.target + other.target, summaries, joined)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the data, as a function of a dataset of one partition.
+
+    Args:
+        tasks: what is learned.
+        target: of the features; rows without it are left out.
+        prefix: the transforms.
+        schema: after the transforms.
+        backend: `"cpu"` or `"gpu"`.
+        again: the columns to keep for later passes.
+        kept: what an earlier pass kept, by partition; taken out when used.
+        first: source columns that were read already, by partition; taken out when used.
+    """
+
+    tasks: Sequence[Task]
+    target: Target | None
+    prefix: Prefix
+    schema: Schema
+    backend: str
+    again: Collection[str]
+    kept: dict[int, Frame]
+    first: dict[int, Frame]
+
+    def __call__(self, part: Dataset) -> Outcome:
+        (partition,) = part.partitions
+        backend, prefix, seen = select(self.backend), self.prefix.copy(), TargetSummary()
+        frame = self.kept.pop(partition.index, None)
+        if frame is None:
+            frame = prefix.run(_read(part, prefix.reads, backend, self.first.pop(partition.index, None)), backend)
+        num_rows = len(frame)
+        if self.target is not None and all(name in frame.columns for name in self.target.reads(self.schema)):
+            seen = self.target.summarise(frame, self.schema, backend)
+            present = self.target.present(frame, self.schema, backend)
+            if present is not None:
+                frame = backend.filter(frame, present)
+        # The same row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
+        row_numbers = partition.row_ids(backend.xp)[backend.positions(frame)]
+        summaries = []
+        for task in self.tasks:
+            columns = task.group.columns_of(frame, backend, task.position)
+            summaries.append([_summary(step, columns, backend, row_numbers) for step in task.steps])
+        kept = backend.select(frame, self.again) if self.again else None
+        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, kept)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A function of the user's on the rows of one partition, to see which types come out.
+
+    Args:
+        step: the function's.
+        prefix: the transforms before it.
+        before: the schema it is given.
+        wanted: what is wanted of it.
+        reads: the source columns to read, some for the first pass.
+        backend: `"cpu"` or `"gpu"`.
+        first: gets the frame read, by partition.
+    """
+
+    step: Map
+    prefix: Prefix
+    before: Schema
+    wanted: frozenset[str]
+    reads: Sequence[str]
+    backend: str
+    first: dict[int, Frame]
+
+    def __call__(self, part: Dataset) -> dict[str, str] | None:
+        (partition,) = part.partitions
+        backend, prefix = select(self.backend), self.prefix.copy()
+        with in_partition(partition):
+            frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
+            self.first[partition.index] = frame
+            seen = prefix.run(backend.select(frame, prefix.reads), backend)
+            self.step.apply(seen, self.before, self.wanted, backend)
+        return self.step.dtypes_
+
+
+def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
+    """These source columns of the partition, at least; those in `known` are not read again."""
+    missing = [name for name in names if known is None or name not in known.columns]
+    if known is None:
+        return part.read(part.partitions[0], missing, backend)
+    if not missing:
+        return known
+    more = part.read(part.partitions[0], missing, backend)
+    return backend.assign(known, {name: backend.column(more, name) for name in missing})
+
+
+def _summary(step: FoldStep, columns: Columns, backend: Backend, row_numbers: Array) -> Any:
+    if isinstance(step, WholeFrameStep):
+        return step.summarise(columns, backend, row_numbers)
+    return step.summarise(columns, backend)
