@@ -11,8 +11,7 @@ from gpupipe.backend import Frame
 from gpupipe.cluster import active
 from gpupipe.errors import BadData
 from gpupipe.features import Features
-from gpupipe.io import Dataset
-from gpupipe.passes import over_partitions
+from gpupipe.io import Dataset, over_partitions
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, wanted_in
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.summarising import Outcome, Pass, Trial

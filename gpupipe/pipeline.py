@@ -14,8 +14,7 @@ from gpupipe.cluster import Executor, default_threads, in_force
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.features import Features
 from gpupipe.fitting import FitReport, Fitting
-from gpupipe.io import Dataset, from_frame, row_bytes
-from gpupipe.passes import over_partitions
+from gpupipe.io import Dataset, from_frame, over_partitions, row_bytes
 from gpupipe.plan import Prefix, marked_source, plan_passes, wanted_in
 from gpupipe.schema import Schema
 from gpupipe.tensors import Block, Loader

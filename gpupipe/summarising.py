@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.io import Dataset
-from gpupipe.passes import in_partition
+from gpupipe.io import Dataset, in_partition
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema

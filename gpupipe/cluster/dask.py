@@ -54,7 +54,7 @@ class DaskExecutor:
             ClusterLost: no scheduler or no worker for as long as patience lasts, or an item killed several workers.
             Exception: what `function` raised, at the place of its item; later items are abandoned.
         """
-        # A task of its own: the scheduler can make the function again on any worker, where scattered data would be lost.
+        # A task of its own: the scheduler can make it again on any worker, where scattered data would be lost.
         shared = self._client.submit(pickle.loads, cloudpickle.dumps(function), pure=False)
         self._wait(shared)
         self._client.replicate([shared])  # or Dask would run all items where the function is, until others steal them

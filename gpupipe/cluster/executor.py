@@ -17,8 +17,10 @@ Result = TypeVar("Result")
 class Executor(Protocol):
     """Somewhere to run functions."""
 
-    num_workers: int
-    """How many items are worked on at once."""
+    @property
+    def num_workers(self) -> int:
+        """How many items are worked on at once."""
+
     in_process: bool
     """Whether functions run in this process and may share its memory; else they and their items travel."""
 

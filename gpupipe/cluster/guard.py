@@ -30,7 +30,7 @@ def _has_guard(source: str) -> bool:
     """Whether an `if` at the top level compares `__name__`.
 
     Example:
-        >>> _has_guard("if __name__ == '__main__':\\n    main()"), _has_guard("main()")
+        >>> _has_guard("if __name__ == '__main__': main()"), _has_guard("main()")
         (True, False)
     """
     tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]

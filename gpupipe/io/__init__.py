@@ -2,6 +2,7 @@
 
 from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
+from gpupipe.io.passes import in_partition, over_partitions
 from gpupipe.io.query import FrameFunction
 from gpupipe.io.readers import from_frame, read_parquet
 from gpupipe.io.report import Report, inspect
@@ -13,7 +14,9 @@ __all__ = [
     "Partition",
     "Report",
     "from_frame",
+    "in_partition",
     "inspect",
+    "over_partitions",
     "read_csv",
     "read_parquet",
     "row_bytes",

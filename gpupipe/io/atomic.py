@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpupipe.errors import BadFile
 
-__all__ = ["replacing"]
+__all__ = ["publish", "replacing", "sync"]
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -45,12 +45,18 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         yield draft
-        for inside in [*draft.rglob("*"), draft, draft.parent]:
-            _sync(inside)
-        _swap(draft, path)
-        _sync(path.parent)
+        publish(draft, path)
     finally:
         _remove(draft)
+
+
+def publish(draft: Path, path: Path) -> None:
+    """Put a file or folder on the disk, then give it the name `path`; what had that name before is removed."""
+    for inside in [*draft.rglob("*"), draft, draft.parent]:
+        sync(inside)
+    _swap(draft, path)
+    sync(path.parent)
+    _remove(draft)
 
 
 def _swap(draft: Path, path: Path) -> None:
@@ -71,7 +77,8 @@ def _exchange(one: Path, other: Path) -> bool:
     return call is not None and call(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE) == 0
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or a folder's list of names is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

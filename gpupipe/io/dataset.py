@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpupipe.backend import Backend, Frame, select
-from gpupipe.errors import ColumnNotFound, SchemaMismatch
+from gpupipe.backend import Backend, Frame, resolve, select
+from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.io.atomic import replacing
 from gpupipe.io.bounds import Condition, excludes
+from gpupipe.io.job import table_of, write_folder
+from gpupipe.io.manifest import Manifest, Part
+from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.selection import Selection, Where
 from gpupipe.io.source import Partition, Reads, Source, Span
 from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
-from gpupipe.io.writer import ParquetOptions, write_tables
+from gpupipe.io.writer import ParquetOptions, write_file
 from gpupipe.schema import Schema
 
 __all__ = ["Dataset"]
@@ -127,7 +133,23 @@ class Dataset:
     def parts(self) -> Iterator[Dataset]:
         """A dataset for each partition, which holds no more of the source than that takes."""
         for partition in self.partitions:
-            yield replace(self, source=self.source.only(partition))
+            yield self.of_partitions([partition])
+
+    def of_partitions(self, partitions: Sequence[Partition]) -> Dataset:
+        """The rows of these partitions only, which are this dataset's own or pieces of them."""
+        return replace(self, source=self.source.only(partitions))
+
+    def of_files(self, names: AbstractSet[str]) -> Dataset:
+        """The rows of these files only."""
+        return replace(self, source=self.source.of_files(names))
+
+    def job_id(self, *options: object) -> str | None:
+        """What tells this table, its files apart, from any other computation; None where a function has no name."""
+        query = self.query.identity()
+        if query is None:
+            return None
+        facts = repr((query, self.schema.to_json(), [item.dtype for item in self.source.schema], options))
+        return hashlib.sha256(facts.encode()).hexdigest()
 
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: Sequence[str]) -> Dataset:
@@ -209,6 +231,7 @@ class Dataset:
         *,
         keeps_rows: bool = False,
         backend: str | None = None,
+        identity: Callable[[], str | None] = lambda: None,
     ) -> Dataset:
         """A dataset whose partitions are `function(frame, backend)` of this one's.
 
@@ -218,37 +241,63 @@ class Dataset:
             reads: the columns the function is given.
             keeps_rows: whether as many rows come out as go in, so that they need not be counted.
             backend: the new dataset's own; this one's by default.
+            identity: gives what tells the function apart from any other, so that a job can be resumed.
         """
         self.require(reads, "map_frames")
-        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows))
+        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity))
         return replace(self, schema=schema, query=query, backend=backend or self.backend)
 
     def write_parquet(
         self,
         path: str | os.PathLike[str],
         *,
+        files: int | None = None,
         rows_per_group: int = 1_000_000,
+        partition_by: str | Sequence[str] = (),
         compression: str = "snappy",
         overwrite: bool = False,
-    ) -> None:
+    ) -> Manifest:
         """Write all rows, a partition at a time; what is at `path` is whole at any moment.
 
+        A folder gets a part per partition, and a manifest. Called again after a crash, it goes on with the parts that
+        are missing; called again on a folder it has finished, it writes what comes from new input files.
+
         Args:
-            path: a local file where it ends in `.parquet`; else a folder, which gets a file per partition.
+            path: a local file where it ends in `.parquet`; else a folder.
+            files: how many parts a folder gets; one per partition by default.
             rows_per_group: rows of a row group.
+            partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
             overwrite: replace what is there.
 
-        Raises:
-            BadFile: something is there and `overwrite` is False, or the parent folder is missing.
-            BadConfig: no such codec.
+        Returns:
+            What was written: parts, row groups, rows in and out.
 
-        Memory: one partition, copied to the host; for one file, as many as make a row group.
+        Raises:
+            BadFile: something else is there and `overwrite` is False; input files have changed since a part was
+                written; another process is writing there; or the parent folder is missing.
+            BadConfig: no such codec, or options that a single file cannot have.
+
+        Memory: one partition per worker, copied to the host; of a file as much as makes a row group.
         """
-        backend = self._select_backend()
-        tables = (backend.to_arrow(self.read(partition, None, backend)) for partition in self.partitions)
-        options = ParquetOptions(rows_per_group, compression)
-        write_tables(tables, self.schema, Path(path), options, overwrite=overwrite)
+        target, keys = Path(path), (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        options = ParquetOptions(rows_per_group, compression, keys)
+        self.require(keys, "write_parquet(partition_by=)")
+        backend = resolve(self.backend)
+        if target.suffix != ".parquet":
+            return write_folder(self, target, options, backend, files=files, overwrite=overwrite)
+        if files is not None or keys:
+            raise BadConfig(
+                "write_parquet",
+                f"{target.name} is one file",
+                expected="a folder for files= and partition_by=",
+                remedy=f"write_parquet({str(target.with_suffix(''))!r}, ...)",
+            )
+        tables = over_partitions(partial(table_of, backend), self, backend, "write")
+        with replacing(target, overwrite=overwrite) as draft:
+            groups = write_file(tables, self.schema, draft, options)
+        rows_in = sum(partition.num_rows for partition in self.partitions)
+        return Manifest(None, {}, (Part(target.name, {target.name: groups}, rows_in, []),))
 
     # inside ----------------------------------------------------------------------------------------------------------
     def require(self, names: Sequence[str], where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import Self
 
@@ -55,12 +56,26 @@ class FrameSource:
             return part
         return backend.from_arrow(self._owner.to_arrow(part), fields)
 
-    def only(self, partition: Partition) -> Self:
+    def only(self, partitions: Sequence[Partition]) -> Self:
         """A slice of the frame; see `Source.only`."""
-        part, first = copy(self), partition.first_row - self._first_row
-        rows = self._frame.iloc[first : first + partition.num_rows]
-        vars(part).update(_frame=rows, _first_row=partition.first_row, partitions=[partition])
+        rows = [span for partition in partitions for span in partition.spans]
+        first = min((span.first_row for span in rows), default=self._first_row)
+        last = max((span.first_row + span.num_rows for span in rows), default=first)
+        part = copy(self)
+        frame = self._frame.iloc[first - self._first_row : last - self._first_row]
+        vars(part).update(_frame=frame, _first_row=first, partitions=list(partitions))
         return part
+
+    def inputs(self) -> None:
+        """Rows in memory have no stamp."""
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """There are none to choose from."""
+        return self
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """No file."""
+        return []
 
     def bounds(self, span: Span, name: str) -> Bounds | None:
         """Not known without reading."""

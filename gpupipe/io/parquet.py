@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +18,7 @@ from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow import arrow_type, dtype_of
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Bounds, microseconds
+from gpupipe.io.manifest import stamp_of
 from gpupipe.io.paths import open_file, peek
 from gpupipe.io.source import Partition, Reads, Span, row_bytes
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
@@ -92,7 +94,9 @@ class ParquetSource:
         self.schema = Schema(
             Field(name, dtype, nullable=self._nullable(name, dtype)).as_source() for name, dtype in dtypes.items()
         )
-        self.partitions: Sequence[Partition] = self._cut(limit)
+        self._limit = limit
+        self.partitions: Sequence[Partition] = ()
+        self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """Read exactly these columns; see `Source.read`.
@@ -110,12 +114,32 @@ class ParquetSource:
         frames = [self._read_file(number, spans, fields, backend) for number, spans in _by_file(partition.spans)]
         return frames[0] if len(frames) == 1 else backend.concat(frames)
 
-    def only(self, partition: Partition) -> Self:
-        """The footers of the partition's own files; see `Source.only`."""
-        part, numbers = copy(self), {span.file for span in partition.spans}
+    def only(self, partitions: Sequence[Partition]) -> Self:
+        """The footers of the partitions' own files; see `Source.only`."""
+        part = self._with({span.file for partition in partitions for span in partition.spans})
+        part.partitions = list(partitions)
+        return part
+
+    def inputs(self) -> dict[str, str] | None:
+        """By the files' names; see `Source.inputs`."""
+        stamps = {file.name: stamp_of(file.name) for file in self.files.values()}
+        known = {name: stamp for name, stamp in stamps.items() if stamp is not None}
+        return known if len(known) == len(stamps) else None
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """See `Source.of_files`."""
+        part = self._with({number for number, file in self.files.items() if file.name in names})
+        part.cut()
+        return part
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """In the partition's order."""
+        return list(dict.fromkeys(self.files[span.file].name for span in partition.spans))
+
+    def _with(self, numbers: AbstractSet[int]) -> Self:
+        part = copy(self)
         for name in ("files", "_chunks", "_types"):
             setattr(part, name, {number: held for number, held in getattr(self, name).items() if number in numbers})
-        part.partitions = [partition]
         return part
 
     def bounds(self, span: Span, name: str) -> Bounds | None:
@@ -182,12 +206,12 @@ class ParquetSource:
                     yield Span(number, group, first, rows)
                 first += rows
 
-    def _cut(self, limit: int) -> list[Partition]:
-        """Row groups packed up to the limit; a file begins a partition unless all of it fits into the open one."""
+    def cut(self) -> None:
+        """Pack row groups up to the limit; a file begins a partition unless all of it fits into the open one."""
         width = row_bytes(self.schema)
         strings = [item.name for item in self.schema if item.dtype == "string"]
         packs: list[list[Span]] = [[]]
-        room = limit
+        room = limit = self._limit
         for _, spans in _by_file(self._spans()):
             sizes = [span.num_rows * width + self._text_bytes(span, strings) for span in spans]
             if sum(sizes) > room and packs[-1]:
@@ -199,7 +223,7 @@ class ParquetSource:
                     room = limit
                 packs[-1].append(span)
                 room -= size
-        return [Partition(index, tuple(spans), self._described(spans)) for index, spans in enumerate(packs)]
+        self.partitions = [Partition(i, tuple(spans), self._described(spans)) for i, spans in enumerate(packs)]
 
     def _described(self, spans: Sequence[Span]) -> str:
         parts = [f"{self.files[n].name} {_listed([s.group for s in own])}" for n, own in _by_file(spans)]

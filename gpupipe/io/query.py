@@ -24,11 +24,13 @@ class Mapped:
         function: of a coded frame with the columns `reads`, and its backend.
         reads: the columns it is given.
         keeps_rows: whether as many rows come out as go in.
+        identity: gives a text that tells the function apart from any other, in any process; None where nothing does.
     """
 
     function: FrameFunction
     reads: frozenset[str]
     keeps_rows: bool
+    identity: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ class Query:
     def keeps_columns(self) -> bool:
         """Whether the columns are still the source's."""
         return not any(isinstance(stage, Mapped) for stage in self.stages)
+
+    def identity(self) -> str | None:
+        """What tells this query apart from any other, in any process; None where a function has no name."""
+        parts = [stage.identity() if isinstance(stage, Mapped) else repr(stage) for stage in self.stages]
+        known = [part for part in parts if part is not None]
+        return repr((self.draws, known)) if len(known) == len(parts) else None
 
     @property
     def num_draws(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
@@ -70,23 +71,22 @@ class Partition:
         """The same partition with these of its spans only."""
         return replace(self, spans=tuple(spans))
 
-    def halves(self) -> tuple[Partition, Partition]:
-        """The first and the second half of the rows; the first is empty where there is one row.
+    def split_at(self, num_rows: int) -> tuple[Partition, Partition]:
+        """The first `num_rows` rows, and the rest.
 
         Example:
-            >>> [part.num_rows for part in Partition(0, (Span(0, 0, 0, 4), Span(0, 1, 4, 1)), "").halves()]
+            >>> [part.num_rows for part in Partition(0, (Span(0, 0, 0, 4), Span(0, 1, 4, 1)), "").split_at(2)]
             [2, 3]
         """
         left: list[Span] = []
         right: list[Span] = []
-        room = self.num_rows // 2
         for span in self.spans:
-            taken = min(room, span.num_rows)
+            taken = min(num_rows, span.num_rows)
             left.append(replace(span, num_rows=taken))
             right.append(replace(span, first_row=span.first_row + taken, num_rows=span.num_rows - taken))
-            room -= taken
-        first, second = (self.keep(span for span in spans if span.num_rows) for spans in (left, right))
-        return first, second
+            num_rows -= taken
+        first, rest = (self.keep(span for span in spans if span.num_rows) for spans in (left, right))
+        return first, rest
 
     def row_ids(self, xp: ModuleType) -> Array:
         """uint64 per row: file and row number in the file, the same however the rows are partitioned.
@@ -161,8 +161,17 @@ class Source(Protocol):
     def null_count(self, name: str) -> int | None:
         """Missing values of a column in all rows; None where that is not known without reading."""
 
-    def only(self, partition: Partition) -> Self:
-        """The same source as far as this partition, or rows of it, are concerned: little to send to a worker."""
+    def only(self, partitions: Sequence[Partition]) -> Self:
+        """The same source cut into these partitions, whose rows are among its own; holds no more than they need."""
+
+    def inputs(self) -> dict[str, str] | None:
+        """A stamp of each file, which changes with it, by the file's name; None where rows come from elsewhere."""
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """The same source with these of its files only, cut into partitions anew."""
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """The names of the files a partition's rows are in; none for rows from elsewhere."""
 
 
 def partition_limit(partition_bytes: int | None, backend: str) -> int:

@@ -1,4 +1,4 @@
-"""Frames to Parquet files."""
+"""Tables to Parquet files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
-from gpupipe.io.atomic import replacing
 from gpupipe.schema import FLOATS, Schema
 
-__all__ = ["ParquetOptions", "write_tables"]
+__all__ = ["ParquetOptions", "write_file", "write_hive"]
 
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
@@ -26,10 +26,12 @@ class ParquetOptions:
     Args:
         rows_per_group: rows of a row group; smaller tables are gathered.
         compression: Parquet's name of a codec.
+        partition_by: columns whose values become folders (`month=3/`) and are left out of the files.
     """
 
     rows_per_group: int = 1_000_000
     compression: str = "snappy"
+    partition_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.compression not in _CODECS:
@@ -50,31 +52,52 @@ class ParquetOptions:
             )
 
 
-def write_tables(
-    tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions, *, overwrite: bool
-) -> None:
-    """Write to one file where `path` ends in `.parquet`, else to a folder with a part per table; atomically.
+def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> list[int]:
+    """Write all tables to one file; returns the rows of each row group.
 
-    Raises:
-        BadFile: something is at `path` and `overwrite` is False.
+    Memory: as many tables as make a row group.
     """
-    with replacing(path, overwrite=overwrite) as draft:
-        if path.suffix == ".parquet":
-            _write_file(tables, schema, draft, options)
-        else:
-            draft.mkdir()
-            for number, table in enumerate(tables):
-                _write_file([table], schema, draft / f"part-{number:05d}.parquet", options)
-
-
-def _write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> None:
-    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in schema])
-    # A dictionary of floats costs a hash per value and is thrown away when it has grown too large.
-    coded = [item.name for item in schema if item.dtype not in FLOATS]
-    with pq.ParquetWriter(path, types, compression=options.compression, use_dictionary=coded) as writer:
+    types, found = _types(schema), list[pq.FileMetaData]()
+    with pq.ParquetWriter(
+        path, types, compression=options.compression, use_dictionary=_coded(schema), metadata_collector=found
+    ) as writer:
         typed = (table.select(types.names).cast(types) for table in tables)
         for table in _gathered(typed, options.rows_per_group):
             writer.write_table(table, row_group_size=options.rows_per_group)
+    return [found[0].row_group(group).num_rows for group in range(found[0].num_row_groups)]
+
+
+def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: str, options: ParquetOptions) -> None:
+    """Write to a folder per combination of values of `options.partition_by`, with a file `name` in each.
+
+    Memory: row groups of all the folders that are open.
+    """
+    types = _types(schema)
+    keys = pa.schema([types.field(key) for key in options.partition_by])
+    form = pads.ParquetFileFormat()
+    coded = [key for key in _coded(schema) if key not in options.partition_by]
+    batches = (batch for table in tables for batch in table.select(types.names).cast(types).to_batches())
+    pads.write_dataset(
+        batches,
+        folder,
+        schema=types,
+        format=form,
+        partitioning=pads.partitioning(keys, flavor="hive"),
+        basename_template=f"{name}-{{i}}.parquet",
+        file_options=form.make_write_options(compression=options.compression, use_dictionary=coded),
+        max_rows_per_group=options.rows_per_group,
+        max_partitions=10_000,
+        use_threads=False,
+    )
+
+
+def _types(schema: Schema) -> pa.Schema:
+    return pa.schema([(item.name, arrow_type(item.dtype)) for item in schema])
+
+
+def _coded(schema: Schema) -> list[str]:
+    """A dictionary of floats costs a hash per value and is thrown away when it has grown too large."""
+    return [item.name for item in schema if item.dtype not in FLOATS]
 
 
 def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:

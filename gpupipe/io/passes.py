@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
 
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
-from gpupipe.io import Dataset, Partition
+from gpupipe.io.source import Partition
 
-__all__ = ["in_partition", "over_partitions"]
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["in_halves", "in_partition", "over_partitions"]
 
 Result = TypeVar("Result")
 _log = logging.getLogger("gpupipe")
@@ -39,32 +42,28 @@ def over_partitions(work: Callable[[Dataset], Result], dataset: Dataset, backend
     """
     executor = active()
     at_once = 1 if backend == "gpu" and executor.in_process else None
-    results = executor.map(_Halving(work), dataset.parts(), at_once=at_once)
+    results = executor.map(partial(in_halves, work), dataset.parts(), at_once=at_once)
     for found in tqdm(results, title, dataset.num_partitions, disable=None, leave=False):
         yield from found
 
 
-@dataclass(frozen=True)
-class _Halving(Generic[Result]):
-    """A function of a partition that is tried on its halves when memory does not suffice."""
-
-    work: Callable[[Dataset], Result]
-
-    def __call__(self, part: Dataset) -> list[Result]:
-        (partition,) = part.partitions
-        with in_partition(partition):
-            try:
-                return [self.work(part)]
-            except MemoryError as cause:
-                if partition.num_rows < 2:
-                    raise
-                reason = str(cause) or type(cause).__name__
-        _log.warning("%s: too large for memory (%s), worked on in halves", partition.description, reason)
-        return [result for half in partition.halves() for result in self(replace(part, source=part.source.only(half)))]
+def in_halves(work: Callable[[Dataset], Result], part: Dataset) -> list[Result]:
+    """`work` of a dataset of one partition; of its halves where memory does not suffice, and so on."""
+    (partition,) = part.partitions
+    with in_partition(partition):
+        try:
+            return [work(part)]
+        except MemoryError as cause:
+            if partition.num_rows < 2:
+                raise
+            reason = str(cause) or type(cause).__name__
+    _log.warning("%s: too large for memory (%s), worked on in halves", partition.description, reason)
+    halves = partition.split_at(partition.num_rows // 2)
+    return [result for half in halves for result in in_halves(work, part.of_partitions([half]))]
 
 
 @contextmanager
-def in_partition(partition: Partition) -> Iterator[Any]:
+def in_partition(partition: Partition) -> Iterator[None]:
     """Name the partition in whatever fails inside.
 
     Raises:
