@@ -25,7 +25,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
-from gpupipe.encoding import Decoder, Encoder
+from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BadConfig
 from gpupipe.io.atomic import replacing
 from gpupipe.pipeline import Pipeline
@@ -34,7 +34,6 @@ from gpupipe.scorer import Scorer
 __all__ = ["load", "save"]
 
 FORMAT = 1
-MAX_TABLE_BYTES = 64 << 20
 
 
 def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +25,10 @@ from gpupipe.schema import Schema
 from gpupipe.step import Step
 from gpupipe.transforms import Join
 
-__all__ = ["Decoder", "Encoder"]
+__all__ = ["MAX_TABLE_BYTES", "Decoder", "Encoder"]
+
+MAX_TABLE_BYTES = 64 << 20
+"""A table to join with travels with the pipeline up to this size."""
 
 
 class Encoder:
@@ -55,6 +60,18 @@ class Encoder:
         if hasattr(step, "get_state"):
             described["state"] = {k: self._plain(v, f"{where}.{k}") for k, v in step.get_state().items()}
         return described
+
+    def digest(self, description: Mapping[str, Any]) -> str:
+        """A hash of what this encoder described and gathered."""
+        found = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+        for array in self.arrays.values():
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(array.tobytes())
+        for table in (pa.table([values], ["values"]) for values in self.values.values()):
+            _update(found, table)
+        for table in self.tables.values():
+            _update(found, table)
+        return found.hexdigest()
 
     def features(self, features: Features | None) -> dict[str, Any] | None:
         """Groups, target, weight and what else `Features` was given."""
@@ -252,6 +269,12 @@ _TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
     "$function": lambda decoder, path: decoder.user_code(path),
     "$estimator": lambda decoder, state: rebuilt(decoder.value(state), "pipeline.json"),
 }
+
+
+def _update(found: Any, table: pa.Table) -> None:
+    with pa.ipc.new_stream(sink := pa.BufferOutputStream(), table.schema) as stream:
+        stream.write_table(table.combine_chunks())
+    found.update(sink.getvalue())
 
 
 def _class_path(step: Step) -> str:

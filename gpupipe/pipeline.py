@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from gpupipe.backend import Backend, Column, resolve, select
 from gpupipe.cluster import Executor, default_threads, in_force
-from gpupipe.errors import BadConfig, NotFitted
+from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
+from gpupipe.errors import ArtifactError, BadConfig, NotFitted
 from gpupipe.features import Features
 from gpupipe.fitting import FitReport, Fitting
 from gpupipe.io import Dataset, from_frame, over_partitions, row_bytes
@@ -124,7 +125,7 @@ class Pipeline:
         Memory: a new frame; a Dataset is worked on a partition at a time.
         """
         run = self.bound_to(data)
-        return run.over(data, run.apply, run.schema, self.backend)
+        return run.over(data, run.apply, run.schema, self.backend, self.fingerprint)
 
     def loader(
         self,
@@ -173,6 +174,18 @@ class Pipeline:
             with_target_only=with_target_only,
             predicting=predicting,
         )
+
+    def fingerprint(self) -> str | None:
+        """A hash of the steps and what they have learned; None where a function has no import path.
+
+        Memory: copies what was learned to the host.
+        """
+        encoder = Encoder(self.select_backend(), MAX_TABLE_BYTES)
+        try:
+            steps = [encoder.step(step) for step in self.steps]
+            return encoder.digest({"steps": steps, "features": encoder.features(self.features)})
+        except ArtifactError:
+            return None
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -128,7 +129,18 @@ class Scorer:
             result.index = made.index
             return result
 
-        return run.over(data, rows, schema, self.pipeline.backend)
+        return run.over(data, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
+
+    def _fingerprint(self, batch_size: int) -> str | None:
+        """What the predictions follow from; None where the pipeline has no fingerprint."""
+        pipeline = self.pipeline.fingerprint()
+        if pipeline is None or self.model is None:
+            return None
+        found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size}".encode())
+        for name, tensor in self.model.state_dict().items():
+            found.update(name.encode())
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return found.hexdigest()
 
     @torch.inference_mode()
     def _output(self, block: Block, batch_size: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
@@ -68,14 +68,18 @@ class Transformation:
         self._casts = _casts(self._source.select(self.reads), there)
         return self
 
-    def over(self, data: Any, function: FrameFunction, schema: Schema, backend: str) -> Any:
+    def over(
+        self, data: Any, function: FrameFunction, schema: Schema, backend: str, identity: Callable[[], str | None]
+    ) -> Any:
         """`function`, from a coded frame of `reads` to one of `schema`, on a Dataset lazily or on a frame at once.
 
         Memory: a new frame, which has the given one's index; columns nobody reads are not looked at.
         """
         if isinstance(data, Dataset):
             self.expect(data.schema)
-            return data.map_frames(function, schema, self.reads, keeps_rows=self.keeps_rows, backend=backend)
+            return data.map_frames(
+                function, schema, self.reads, keeps_rows=self.keeps_rows, backend=backend, identity=identity
+            )
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
         self.expect(owner.schema_of(coded))
