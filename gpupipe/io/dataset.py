@@ -16,8 +16,9 @@ from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.selection import Selection, Where
 from gpupipe.io.source import Partition, Reads, Source, Span
 from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
-from gpupipe.io.writer import ParquetOptions, write_tables
+from gpupipe.io.writer import ParquetOptions, write_partitions
 from gpupipe.schema import Schema
+from gpupipe.words import as_list, counted
 
 __all__ = ["Dataset"]
 
@@ -117,7 +118,7 @@ class Dataset:
             ColumnNotFound: one of `columns` is not there.
             BadFile: the partition cannot be read.
         """
-        names = self.columns if columns is None else list(columns)
+        names = self.columns if columns is None else as_list(columns)
         self.require(names, "read")
         backend = backend or self._select_backend()
         wanted = self.query.reads(names)
@@ -125,7 +126,7 @@ class Dataset:
         return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
 
     # narrowing -------------------------------------------------------------------------------------------------------
-    def select(self, columns: Sequence[str]) -> Dataset:
+    def select(self, columns: str | Sequence[str]) -> Dataset:
         """These columns only, in this order.
 
         Raises:
@@ -200,7 +201,7 @@ class Dataset:
         self,
         function: FrameFunction,
         schema: Schema,
-        reads: Sequence[str],
+        reads: str | Sequence[str],
         *,
         keeps_rows: bool = False,
         backend: str | None = None,
@@ -215,7 +216,7 @@ class Dataset:
             backend: the new dataset's own; this one's by default.
         """
         self.require(reads, "map_frames")
-        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows))
+        query = self.query.then(Mapped(function, frozenset(as_list(reads)), keeps_rows))
         return replace(self, schema=schema, query=query, backend=backend or self.backend)
 
     def write_parquet(
@@ -226,7 +227,7 @@ class Dataset:
         compression: str = "snappy",
         overwrite: bool = False,
     ) -> None:
-        """Write all rows, a partition at a time; what is at `path` is whole at any moment.
+        """Write all rows, the next partitions made ahead; what is at `path` is whole at any moment.
 
         Args:
             path: a local file where it ends in `.parquet`; else a folder, which gets a file per partition.
@@ -238,19 +239,15 @@ class Dataset:
             BadFile: something is there and `overwrite` is False, or the parent folder is missing.
             BadConfig: no such codec.
 
-        Memory: one partition, copied to the host; for one file, as many as make a row group.
+        Memory: one partition per thread (on a GPU one), copied to the host; for one file, as many as make a row group.
         """
-        backend = self._select_backend()
-        tables = (backend.to_arrow(self.read(partition, None, backend)) for partition in self.partitions)
-        options = ParquetOptions(rows_per_group, compression)
-        write_tables(tables, self.schema, Path(path), options, overwrite=overwrite)
+        options = ParquetOptions(rows_per_group, compression, overwrite)
+        write_partitions(self.read, self.partitions, self.schema, Path(path), options, self._select_backend())
 
     # inside ----------------------------------------------------------------------------------------------------------
-    def require(self, names: Sequence[str], where: str) -> None:
+    def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
-        for name in names:
-            if name in self.schema:
-                continue
+        for name in (name for name in as_list(names) if name not in self.schema):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(
                     f"column {name!r}",
@@ -284,9 +281,9 @@ class Dataset:
         return total
 
     def _size(self) -> str:
-        rows = sum(partition.num_rows for partition in self.partitions)
-        bound = "" if self.query.keeps_rows else "at most "
-        return f"{bound}{rows:,} rows, {len(self.columns)} columns, {self.num_partitions} partitions"
+        sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
+        shown = ", ".join(map(counted, sizes, ("row", "column", "partition")))
+        return shown if self.query.keeps_rows else f"at most {shown}"
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type
+from gpupipe.cluster import ordered_map
 from gpupipe.errors import BadConfig
 from gpupipe.io.atomic import replacing
+from gpupipe.io.source import Partition
 from gpupipe.schema import FLOATS, Schema
 
-__all__ = ["ParquetOptions", "write_tables"]
+__all__ = ["ParquetOptions", "write_partitions"]
 
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
@@ -26,10 +30,12 @@ class ParquetOptions:
     Args:
         rows_per_group: rows of a row group; smaller tables are gathered.
         compression: Parquet's name of a codec.
+        overwrite: whether what is there may be replaced.
     """
 
     rows_per_group: int = 1_000_000
     compression: str = "snappy"
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.compression not in _CODECS:
@@ -50,21 +56,43 @@ class ParquetOptions:
             )
 
 
-def write_tables(
-    tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions, *, overwrite: bool
+def write_partitions(
+    read: Callable[[Partition], Frame],
+    partitions: Sequence[Partition],
+    schema: Schema,
+    path: Path,
+    options: ParquetOptions,
+    backend: Backend,
 ) -> None:
-    """Write to one file where `path` ends in `.parquet`, else to a folder with a part per table; atomically.
+    """Write to one file where `path` ends in `.parquet`, else to a folder with a part per partition; atomically.
+
+    While one is written, the next are made by a few threads; on a GPU in turn, whose kernels use all of it already.
 
     Raises:
-        BadFile: something is at `path` and `overwrite` is False.
+        BadFile: something is at `path`, and `options` do not say that it may be replaced.
     """
-    with replacing(path, overwrite=overwrite) as draft:
+    with replacing(path, overwrite=options.overwrite) as draft, closing(_tables(read, partitions, backend)) as tables:
         if path.suffix == ".parquet":
             _write_file(tables, schema, draft, options)
         else:
             draft.mkdir()
             for number, table in enumerate(tables):
                 _write_file([table], schema, draft / f"part-{number:05d}.parquet", options)
+
+
+def _tables(
+    read: Callable[[Partition], Frame], partitions: Sequence[Partition], backend: Backend
+) -> Generator[pa.Table]:
+    """The partitions' tables, in order; what fails is told with the partition it failed on."""
+
+    def made(partition: Partition) -> pa.Table:
+        try:
+            return backend.to_arrow(read(partition))
+        except Exception as error:
+            error.add_note(f"in partition {partition.index}: {partition.description}")
+            raise
+
+    yield from ordered_map(made, partitions, threads=1 if backend.name == "gpu" else None)
 
 
 def _write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> None:
