@@ -35,11 +35,11 @@ class Pipeline:
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
 
-    Raises:
-        BadConfig: a step is no transform, or two joins have one name.
-
     A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
     `pipeline.steps` and `pipeline.features`.
+
+    Raises:
+        BadConfig: a step is no transform, or two joins have one name.
 
     Example:
         >>> import pandas as pd
@@ -66,7 +66,7 @@ class Pipeline:
         if twice:
             raise BadConfig(
                 "Pipeline",
-                f"{len(twice)} joins share a name",
+                "joins share a name",
                 got=twice,
                 expected="a name of its own for each join: reports and saved tables go by it",
                 remedy=f"Join(..., name={twice[0] + '_2'!r})",

@@ -220,14 +220,10 @@ def test_a_file_outside_the_folder_is_not_read(saved: Path) -> None:
         gp.load(saved, allow=ALLOW)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"), [(["t", "t"], "two joins share this name"), (["../t"], "cannot be a file's")]
-)
-def test_names_of_tables(tmp_path: Path, names: list[str], message: str) -> None:
+def test_a_table_whose_name_is_no_file_name(tmp_path: Path) -> None:
     frame, table = pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": ["a"], "v": [1.0]})
-    steps = [T.Join(table, on="k", name=name, suffix=f"_{i}") for i, name in enumerate(names)]
-    pipeline = gp.Pipeline(steps, gp.Features(["v"])).fit(frame)
-    with pytest.raises(errors.ArtifactError, match=message):
+    pipeline = gp.Pipeline([T.Join(table, on="k", name="../t")], gp.Features(["v"])).fit(frame)
+    with pytest.raises(errors.ArtifactError, match="cannot be a file's"):
         gp.save(tmp_path / "run", pipeline)
 
 

@@ -91,7 +91,7 @@ class Join(Transform):
         schema.require(self.on, f"{self._where} left")
         right.require([*self.on, *(self.columns or ())], f"{self._where} right")
         for key in self.on:
-            if _family(schema[key]) != _family(right[key]):
+            if _family(schema[key], self.many) != _family(right[key], self.many):
                 raise SchemaMismatch(
                     self._where,
                     f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
@@ -191,8 +191,10 @@ class Join(Transform):
             return self._tables[backend.name]
 
 
-def _family(item: Field) -> str:
-    """Types whose values can be equal: whole numbers of any width count as one."""
+def _family(item: Field, many: bool) -> str:
+    """Types whose values can be compared: all numbers in a lookup; in a merge, which makes floats of mixed ones, not."""
+    if many and item.dtype in ("uint64", "float32", "float64"):
+        return item.dtype
     return "number" if item.dtype in (*INTEGERS, "float32", "float64") else item.dtype
 
 

@@ -47,9 +47,9 @@ class _NumberKey:
     def ids(self, column: Column, backend: Backend) -> Array:
         """n ids, -1 where the value is missing or not one of these."""
         values, found = _whole(column, self.low.dtype, backend.xp)
-        # A difference too wide for an int64 becomes negative.
+        # Differences are taken modulo 2^64, in which no two values have the same.
         offset = (values - self.low).astype(np.int64)
-        found &= (values >= self.low) & (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
+        found &= (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
         return backend.xp.where(found, offset // self.step, -1)
 
 
@@ -169,12 +169,12 @@ def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey |
     if not len(values):
         return _NumberKey(np.int64(0), 1, 0)
     spread = int(values[-1]) - int(values[0])
-    # Two neighbours may be further apart than an int64 tells.
-    step = max(int(np.gcd.reduce(np.diff(values.astype(np.uint64)))), 1)
-    size = spread // step + 1
-    if spread >= 2**62 or size >= 2**31:
-        return _RankKey(backend.to_device(values))
-    return _NumberKey(values[0], step, size)
+    if spread < 2**62:
+        step = max(int(np.gcd.reduce(np.diff(values))), 1)
+        size = spread // step + 1
+        if size < 2**31:
+            return _NumberKey(values[0], step, size)
+    return _RankKey(backend.to_device(values))
 
 
 def _whole(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:

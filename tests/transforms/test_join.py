@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe import errors
+from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 
 keys_of_text = st.one_of(st.none(), st.sampled_from(["JFK", "LGA", "EWR", "ü", ""]))
@@ -125,11 +126,11 @@ def test_another_type_of_key_is_named() -> None:
 def test_joins_of_one_pipeline_have_names_of_their_own() -> None:
     flights = pd.DataFrame({"k": ["a", "b"]})
     prices, sizes = pd.DataFrame({"k": ["a"], "price": [1.0]}), pd.DataFrame({"k": ["a", "b"], "size": [2.0, 3.0]})
-    with pytest.raises(errors.BadConfig, match=r"2 joins share a name, got \['k', 'k'\]") as caught:
+    with pytest.raises(errors.BadConfig, match=r"joins share a name, got \['k', 'k'\]") as caught:
         gp.Pipeline([T.Join(prices, on="k"), T.Drop("price"), T.Join(sizes, on="k")])
     assert caught.value.remedy == "Join(..., name='k_2')"
-    named = gp.Pipeline([T.Join(prices, on="k"), T.Join(sizes, on="k", name="k_2")], gp.Features(["size", "price"]))
-    report = named.fit(flights).fit_report
+    steps = [T.Join(prices, on="k"), T.Join(sizes, on="k", name="k_2")]
+    report = gp.Pipeline(steps, gp.Features((["size", "price"], pre.SimpleImputer()))).fit(flights).fit_report
     assert report is not None and report.unmatched == {"k": 0.5, "k_2": 0.0}
 
 
@@ -169,3 +170,10 @@ def test_the_weather_of_every_flight() -> None:
     pd.testing.assert_series_equal(joined["temp"], expected["temp"])
     pd.testing.assert_series_equal(joined["wind_speed"], expected["wind_speed"])
     assert 0 < join.unmatched_share < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float64", "uint64"])
+def test_a_merge_that_would_compare_numbers_as_floats(dtype: str) -> None:
+    table = pd.DataFrame({"k": [2**53, 2**53 + 1], "v": [1, 2]})
+    with pytest.raises(errors.SchemaMismatch, match=rf"'k' is {dtype} on the left and int64 on the right"):
+        T.Join(table, on="k", many=True).transform(pd.DataFrame({"k": [2**53]}).astype(dtype))
