@@ -192,7 +192,7 @@ class Join(Transform):
 
 
 def _family(item: Field, many: bool) -> str:
-    """Types whose values can be compared: all numbers in a lookup; in a merge, which makes floats of mixed ones, not."""
+    """Types whose values can be compared: all numbers in a lookup; not in a merge, which makes floats of mixed ones."""
     if many and item.dtype in ("uint64", "float32", "float64"):
         return item.dtype
     return "number" if item.dtype in (*INTEGERS, "float32", "float64") else item.dtype
