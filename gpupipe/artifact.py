@@ -10,8 +10,6 @@ model.json, model.safetensors
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
-from gpupipe.errors import ArtifactError, BadConfig
+from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.io import Dataset, from_frame
 from gpupipe.io.atomic import replacing
+from gpupipe.manifest import FORMAT, MODEL, PIPELINE, blamed_on, read_json, verified, write_json, write_manifest
 from gpupipe.pipeline import Pipeline
 from gpupipe.scorer import Scorer
+from gpupipe.words import as_list
 
 __all__ = ["load", "save"]
-
-FORMAT = 1
 
 
 def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = None) -> None:
@@ -71,7 +69,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, overwrite=True) as folder:
         folder.mkdir()
-        _write_json(folder / "pipeline.json", description)
+        write_json(folder / "pipeline.json", description)
         save_file(encoder.arrays, folder / "arrays.safetensors")
         lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
         with (
@@ -84,12 +82,14 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         for name, table in encoder.tables.items():
             pq.write_table(table, folder / "tables" / f"{name}.parquet", compression="zstd")
         if model is not None:
-            _write_json(folder / "model.json", _describe(model))
-            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+            write_json(folder / "model.json", _describe(model))
+            # A copy of each: tied weights share memory, which safetensors does not write.
+            weights = {
+                name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+                for name, tensor in model.state_dict().items()
+            }
             save_tensors(weights, folder / "model.safetensors")
-        files = sorted(item for item in folder.rglob("*") if item.is_file())
-        listed = {str(item.relative_to(folder)): _fingerprint(item) for item in files}
-        _write_json(folder / "manifest.json", {"format": FORMAT, "files": listed, "digest": _digest(listed)})
+        write_manifest(folder)
 
 
 def load(
@@ -97,7 +97,7 @@ def load(
     *,
     model: torch.nn.Module | None = None,
     tables: Mapping[str, Any] | None = None,
-    allow: Collection[str] = (),
+    allow: str | Collection[str] = (),
     backend: str = "auto",
     device: str = "auto",
 ) -> Scorer:
@@ -113,7 +113,8 @@ def load(
         device: where the model runs; the backend's by default.
 
     Raises:
-        ArtifactError: a file is missing, altered, truncated or of another format, or something is not allowed.
+        ArtifactError: a file is missing, altered, truncated or of another format, its content makes no pipeline, or
+            something is not allowed.
 
     Memory: the learned state and the tables, on the host until first used; the model on `device`.
 
@@ -125,21 +126,29 @@ def load(
         Try: the folder's path
     """
     folder = Path(path)
-    listed = _verified(folder)
-    description = _read_json(folder / "pipeline.json")
+    names = verified(folder)
+    given = {name: table if isinstance(table, Dataset) else from_frame(table) for name, table in (tables or {}).items()}
+    description = read_json(folder / "pipeline.json", PIPELINE)
+    with blamed_on(folder / "arrays.safetensors"):
+        arrays = load_file(folder / "arrays.safetensors")
+    with blamed_on(folder / "values.arrow"):
+        values = _read_values(folder / "values.arrow")
     decoder = Decoder(
-        arrays=load_file(folder / "arrays.safetensors"),
-        values=_read_values(folder / "values.arrow"),
-        embedded={Path(name).stem: folder / name for name in listed if name.startswith("tables/")},
-        tables=dict(tables or {}),
-        allow=frozenset(allow),
+        arrays=arrays,
+        values=values,
+        embedded={Path(name).stem: folder / name for name in names if name.startswith("tables/")},
+        tables=given,
+        allow=frozenset(as_list(allow)),
     )
-    pipeline = Pipeline(
-        [decoder.step(item) for item in description["steps"]], decoder.features(description["features"]), backend
-    )
-    decoder.check_all_used()
-    pipeline.bind(decoder.schema(description["source"]))
-    network = _network(folder, model) if "model.json" in listed else None
+    # What does not fit a table that the caller gave is for the caller to hear.
+    theirs = (ColumnNotFound, SchemaMismatch) if given else ()
+    with blamed_on(folder / "pipeline.json", BackendMissing, *theirs):
+        pipeline = Pipeline(
+            [decoder.step(item) for item in description["steps"]], decoder.features(description["features"]), backend
+        )
+        decoder.check_all_used()
+        pipeline.bind(decoder.schema(description["source"]))
+    network = _network(folder, model) if "model.json" in names else None
     if network is None and model is not None:
         raise BadConfig(
             "load(model=...)",
@@ -171,26 +180,35 @@ def _describe(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
-    described = _read_json(folder / "model.json")
-    if described["class"] is None and given is None:
+    file = folder / "model.json"
+    described = read_json(file, MODEL)
+    name = described["class"]
+    if given is not None:
+        network = given
+    elif name is None:
+        own = described.get("name", "unnamed")
         raise ArtifactError(
             str(folder),
-            f"it holds the weights of a network of the user's own, {described['name']}",
+            f"it holds the weights of a network of the user's own, {own}",
             expected="that network as an argument",
-            remedy=f"gp.load(path, model={described['name'].rpartition('.')[2]}())",
+            remedy=f"gp.load(path, model={own.rpartition('.')[2]}())",
         )
-    if given is None and described["class"] not in models.__all__:
+    elif name not in models.__all__:
         raise ArtifactError(
             str(folder),
             "unknown network",
-            got=described["class"],
+            got=name,
             expected=f"one of {models.__all__}",
             remedy="a newer gpupipe",
         )
-    network = given if given is not None else getattr(models, described["class"])(**described["config"])
+    else:
+        with blamed_on(file):
+            network = getattr(models, name)(**described["config"])
+    with blamed_on(folder / "model.safetensors"):
+        weights = load_tensors(folder / "model.safetensors")
     try:
-        network.load_state_dict(load_tensors(folder / "model.safetensors"))
-    except (RuntimeError, SafetensorError) as cause:
+        network.load_state_dict(weights)
+    except RuntimeError as cause:
         raise ArtifactError(
             str(folder),
             f"the saved weights do not fit the network ({cause})",
@@ -198,66 +216,6 @@ def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
             remedy="model=...",
         ) from cause
     return network.eval()
-
-
-def _verified(folder: Path) -> dict[str, dict[str, Any]]:
-    """The listed files, each found unaltered."""
-    manifest = folder / "manifest.json"
-    if not manifest.is_file():
-        raise ArtifactError(
-            str(folder),
-            "it holds no saved pipeline (manifest.json is missing)",
-            expected="a folder written by gpupipe.save",
-            remedy="the folder's path",
-        )
-    content = _read_json(manifest)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else content
-        raise ArtifactError(
-            str(manifest),
-            "another format",
-            got=found,
-            expected=f"format {FORMAT}",
-            remedy="the gpupipe version that wrote it",
-        )
-    listed = content.get("files", {})
-    if content.get("digest") != _digest(listed):
-        raise _damaged(manifest, "its list of files was altered")
-    for name, expected in listed.items():
-        file = folder / name
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise _damaged(manifest, f"it names a file outside the folder, {name!r}")
-        if not file.is_file():
-            raise _damaged(file, "the file is missing")
-        if _fingerprint(file) != expected:
-            raise _damaged(file, "the file was altered or cut short")
-    return dict(listed)
-
-
-def _damaged(file: Path, problem: str) -> ArtifactError:
-    return ArtifactError(
-        str(file), problem, expected="the file as it was saved", remedy="saving again, or a copy that is whole"
-    )
-
-
-def _fingerprint(file: Path) -> dict[str, Any]:
-    with file.open("rb") as stream:
-        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-
-
-def _digest(listed: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
-
-
-def _write_json(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text())
-    except (ValueError, UnicodeDecodeError) as cause:
-        raise _damaged(file, f"it is no JSON ({cause})") from cause
 
 
 def _read_values(file: Path) -> dict[str, pa.Array]:

@@ -54,7 +54,7 @@ def settings() -> Settings:
 
 
 def configure(*, backend: str | None = None, partition_bytes: int | None = None) -> Settings:
-    """Set defaults of this process; what is not named stays. Returns the settings in force.
+    """Set defaults of this process and return the settings then in force; what is not named stays.
 
     Args:
         backend: as in `Settings`.

@@ -45,7 +45,6 @@ class Encoder:
         self.tables: dict[str, pa.Table] = {}
         self._backend = backend
         self._max_table_bytes = max_table_bytes
-        self._named: set[str] = set()
 
     def step(self, step: Step) -> dict[str, Any]:
         """A step's class, parameters and learned state."""
@@ -91,13 +90,8 @@ class Encoder:
 
     def _table(self, join: Join) -> dict[str, Any]:
         where, remedy = f"Join({join.name!r})", "Join(..., name='weather')"
-        if join.name in self._named:
-            raise ArtifactError(
-                where, "two joins share this name", expected="a name of its own for each", remedy=remedy
-            )
         if not re.fullmatch(r"[\w-][\w .-]*", join.name):
             raise ArtifactError(where, "its name cannot be a file's", expected="letters and digits", remedy=remedy)
-        self._named.add(join.name)
         table = self._backend.to_arrow(join.table(self._backend))
         if table.nbytes <= self._max_table_bytes:
             self.tables[join.name] = table

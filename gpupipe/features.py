@@ -13,6 +13,7 @@ from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.preprocessing import FoldStep, WholeFrame
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.target import Target, Weight
+from gpupipe.words import as_list
 
 __all__ = ["Features", "Group"]
 
@@ -71,14 +72,14 @@ class Features:
         *groups: Any,
         target: str | None = None,
         weight: str | None = None,
-        keep: Sequence[str] = (),
-        allow_leak: Sequence[str] = (),
+        keep: str | Sequence[str] = (),
+        allow_leak: str | Sequence[str] = (),
     ) -> None:
         self.groups = [_group(given) for given in groups]
         self.target = None if target is None else Target(target)
         self.weight = None if weight is None else Weight(weight)
-        self.keep = [keep] if isinstance(keep, str) else list(keep)
-        self.allow_leak = [allow_leak] if isinstance(allow_leak, str) else list(allow_leak)
+        self.keep = as_list(keep)
+        self.allow_leak = as_list(allow_leak)
         steps = [step for group in self.groups for step in group.steps]
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
@@ -183,7 +184,7 @@ def _group(given: Any) -> Group:
 
 
 def _names(columns: str | Iterable[str]) -> list[str]:
-    names = [columns] if isinstance(columns, str) else list(columns)
+    names = as_list(columns)
     if not names or not all(isinstance(name, str) for name in names):
         raise BadConfig(
             "Features", "a group names no columns", got=columns, expected="names of columns", remedy="['distance']"

@@ -16,6 +16,7 @@ from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes,
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.summarising import Outcome, Pass, Trial
 from gpupipe.transforms import Join, Map, Transform
+from gpupipe.words import counted
 
 __all__ = ["FitReport", "Fitting"]
 
@@ -46,7 +47,8 @@ class FitReport:
             return f"nothing to learn; {self.seconds:.1f} s"
         joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
         left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
-        return f"fitted on {self.num_rows:,} rows{left_out}{joins}; {self.num_reads} reads, {self.seconds:.1f} s"
+        rows, reads = counted(self.num_rows, "row"), counted(self.num_reads, "read")
+        return f"fitted on {rows}{left_out}{joins}; {reads}, {self.seconds:.1f} s"
 
 
 class Fitting:

@@ -20,7 +20,8 @@ from gpupipe.plan import Prefix, marked_source, plan_passes, wanted_in
 from gpupipe.schema import Schema
 from gpupipe.tensors import Block, Loader
 from gpupipe.transformation import Transformation
-from gpupipe.transforms import Transform
+from gpupipe.transforms import Join, Transform
+from gpupipe.words import counted
 
 __all__ = ["Pipeline"]
 
@@ -37,6 +38,9 @@ class Pipeline:
 
     A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
     `pipeline.steps` and `pipeline.features`.
+
+    Raises:
+        BadConfig: a step is no transform, or two joins have one name.
 
     Example:
         >>> import pandas as pd
@@ -58,6 +62,16 @@ class Pipeline:
                     expected="steps from gpupipe.transforms; learned steps belong in Features",
                     remedy="Features((columns, step))",
                 )
+        names = [step.name for step in steps if isinstance(step, Join)]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise BadConfig(
+                "Pipeline",
+                "joins share a name",
+                got=twice,
+                expected="a name of its own for each join: reports and saved tables go by it",
+                remedy=f"Join(..., name={twice[0] + '_2'!r})",
+            )
         self.steps = [copy(step) for step in steps]
         self.features = None if features is None else features.copy()
         self.backend = backend
@@ -218,7 +232,8 @@ class Pipeline:
         rows = max(partition.num_rows for partition in dataset.partitions)
         at_once = min(1 if self.select_backend().name == "gpu" else default_threads(), dataset.num_partitions)
         skipped = [name for name in source.names if name not in prefix.reads]
-        parts = f"{at_once} of {dataset.num_partitions} partitions at a time, up to {rows:,} rows of {width} bytes"
+        parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
+        parts += f", up to {counted(rows, 'row')} of {width} bytes"
         return [
             f"reads: {', '.join(prefix.reads)}",
             f"not read: {', '.join(skipped) or 'nothing'}",

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.words import as_list
 
 __all__ = ["DTYPES", "FLOATS", "INTEGERS", "Field", "Kind", "Role", "Schema", "html_table", "text_table"]
 
@@ -149,19 +150,19 @@ class Schema:
         """The columns' names, in order."""
         return [item.name for item in self.fields]
 
-    def require(self, names: Iterable[str], where: str) -> None:
+    def require(self, names: str | Iterable[str], where: str) -> None:
         """Raise `ColumnNotFound` naming `where` for the first of `names` that is not there."""
-        for name in names:
+        for name in as_list(names):
             if name not in self._index:
                 raise ColumnNotFound.among(where, name, self.names)
 
-    def select(self, names: Iterable[str]) -> Schema:
+    def select(self, names: str | Iterable[str]) -> Schema:
         """These columns, in the order given."""
-        return Schema(self[name] for name in names)
+        return Schema(self[name] for name in as_list(names))
 
-    def drop(self, names: Iterable[str]) -> Schema:
+    def drop(self, names: str | Iterable[str]) -> Schema:
         """All columns but these."""
-        gone = set(names)
+        gone = set(as_list(names))
         return Schema(item for item in self.fields if item.name not in gone)
 
     def assign(self, fields: Iterable[Field]) -> Schema:

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
+from gpupipe.words import counted
 
 __all__ = ["Step"]
 
@@ -32,13 +33,13 @@ class Step:
         """The constructor's arguments by name. `deep` is accepted for scikit-learn; steps hold no estimators."""
         return {p.name: getattr(self, p.name) for p in self._parameters() if p.kind != p.VAR_KEYWORD}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, /, **params: Any) -> Self:
         """Set parameters by name.
 
         Raises:
             BadConfig: a name that is no parameter.
         """
-        known = self.get_params()
+        known, own = self.get_params(), Step.get_params(self)
         for name, value in params.items():
             if name not in known:
                 raise BadConfig(
@@ -48,7 +49,11 @@ class Step:
                     expected=f"one of {sorted(known)}",
                     remedy="get_params()",
                 )
-            setattr(self, name, value)
+            if name in own:
+                setattr(self, name, value)
+            else:
+                keywords = next(p.name for p in self._parameters() if p.kind == p.VAR_KEYWORD)
+                setattr(self, keywords, {**getattr(self, keywords), name: value})
         return self
 
     def __repr__(self) -> str:
@@ -70,5 +75,5 @@ def _same(value: Any, default: Any) -> bool:
 def _shown(value: Any) -> str:
     """A parameter in one short line: a function by its name, a table by what it is."""
     if hasattr(value, "columns"):
-        return f"<{type(value).__name__} of {len(value.columns)} columns>"
+        return f"<{type(value).__name__} of {counted(len(value.columns), 'column')}>"
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -208,6 +208,12 @@ def test_a_csv_file_with_a_ragged_row(tmp_path: Path) -> None:
     assert "Expected 3 values" in message(caught)
 
 
+def test_a_record_without_a_value_has_no_other_type(flights: pd.DataFrame) -> None:
+    pipeline = fit(flights, SCALED, (["origin"], pre.Categorify()))
+    record = pd.DataFrame([{"dep_delay": None, "distance": None, "origin": None}])
+    assert pipeline.transform(record).iloc[0].abs().tolist() == pytest.approx([0, 0, 0], abs=1e-6)
+
+
 # labels ---------------------------------------------------------------------------------------------------------------
 
 

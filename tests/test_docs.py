@@ -22,18 +22,18 @@ from gpupipe import errors
 ROOT = Path(__file__).parents[1]
 ROOMS = [
     "gpupipe",
-    *(f"gpupipe.{floor}" for floor in ("config", "errors", "schema", "step")),
+    *(f"gpupipe.{floor}" for floor in ("config", "errors", "schema", "step", "words")),
     *(f"gpupipe.{path.parent.name}" for path in sorted((ROOT / "gpupipe").glob("*/__init__.py"))),
 ]
 
 # Made, not called: shown where they come from.
-WITHOUT_EXAMPLE = {"Scorer", "backend_of", "default_threads"}
+WITHOUT_EXAMPLE = {"Scorer"}
 # Parameters by which a function is given data.
 DATA = {"data", "dataset", "frame", "obj", "path", "pipeline"}
 # They look at data, and neither keep nor make any.
-WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.bound_to", "backend_of"}
+WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.bound_to"}
 # Told elsewhere: `require` says "see select".
-RAISED_UNTOLD = {"Categorify.transform_columns: SchemaMismatch", "Dataset.require: ColumnNotFound"}
+RAISED_UNTOLD = {"Dataset.require: ColumnNotFound"}
 RAISED_UNTOLD |= {"Dataset.require: SchemaMismatch", "load: BadConfig"}
 
 
@@ -56,7 +56,7 @@ STEPS = [item for item in CLASSES.values() if item.__module__.startswith(("gpupi
 
 def is_abstract(cls: type) -> bool:
     """Whether a class is there to be filled in: others say what they do and what it costs."""
-    return inspect.isabstract(cls) or getattr(cls, "_is_protocol", False) or cls.__name__ == "Transform"
+    return inspect.isabstract(cls) or getattr(cls, "_is_protocol", False)
 
 
 def functions(cls: type) -> Iterator[FunctionType]:

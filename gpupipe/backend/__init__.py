@@ -64,6 +64,13 @@ def backend_of(frame: Frame) -> Backend:
 
     Raises:
         SchemaMismatch: neither a pandas nor a cuDF frame.
+
+    Memory: neither copies nor keeps the frame.
+
+    Example:
+        >>> import pandas as pd
+        >>> backend_of(pd.DataFrame({"distance": [2475]})).name
+        'cpu'
     """
     library = type(frame).__module__.partition(".")[0]
     if library in ("pandas", "cudf") and hasattr(frame, "columns"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,22 @@ from gpupipe.schema import FLOATS, INTEGERS
 
 __all__ = ["cast_column"]
 
+_NOT_A_TIME = np.iinfo("int64").min
+
 
 def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """The column as `dtype`, one of `schema.DTYPES`.
 
-    Strings are parsed; numbers, booleans and timestamps are written out. A float becomes an integer only where it is
-    whole. `name` is for messages.
+    Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
+    fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
+    a float unless that makes it infinite or another integer. `name` is for messages.
 
     Raises:
         BadData: a value does not fit; names column and value.
         SchemaMismatch: no meaning connects the two types (a fraction and a timestamp).
 
-    Memory: a new column on the device; distinct strings (to and from) go through the host.
+    Memory: a new column on the device, and as much while it is checked; distinct strings (to and from) go through the
+    host.
 
     Example:
         >>> from gpupipe.backend import select
@@ -38,40 +43,63 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Colu
     if column.dtype == "string":
         return _parsed(column, dtype, name, backend)
     if dtype == "string":
-        return _written(column, backend)
+        return _written(column, name, backend)
     if "timestamp" in (column.dtype, dtype):
-        if {column.dtype, dtype} != {"timestamp", "int64"}:
-            raise SchemaMismatch(
-                f"column {name!r}",
-                f"{column.dtype} cannot become {dtype}",
-                expected="int64 microseconds beside timestamps",
-                remedy=f"Derive({name}='hour({name})') and the like for parts of a time",
-            )
-        return Column(dtype, column.data, column.valid)
-    return _number(column, dtype, name, backend)
+        return _time(column, dtype, name, backend)
+    return _float(column, dtype, name, backend) if dtype in FLOATS else _whole(column, dtype, name, backend)
 
 
-def _number(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+def _time(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    if {column.dtype, dtype} != {"timestamp", "int64"}:
+        raise SchemaMismatch(
+            f"column {name!r}",
+            f"{column.dtype} cannot become {dtype}",
+            expected="int64 microseconds beside timestamps",
+            remedy=f"Derive({name}='hour({name})') and the like for parts of a time",
+        )
+    if dtype == "timestamp":
+        _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
+    return Column(dtype, column.data, column.valid)
+
+
+def _float(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    xp, data = backend.xp, column.data
+    with np.errstate(over="ignore"):
+        made = data.astype(dtype)
+    if column.dtype == "float64":
+        _check(column, xp.isinf(made) & xp.isfinite(data), dtype, name, backend)
+    elif column.dtype in INTEGERS and np.iinfo(column.dtype).max > _exact_up_to(dtype):
+        # The largest integers round up to a float beyond the range, where the way back is undefined.
+        back = xp.where(made < float(np.iinfo(column.dtype).max) + 1.0, made, made.dtype.type(0))
+        _check(column, back.astype(data.dtype) != data, dtype, name, backend)
+    return Column(dtype, made if column.valid is None else xp.where(column.valid, made, made.dtype.type(xp.nan)))
+
+
+def _whole(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Numbers and booleans as integers or booleans."""
     xp = backend.xp
-    if dtype in FLOATS:
-        data = column.data.astype(dtype)
-        return Column(dtype, data if column.valid is None else xp.where(column.valid, data, xp.nan).astype(dtype))
     missing = column.missing(xp)
     data = column.data if missing is None else xp.where(missing, column.data.dtype.type(0), column.data)
     if dtype == "bool":
-        bad = (data != 0) & (data != 1)
-    elif column.dtype == "bool":
-        bad = None
-    else:
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        bad = (data < low) | (data > high)
+        _check(column, (data != 0) & (data != 1), dtype, name, backend)
+    elif column.dtype != "bool":
+        limits = np.iinfo(dtype)
         if column.dtype in FLOATS:
-            # The largest integers round up to a float beyond the range.
-            bad |= (xp.floor(data) != data) | (data >= float(high) + 1.0)
-    if bad is not None and bool(bad.any()):
-        raise _unfit(name, backend.to_host(data[bad][:1])[0].item(), int(bad.sum()), dtype)
+            outside = (data < float(limits.min)) | (data >= float(limits.max) + 1.0) | (xp.floor(data) != data)
+        else:
+            own = np.iinfo(column.dtype)
+            outside = (data < max(limits.min, own.min)) | (data > min(limits.max, own.max))
+        _check(column, outside, dtype, name, backend)
     valid = None if missing is None or not bool(missing.any()) else ~missing
     return Column(dtype, data.astype(dtype), valid)
+
+
+def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) -> None:
+    """Raise `BadData` naming the first value that is there and bad."""
+    if column.valid is not None:
+        bad = bad & column.valid
+    if bool(bad.any()):
+        raise _unfit(name, backend.to_host(column.data[bad][:1])[0].item(), int(bad.sum()), column.dtype, dtype)
 
 
 def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
@@ -84,15 +112,35 @@ def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     try:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
-        raise _unfit(name, _first_unparsed(texts, dtype), None, dtype) from None
-    stored = values.cast(pa.int64()) if dtype == "timestamp" else values
+        raise _unfit(name, _first_unparsed(texts, dtype), 1, "string", dtype) from None
+    stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
+    misread = _misread(texts, stored, dtype)
+    if misread.any():
+        raise _unfit(name, texts[int(misread.argmax())].as_py(), int(counts[used][misread].sum()), "string", dtype)
     table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
-    table[used] = stored.to_numpy(zero_copy_only=False)
+    table[used] = stored
     if dtype in FLOATS:
         table[-1] = np.nan
         return Column(dtype, backend.to_device(table)[column.data])
     missing = column.data < 0
     return Column(dtype, backend.to_device(table)[column.data], ~missing if bool(missing.any()) else None)
+
+
+def _misread(texts: pa.Array, values: Any, dtype: str) -> Any:
+    """Which texts Arrow has read as another number than they say: too large ones, and hexadecimal as negative ones."""
+    if dtype in INTEGERS:
+        return ~_matches(texts, "^-?[0-9]+$")
+    if dtype not in FLOATS:
+        return np.zeros(len(texts), dtype=bool)
+    misread = np.isinf(values) & _matches(texts, "[0-9]")
+    large = np.isfinite(values) & (np.abs(values) >= _exact_up_to(dtype)) & _matches(texts, "^[-+]?[0-9]+$")
+    for position in np.flatnonzero(large):
+        misread[position] = Decimal(texts[int(position)].as_py()) != Decimal(float(values[position]))
+    return misread
+
+
+def _matches(texts: pa.Array, pattern: str) -> Any:
+    return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _first_unparsed(texts: pa.Array, dtype: str) -> Any:
@@ -104,13 +152,17 @@ def _first_unparsed(texts: pa.Array, dtype: str) -> Any:
     return None
 
 
-def _written(column: Column, backend: Backend) -> Column:
+def _written(column: Column, name: str, backend: Backend) -> Column:
     """Each distinct value is written out once, on the host."""
     xp = backend.xp
     missing = column.missing(xp)
     present = column.data if missing is None else column.data[~missing]
-    values, inverse = xp.unique(present, return_inverse=True)
-    dictionary = _texts(backend.to_host(values), column.dtype)
+    distinct, inverse = xp.unique(present, return_inverse=True)
+    values = backend.to_host(distinct)
+    dictionary = _texts(values, column.dtype)
+    beyond = _matches(dictionary, "^<value out of range")
+    if beyond.any():
+        raise _unfit(name, int(values[beyond][0]), 1, column.dtype, "string")
     codes: Array = xp.full(len(column), -1, dtype="int32")
     codes[slice(None) if missing is None else ~missing] = inverse
     return Column("string", codes, None, dictionary)
@@ -118,19 +170,23 @@ def _written(column: Column, backend: Backend) -> Column:
 
 def _texts(values: Any, dtype: str) -> pa.Array:
     if dtype == "timestamp":
-        return pa.array(np.datetime_as_string(values.view("datetime64[us]"), unit="s").tolist(), pa.large_string())
-    written = values.tolist()
-    if dtype in INTEGERS or dtype == "bool":
-        return pa.array([str(value) for value in written], pa.large_string())
-    return pa.array([repr(value) for value in written], pa.large_string())
+        return pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
+    # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
+    return pa.array((values + 0.0 if dtype in FLOATS else values).astype("str").tolist(), pa.large_string())
 
 
-def _unfit(name: str, value: Any, count: int | None, dtype: str) -> BadData:
-    many = "a value does" if count is None else f"{count} value{'s' if count > 1 else ''} do"
-    return BadData(
-        f"Cast of column {name!r}",
-        f"{many} not fit {dtype}",
-        got=value,
-        expected=f"values that {dtype} can hold",
-        remedy=f"Filter the rows, a wider type, or Derive({name}='round({name})') for fractions",
-    )
+def _exact_up_to(dtype: str) -> int:
+    """The integer up to which a float type holds every one."""
+    return int(2 ** (np.finfo(dtype).nmant + 1))
+
+
+def _unfit(name: str, value: Any, count: int, source: str, dtype: str) -> BadData:
+    many = f"{count} values do" if count > 1 else "a value does"
+    expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
+    if source in FLOATS and np.isfinite(value) and value % 1:
+        remedy = f"Derive({name}='round({name})') before it"
+    elif source == "timestamp":
+        expected, remedy = "times from year -32767 to 32767", f"Cast({{{name!r}: 'int64'}}), microseconds since 1970"
+    elif dtype in FLOATS and source not in FLOATS:
+        expected += f", integers beyond 2**{np.finfo(dtype).nmant + 1} only if exactly"
+    return BadData(f"Cast of column {name!r}", f"{many} not fit {dtype}", got=value, expected=expected, remedy=remedy)

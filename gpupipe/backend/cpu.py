@@ -83,7 +83,7 @@ class CpuBackend:
     def decode(self, frame: Frame) -> Frame:
         coded = [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
         # Arrays may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
-        return frame.assign(**{name: _texts(frame[name]) for name in coded}).copy()
+        return _assigned(frame, {name: _texts(frame[name]) for name in coded}).copy()
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
@@ -113,7 +113,7 @@ class CpuBackend:
         return frame.index.to_numpy()
 
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        return frame.assign(**{name: _pandas_data(column) for name, column in columns.items()})
+        return _assigned(frame, {name: _pandas_data(column) for name, column in columns.items()})
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         return frame[list(names)]
@@ -134,14 +134,14 @@ class CpuBackend:
         strings = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
         united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in strings}
         rest = pd.concat([f.drop(columns=strings) for f in frames], ignore_index=True)
-        return rest.assign(**united)[names]
+        return _assigned(rest, united)[names]
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         keys = list(on)
         # Integers and booleans get a mask, or pandas would make floats and objects of them where there is no match.
         masked = {name: dtype for name in right.columns if (dtype := _masked_dtype(right[name].dtype)) is not None}
         whole = self.decode(right).astype(masked).dropna(subset=keys)
-        numbered = self.decode(left).assign(**{_ROW: left.index})
+        numbered = _assigned(self.decode(left), {_ROW: left.index})
         merged = numbered.merge(whole, on=keys, how=how, suffixes=("", suffix), sort=False)
         result = self.encode(merged.drop(columns=_ROW))
         return result.set_axis(pd.Index(merged[_ROW], name=None))
@@ -168,6 +168,14 @@ class CpuBackend:
         model = PCA(n_components=n_components, svd_solver="full", copy=False).fit(block)
         parts = (model.mean_, model.components_, model.explained_variance_)
         return PCAResult(*(part.astype(np.float64) for part in parts))
+
+
+def _assigned(frame: Frame, data: Mapping[str, Any]) -> Frame:
+    """A new frame with these columns; `DataFrame.assign` has no way to say `self`."""
+    made = frame.copy(deep=False)
+    for name, values in data.items():
+        made[name] = values
+    return made
 
 
 def _series_data(array: pa.Array, item: Field) -> Any:
@@ -242,7 +250,7 @@ def _coded(name: str, series: Any) -> Any:
         if getattr(series.dtype, "tz", None) is not None:
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         return series.astype("datetime64[us]").array
-    if dtype in FLOATS and not isinstance(series.dtype, np.dtype):
+    if dtype in FLOATS and str(series.dtype) != dtype:
         return series.to_numpy(dtype=np.dtype(dtype), na_value=np.nan)
     if isinstance(series.dtype, pd.ArrowDtype):
         return series.astype(_masked_dtype(np.dtype(dtype))).array
@@ -252,6 +260,8 @@ def _coded(name: str, series: Any) -> Any:
 def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
         return "string" if _all_text(dtype.categories) else _refuse(name, dtype)
+    if str(dtype) == "object" and values is not None and len(values) and values.isna().all():
+        return "float64"  # nothing tells its type; Arrow's column of nulls is read the same
     if pd.api.types.is_string_dtype(dtype) and (values is None or _all_text(values)):
         return "string"
     if pd.api.types.is_datetime64_any_dtype(dtype):

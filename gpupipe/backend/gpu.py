@@ -61,18 +61,22 @@ class GpuBackend:
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
         if not row_groups:
-            return self.from_arrow(
-                pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table(), fields
-            )
+            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
+            return self.from_arrow(empty, fields)
         names = [item.name for item in fields]
-        frame = cudf.read_parquet(
-            source,
-            columns=names,
-            row_groups=[list(row_groups)],
-            use_pandas_metadata=False,
-            dataset_kwargs={"partitioning": None},  # no columns from the path
-            ignore_missing_columns=False,
-        )
+        try:
+            frame = cudf.read_parquet(
+                source,
+                columns=names,
+                row_groups=[list(row_groups)],
+                use_pandas_metadata=False,
+                dataset_kwargs={"partitioning": None},  # no columns from the path
+                ignore_missing_columns=False,
+            )
+        except (RuntimeError, ValueError, IndexError, ArithmeticError) as cause:  # what C++ throws, by its kind
+            if "std::bad_alloc" in str(cause) or "CUDA error" in str(cause):
+                raise
+            raise OSError(str(cause)) from cause
         # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
         lost = sorted(set(names) - set(frame.columns))
         frame = frame.reset_index(drop=not lost)

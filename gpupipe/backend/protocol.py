@@ -63,12 +63,18 @@ class Column:
 
 @dataclass(slots=True)
 class Transfers:
-    """How often, and how many bytes, went through the door from the device to the host."""
+    """How often, and how many bytes, went through the door from the device to the host.
+
+    Args:
+        count: copies.
+        num_bytes: bytes of all of them.
+    """
 
     count: int = 0
     num_bytes: int = 0
 
     def add(self, num_bytes: int) -> None:
+        """Count one copy of that many bytes."""
         self.count += 1
         self.num_bytes += num_bytes
 
@@ -97,7 +103,13 @@ class Backend(Protocol):
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
-        """Read `fields` of these row groups of one file (a path or an open binary file) as a coded frame."""
+        """Read `fields` of these row groups of one file (a path or an open binary file) as a coded frame.
+
+        cuDF reads all of an open file; of a path's file, as everywhere else, only what is asked for.
+
+        Raises:
+            OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
+        """
 
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         """A coded frame of the columns `fields` name, typed as they say."""

@@ -15,7 +15,12 @@ Result = TypeVar("Result")
 
 
 def default_threads() -> int:
-    """As many threads as this process may use cores, four at most: each works on a partition of its own in memory."""
+    """As many threads as this process may use cores, four at most: each works on a partition of its own in memory.
+
+    Example:
+        >>> 1 <= default_threads() <= 4
+        True
+    """
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
 
 

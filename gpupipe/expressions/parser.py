@@ -10,6 +10,7 @@ from gpupipe.expressions.functions import FUNCTIONS, closest
 from gpupipe.expressions.source import Source, Span
 from gpupipe.expressions.syntax import ALLOWED, python_tree
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, microseconds
+from gpupipe.words import counted
 
 __all__ = ["read"]
 
@@ -203,8 +204,8 @@ class _Reader:
             wanted = f"{name}({FUNCTIONS[name].arguments})"
             raise self._error(
                 item,
-                f"{name} is called with {len(item.args)} arguments",
-                expected=f"{len(FUNCTIONS[name].takes)}",
+                f"{name} is called with {counted(len(item.args), 'argument')}",
+                expected=counted(len(FUNCTIONS[name].takes), "argument"),
                 remedy=wanted,
             )
         return self._operation(name, item.args, item, depth)

@@ -46,13 +46,15 @@ def python_tree(source: Source) -> ast.expr:
 
 
 def _syntax_error(source: Source, error: SyntaxError) -> ExpressionError:
+    if not source.text:
+        return source.error(Span(0, 1), "the text is empty", expected=ALLOWED, remedy="'distance > 200'")
     lines = source.text.split("\n")
     row = min((error.lineno or 1) - 1, len(lines) - 1)
     start = sum(len(line) + 1 for line in lines[:row]) + max(0, (error.offset or 1) - 1)
     length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
     return source.error(
         Span(start, start + max(1, length)),
-        f"not an expression ({error.msg})" if source.text else "the text is empty",
+        f"not an expression ({error.msg})",
         expected=ALLOWED,
         remedy=_without_typos(source.text)
         or "Python's signs: == and or not; names that are no identifiers as col('dep delay')",

@@ -22,6 +22,7 @@ from gpupipe.io.paths import PathLike, find_files
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool
 from gpupipe.schema import DTYPES, Field
+from gpupipe.words import as_list, counted
 
 __all__ = ["NULL_VALUES", "read_csv"]
 
@@ -34,12 +35,12 @@ BLOCK_BYTES = 8 << 20
 def read_csv(
     path: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     dtypes: Mapping[str, str] | None = None,
-    names: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
     delimiter: str = ",",
-    null_values: Sequence[str] = NULL_VALUES,
-    timestamp_formats: Sequence[str] = (),
+    null_values: str | Sequence[str] = NULL_VALUES,
+    timestamp_formats: str | Sequence[str] = (),
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
@@ -91,14 +92,17 @@ def read_csv(
         raise BadConfig(
             "read_csv", "delimiter is no single character", got=delimiter, expected="one ASCII character", remedy="','"
         )
-    form = _Format(delimiter, None if names is None else list(names), list(null_values), list(timestamp_formats))
+    form = _Format(
+        delimiter, None if names is None else as_list(names), as_list(null_values), as_list(timestamp_formats)
+    )
     limit = partition_limit(partition_bytes, backend)
     paths = find_files(path, [".csv", ".csv.gz"])
     first = _header(paths[0], form)
-    for name in (*(columns or ()), *asked):
+    chosen = None if columns is None else as_list(columns)
+    for name in (*(chosen or ()), *asked):
         if name not in first.names:
             raise ColumnNotFound.among(paths[0], name, first.names)
-    types = _types(first, form, asked, list(columns) if columns is not None else first.names)
+    types = _types(first, form, asked, first.names if chosen is None else chosen)
     fields = [Field(name, dtype_of(kind) or "string") for name, kind in types.items()]
     spool = Spool(limit)
     files = []
@@ -225,9 +229,9 @@ def _explained(header: _Header, cause: Exception, refused: Sequence[Any]) -> Bad
         row = refused[0]
         return BadFile(
             header.path,
-            f"row {row.number} has {row.actual_columns} values",
+            f"row {row.number} has {counted(row.actual_columns, 'value')}",
             got=row.text,
-            expected=f"{row.expected_columns} values, as in the first row",
+            expected=f"{counted(row.expected_columns, 'value')}, as in the first row",
             remedy="quotes around values that hold the delimiter, or delimiter=",
         )
     found = _UNFIT.search(str(cause))

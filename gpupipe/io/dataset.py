@@ -24,6 +24,7 @@ from gpupipe.io.source import Partition, Reads, Source, Span
 from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
 from gpupipe.io.writer import ParquetOptions, write_file
 from gpupipe.schema import Schema
+from gpupipe.words import as_list, counted
 
 __all__ = ["Dataset"]
 
@@ -123,7 +124,7 @@ class Dataset:
             ColumnNotFound: one of `columns` is not there.
             BadFile: the partition cannot be read.
         """
-        names = self.columns if columns is None else list(columns)
+        names = self.columns if columns is None else as_list(columns)
         self.require(names, "read")
         backend = backend or self._select_backend()
         wanted = self.query.reads(names)
@@ -152,7 +153,7 @@ class Dataset:
         return hashlib.sha256(facts.encode()).hexdigest()
 
     # narrowing -------------------------------------------------------------------------------------------------------
-    def select(self, columns: Sequence[str]) -> Dataset:
+    def select(self, columns: str | Sequence[str]) -> Dataset:
         """These columns only, in this order.
 
         Raises:
@@ -227,7 +228,7 @@ class Dataset:
         self,
         function: FrameFunction,
         schema: Schema,
-        reads: Sequence[str],
+        reads: str | Sequence[str],
         *,
         keeps_rows: bool = False,
         backend: str | None = None,
@@ -300,11 +301,9 @@ class Dataset:
         return Manifest(None, {}, (Part(target.name, {target.name: groups}, rows_in, []),))
 
     # inside ----------------------------------------------------------------------------------------------------------
-    def require(self, names: Sequence[str], where: str) -> None:
+    def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
-        for name in names:
-            if name in self.schema:
-                continue
+        for name in (name for name in as_list(names) if name not in self.schema):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(
                     f"column {name!r}",
@@ -338,9 +337,9 @@ class Dataset:
         return total
 
     def _size(self) -> str:
-        rows = sum(partition.num_rows for partition in self.partitions)
-        bound = "" if self.query.keeps_rows else "at most "
-        return f"{bound}{rows:,} rows, {len(self.columns)} columns, {self.num_partitions} partitions"
+        sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
+        shown = ", ".join(map(counted, sizes, ("row", "column", "partition")))
+        return shown if self.query.keeps_rows else f"at most {shown}"
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"

@@ -5,63 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from copy import copy
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow import arrow_type, dtype_of
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Bounds, microseconds
+from gpupipe.io.footer import File, local_part, one_line
 from gpupipe.io.manifest import stamp_of
-from gpupipe.io.paths import open_file, peek
+from gpupipe.io.paths import open_file
 from gpupipe.io.source import Partition, Reads, Span, row_bytes
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.words import counted
 
-__all__ = ["File", "ParquetSource", "open_footer"]
-
-
-@dataclass(frozen=True)
-class File:
-    """One Parquet file and its footer.
-
-    Args:
-        path: a local path or a URL.
-        name: what messages call it.
-        metadata: the footer.
-    """
-
-    path: str
-    name: str
-    metadata: pq.FileMetaData
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        return self.metadata.schema.to_arrow_schema()
-
-    @property
-    def chunks(self) -> dict[str, int]:
-        """Where each flat column's chunk stands in a row group."""
-        columns = (self.metadata.schema.column(position) for position in range(self.metadata.num_columns))
-        return {c.path: position for position, c in enumerate(columns) if c.max_repetition_level == 0}
-
-
-def open_footer(path: str, name: str | None = None) -> File:
-    """Read a file's footer.
-
-    Raises:
-        BadFile: it cannot be read, or is no whole Parquet file; says what was seen.
-    """
-    try:
-        with open_file(path) as source:
-            return File(path, name or path, pq.read_metadata(source))
-    except (OSError, pa.ArrowException) as cause:
-        raise _unreadable(path, cause) from cause
+__all__ = ["ParquetSource"]
 
 
 class ParquetSource:
@@ -164,12 +127,12 @@ class ParquetSource:
     def _read_file(self, number: int, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
         file, groups = self.files[number], [span.group for span in spans]
         try:
-            with open_file(file.path) as opened:
+            with _opened(file, groups, fields, backend) as opened:
                 frame = backend.read_parquet(opened, groups, fields, file.metadata)
         except (OSError, pa.ArrowException) as cause:
             raise BadFile(
                 file.name,
-                f"{_listed(groups)} cannot be read ({_line(cause)})",
+                f"{_listed(groups)} cannot be read ({one_line(cause)})",
                 expected="the rows its footer tells of",
                 remedy="write the file again; it is damaged, or was replaced after the dataset was made",
             ) from cause
@@ -179,7 +142,7 @@ class ParquetSource:
                 file.name,
                 f"{_listed(groups)} hold other rows than before",
                 got=len(frame),
-                expected=f"{sum(sizes)} rows",
+                expected=counted(sum(sizes), "row"),
                 remedy="make the dataset again; the file was replaced",
             )
         if sizes == [span.num_rows for span in spans]:
@@ -256,6 +219,15 @@ class ParquetSource:
         return total
 
 
+def _opened(
+    file: File, groups: Sequence[int], fields: Sequence[Field], backend: Backend
+) -> AbstractContextManager[Any]:
+    """What the backend reads from; cuDF would fetch all of a file that is opened for it, for every partition."""
+    if backend.name == "gpu" and "://" in file.path:
+        return local_part(file, groups, [item.name for item in fields])
+    return open_file(file.path)
+
+
 def _dtypes(file: File, columns: Sequence[str] | None) -> dict[str, str]:
     schema = file.arrow_schema
     if len(set(schema.names)) != len(schema):
@@ -308,33 +280,3 @@ def _listed(groups: Sequence[int]) -> str:
     if list(groups) == list(range(groups[0], groups[-1] + 1)):
         return f"row groups {groups[0]}-{groups[-1]}"
     return f"row groups {', '.join(map(str, groups))}"
-
-
-def _line(cause: Exception) -> str:
-    return " ".join(str(cause).split())
-
-
-def _unreadable(path: str, cause: Exception) -> BadFile:
-    try:
-        size, head, tail = peek(path)
-    except OSError:
-        return BadFile(
-            path,
-            f"cannot be opened ({_line(cause)})",
-            expected="a file this process may read",
-            remedy="its permissions",
-        )
-    if size == 0:
-        return BadFile(path, "the file is empty (0 bytes)", expected="a Parquet file", remedy="write it again")
-    if head[:4] != b"PAR1":
-        remedy = (
-            "gp.read_csv(...)" if head.isascii() and b"\0" not in head else "the right path; or write it as Parquet"
-        )
-        return BadFile(path, "not a Parquet file, its first bytes differ", got=head, expected="b'PAR1'", remedy=remedy)
-    return BadFile(
-        path,
-        f"damaged or cut off: {size} bytes, the footer cannot be read ({_line(cause)})",
-        got=tail[-4:],
-        expected="a footer that ends in b'PAR1'",
-        remedy="copy or write the file again",
-    )

@@ -13,12 +13,14 @@ from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
+from gpupipe.io.footer import open_footer
 from gpupipe.io.frames import FrameSource
-from gpupipe.io.parquet import ParquetSource, open_footer
+from gpupipe.io.parquet import ParquetSource
 from gpupipe.io.paths import PathLike, find_files
 from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool
 from gpupipe.schema import Field, Schema
+from gpupipe.words import as_list
 
 __all__ = ["from_frame", "read_parquet"]
 
@@ -26,7 +28,7 @@ __all__ = ["from_frame", "read_parquet"]
 def read_parquet(
     path: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     filters: str | None = None,
     partition_bytes: int | None = None,
     backend: str = "auto",
@@ -46,7 +48,7 @@ def read_parquet(
         SchemaMismatch: files differ; names file and column. Or a column of `columns` is a list, a struct and the like.
         ColumnNotFound: a column is not there.
 
-    Memory: the footers.
+    Memory: the footers. On a GPU what a partition needs of a file elsewhere passes through the local temporary folder.
 
     Example:
         >>> import gpupipe as gp
@@ -55,7 +57,7 @@ def read_parquet(
         (24951, ['origin', 'distance'])
     """
     files = [open_footer(name) for name in find_files(path, [".parquet"])]
-    needed = None if columns is None else [*columns, *(parse(filters, "filters").reads if filters else ())]
+    needed = None if columns is None else [*as_list(columns), *(parse(filters, "filters").reads if filters else ())]
     source = ParquetSource(files, columns=needed, limit=partition_limit(partition_bytes, backend))
     dataset = Dataset(source, source.schema, backend)
     if filters is not None:

@@ -15,6 +15,7 @@ from gpupipe.backend.dictionaries import united
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.source import Partition
 from gpupipe.schema import FLOATS, Field, html_table, text_table
+from gpupipe.words import counted
 
 __all__ = ["ColumnReport", "Report", "inspect"]
 
@@ -56,7 +57,7 @@ class Report:
 
     def _title(self) -> str:
         parts = (self.num_rows, "row"), (len(self.columns), "column"), (len(self.partitions), "partition")
-        return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in parts)
+        return ", ".join(counted(*part) for part in parts)
 
     def _table(self) -> list[list[str]]:
         rows = [["column", "dtype", "missing", "distinct", "min", "max"]]
@@ -68,7 +69,9 @@ class Report:
         return rows
 
     def __repr__(self) -> str:
-        partitions = "\n".join(f"{part.index}: {part.num_rows:,} rows, {part.description}" for part in self.partitions)
+        partitions = "\n".join(
+            f"{part.index}: {counted(part.num_rows, 'row')}, {part.description}" for part in self.partitions
+        )
         return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}"
 
     def _repr_html_(self) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
-from gpupipe.io.parquet import File, open_footer
+from gpupipe.io.footer import File, open_footer
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import Field
 

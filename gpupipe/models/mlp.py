@@ -194,12 +194,7 @@ def _check(config: dict[str, Any]) -> None:
     rules = [
         ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
         ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
-        (
-            "numeric",
-            numeric != 0 or len(cardinalities) > 0,
-            "at least one feature, numeric or categorical",
-            "numeric=1",
-        ),
+        ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
         ("outputs", config["outputs"] > 0, "1, or the number of classes", "outputs=1"),
         ("hidden", all(width > 0 for width in config["hidden"]), "widths of at least 1", "hidden=(256, 128)"),
         ("dropout", 0 <= config["dropout"] < 1, "a share in [0, 1)", "dropout=0.1"),

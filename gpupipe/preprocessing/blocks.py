@@ -12,11 +12,14 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
+from gpupipe.words import counted
 
 __all__ = [
+    "LARGEST_SQUARED",
     "check_count",
     "check_finite",
     "check_numeric",
+    "check_squares",
     "float32_columns",
     "floats",
     "num_rows",
@@ -30,6 +33,8 @@ __all__ = [
 _CACHED_NUMBERS = 1 << 15
 # 512 MiB: more at once does not make a GPU faster.
 _DEVICE_NUMBERS = 1 << 26
+# The squares of 10^17 numbers of this size still have a sum that is a float.
+LARGEST_SQUARED = 1e145
 
 
 def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slice]:
@@ -135,7 +140,7 @@ def refuse(
             value = float(backend.to_host(values[infinite][:1])[0])
             raise BadData(
                 f"{where}, column {name!r}",
-                f"{int(counts[0])} infinite value{'s' if counts[0] > 1 else ''}",
+                counted(int(counts[0]), "infinite value"),
                 got=value,
                 expected="finite numbers or missing values",
                 remedy=f"Derive({name}='clip({name}, low, high)'), or 'where(...)' to replace them",
@@ -143,7 +148,7 @@ def refuse(
         if missing and counts[1]:
             raise BadData(
                 f"{where}, column {name!r}",
-                f"{int(counts[1])} missing value{'s' if counts[1] > 1 else ''}",
+                counted(int(counts[1]), "missing value"),
                 expected="no missing values",
                 remedy="put a SimpleImputer before this step",
             )
@@ -165,10 +170,32 @@ def check_finite(names: Sequence[str], numbers: Any, where: str) -> None:
         if not np.isfinite(number):
             raise BadData(
                 f"{where}, column {name!r}",
-                "its values are too far apart to be squared, or their range is too large for a float",
-                expected="values less than 1e154 apart",
+                "its range is too large for a float",
+                expected="values less than 1.8e308 apart",
                 remedy=f"Derive({name}='clip({name}, low, high)'), or another unit",
             )
+
+
+def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str, *, missing: bool = False) -> None:
+    """Raise `BadData` where a value is too large for squares to be summed, in however many partitions the rows come.
+
+    Args:
+        columns: numeric columns.
+        mean: their means in this partition, C float64.
+        m2: their sums of squared deviations, C float64: what is small there needs no second look at the values.
+        backend: where the columns live.
+        where: the step, for the message.
+        missing: whether a missing value is a problem.
+    """
+    farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value lies beyond
+    if (farthest < LARGEST_SQUARED / 2).all():
+        return
+    xp = backend.xp
+    for column in columns.values():
+        values = floats(column, xp)
+        fine = xp.abs(values) <= LARGEST_SQUARED
+        if not backend.to_host((fine if missing else fine | xp.isnan(values)).all()[None])[0]:
+            refuse(columns, backend, where, too_large="a value is too large to be squared", missing=missing)
 
 
 def check_numeric(fields: Sequence[Field], where: str) -> None:

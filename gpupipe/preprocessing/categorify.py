@@ -109,6 +109,11 @@ class Categorify(Invertible):
         return self
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The ids for one partition, int32; inputs are not modified.
+
+        Raises:
+            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
+        """
         made = {}
         for name, column in columns.items():
             vocabulary, fitted = self.vocabularies_[name], self.dtypes_in_[name]
@@ -118,7 +123,7 @@ class Categorify(Invertible):
                     "another type than in fit",
                     got=column.dtype,
                     expected=fitted,
-                    remedy=f"Cast({name}={fitted!r})",
+                    remedy=f"Cast({{{name!r}: {fitted!r}}})",
                 )
             look_up = _codes_to_ids if column.dictionary is not None else _numbers_to_ids
             made[name] = Column("int32", look_up(column, vocabulary, backend))

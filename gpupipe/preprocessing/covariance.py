@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
-from gpupipe.preprocessing.blocks import num_rows, refuse, row_blocks, stacked
+from gpupipe.preprocessing.blocks import check_squares, num_rows, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 
 __all__ = ["Covariance"]
@@ -41,7 +41,7 @@ class Covariance:
         """The co-moments of one partition.
 
         Raises:
-            BadData: a missing value, an infinity, or a value whose square is one.
+            BadData: a missing value, an infinity, or a value beyond 1e145, whose squares may not have a sum.
 
         Memory: one block of rows at a time; F + F² numbers per block go to the host. Kept columns are shared.
         """
@@ -60,8 +60,7 @@ class Covariance:
         if parts:
             for size, part in zip(sizes, backend.to_host(xp.stack(parts)), strict=True):
                 total = total + replace(total, count=size, mean=part[0], m2=part[1:])
-            if not np.isfinite(total.m2).all():
-                refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
+            check_squares(columns, total.mean, np.diag(total.m2), backend, where, missing=True)
         return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
 
     def __add__(self, other: Self) -> Self:

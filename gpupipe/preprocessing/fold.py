@@ -10,6 +10,7 @@ from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.errors import NotFitted
 from gpupipe.schema import Field
 from gpupipe.step import Step
+from gpupipe.words import as_list
 
 __all__ = ["Columns", "FoldStep", "Invertible", "Summary"]
 
@@ -89,6 +90,7 @@ class FoldStep(Step, ABC):
 
     @property
     def is_fitted(self) -> bool:
+        """Whether there is learned state: `finish` has run, or `set_state` has brought it back."""
         return "names_in_" in vars(self)
 
     def check_fitted(self) -> None:
@@ -122,10 +124,10 @@ class FoldStep(Step, ABC):
         """`fit` and `transform` on the same frame."""
         return self.fit(frame).transform(frame)
 
-    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
+    def get_feature_names_out(self, input_features: str | Sequence[str] | None = None) -> list[str]:
         """The output's names; for the columns it was fitted on unless others are given."""
         self.check_fitted()
-        return self.output_names(self.names_in_ if input_features is None else list(input_features))
+        return self.output_names(self.names_in_ if input_features is None else as_list(input_features))
 
 
 class Invertible(FoldStep):

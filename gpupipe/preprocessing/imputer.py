@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.blocks import check_finite, check_numeric, refuse, row_blocks
+from gpupipe.preprocessing.blocks import check_numeric, refuse, row_blocks
 from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.moments import Moments
@@ -104,7 +104,6 @@ class SimpleImputer(FoldStep):
         if isinstance(summary, _Types):
             learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
         elif isinstance(summary, Moments):
-            check_finite(summary.names, summary.m2, "SimpleImputer('mean')")
             pairs = zip(summary.mean.tolist(), summary.count, strict=True)
             learned = dict(zip(summary.names, (mean if count else None for mean, count in pairs), strict=True))
         elif isinstance(summary, Quantiles):
@@ -181,7 +180,7 @@ class SimpleImputer(FoldStep):
                 f"fill_value does not fit {dtype}",
                 got=value,
                 expected=f"a value {dtype} can hold",
-                remedy=f"another fill_value, or Cast({name}=...) before it",
+                remedy=f"another fill_value, or Cast({{{name!r}: ...}}) before it",
             )
         if dtype == "string":
             return value

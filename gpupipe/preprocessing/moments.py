@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
-from gpupipe.preprocessing.blocks import num_rows, refuse, tabulate
+from gpupipe.errors import BadData
+from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_squares, num_rows, tabulate
 from gpupipe.preprocessing.fold import Columns
 
 __all__ = ["Moments"]
@@ -43,14 +44,13 @@ class Moments:
         """The moments of one partition.
 
         Raises:
-            BadData: an infinity, or a value whose square is one.
+            BadData: an infinity, or a value beyond 1e145, whose squares may not have a sum.
 
         Memory: one float64 block at a time; 3 numbers per block and column go to the host.
         """
         table = tabulate(columns, _moments, 3, backend)
         count, mean, m2 = _joined(*np.moveaxis(table, -1, 0))
-        if not np.isfinite(m2).all():
-            refuse(columns, backend, where, too_large="a value is too large to be squared")
+        check_squares(columns, mean, m2, backend, where)
         count = count.astype(np.int64)
         return cls(tuple(columns), count, num_rows(columns) - count, mean, m2)
 
@@ -60,8 +60,21 @@ class Moments:
         return type(self)(self.names, count, self.missing + other.missing, mean, m2)
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`."""
+        """As if each missing value had been `values[name]`.
+
+        Raises:
+            BadData: one of them, used, is beyond 1e145.
+        """
         fill = np.array([float(values[name]) for name in self.names])
+        for name, value, gaps in zip(self.names, fill, self.missing, strict=True):
+            if gaps and abs(value) > LARGEST_SQUARED:
+                raise BadData(
+                    f"column {name!r}",
+                    "what missing values are filled with is too large to be squared",
+                    got=float(value),
+                    expected=f"at most {LARGEST_SQUARED:g}",
+                    remedy="another fill_value",
+                )
         none = np.zeros_like(self.missing)
         known = type(self)(self.names, self.count, none, self.mean, self.m2)
         return known + type(self)(self.names, self.missing, none, fill, np.zeros_like(fill))

@@ -10,10 +10,11 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_finite, check_numeric, num_rows, refuse, row_blocks, stacked
+from gpupipe.preprocessing.blocks import check_count, check_numeric, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.covariance import Covariance
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.schema import Field
+from gpupipe.words import counted
 
 __all__ = ["PCA"]
 
@@ -80,11 +81,10 @@ class PCA(Invertible):
         if summary.count < 2:
             raise BadData(
                 "PCA",
-                f"there are {summary.count} rows",
+                f"it was given {counted(summary.count, 'row')}",
                 expected="at least two",
                 remedy="fit on more rows, or leave the step out",
             )
-        check_finite(summary.names, np.diag(summary.m2), "PCA")
         kept = self.n_components or len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))

@@ -76,7 +76,9 @@ class _Scaler(Invertible):
 
 
 class StandardScaler(_Scaler):
-    """Each column less its mean, divided by its standard deviation (divisor n). A constant column is only centred.
+    """Each column less its mean, divided by its standard deviation.
+
+    The deviation is the population's (divisor n). A constant column is only centred.
 
     Args:
         with_mean: subtract the mean.
@@ -85,6 +87,9 @@ class StandardScaler(_Scaler):
     Attributes:
         mean_, var_, scale_: C float64; `scale_` is 1 for a constant column and without `with_std`.
         n_samples_seen_: values that were there, C int64.
+
+    Raises:
+        BadData: an infinity, a column without a value, or a value beyond 1e145, whose square could not be summed.
 
     Memory: transform allocates n float32 per column on the device.
 
@@ -102,7 +107,6 @@ class StandardScaler(_Scaler):
 
     def finish(self, summary: Moments) -> Self:
         self._check_counts(summary.names, summary.count)
-        check_finite(summary.names, summary.m2, "StandardScaler")
         self.names_in_ = list(summary.names)
         self.mean_, self.var_, self.n_samples_seen_ = summary.mean, summary.variance, summary.count
         deviation = np.sqrt(self.var_)

@@ -11,12 +11,19 @@ from gpupipe.backend.cast import cast_column
 from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, Field, Schema
 from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list
 
 __all__ = ["Cast", "Drop", "Rename", "Select"]
 
 
 class Select(Transform):
     """Keep these columns, in this order.
+
+    Args:
+        columns: a name, or several.
+
+    Raises:
+        ColumnNotFound: one of them is not there.
 
     Memory: shares.
 
@@ -26,8 +33,8 @@ class Select(Transform):
         ['b']
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = list(columns)
+    def __init__(self, columns: str | Sequence[str]) -> None:
+        self.columns = as_list(columns)
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.columns, "Select")
@@ -43,6 +50,12 @@ class Select(Transform):
 class Drop(Transform):
     """Leave these columns out.
 
+    Args:
+        columns: a name, or several.
+
+    Raises:
+        ColumnNotFound: one of them is not there.
+
     Memory: shares.
 
     Example:
@@ -51,8 +64,8 @@ class Drop(Transform):
         ['a']
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = list(columns)
+    def __init__(self, columns: str | Sequence[str]) -> None:
+        self.columns = as_list(columns)
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.columns, "Drop")
@@ -95,13 +108,15 @@ class Cast(Transform):
     """Store columns as another type; every value has to fit.
 
     Args:
-        dtypes: the new type per column, one of `schema.DTYPES`. Strings are parsed, numbers are written out as text.
+        dtypes: the new type per column, one of `schema.DTYPES`. Strings are parsed, numbers are written out as text,
+            and so are times, with all six digits of their fraction.
 
     Raises:
         BadConfig: a type that does not exist.
-        BadData: a value does not fit; names column and value.
+        BadData: a value does not fit; names column and value. A fraction is no integer; an integer beyond 2**53 is a
+            float64 (beyond 2**24 a float32) only where that holds it exactly; nothing becomes infinite.
 
-    Memory: one new column per cast.
+    Memory: one new column per cast, and as much while values are checked.
 
     Example:
         >>> import pandas as pd

@@ -32,7 +32,7 @@ class Derive(Transform):
         1    12  False
     """
 
-    def __init__(self, **named: str) -> None:
+    def __init__(self, /, **named: str) -> None:
         self.named = named
 
     def get_params(self, deep: bool = True) -> dict[str, str]:

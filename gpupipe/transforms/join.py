@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from threading import Lock
@@ -14,6 +14,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import INTEGERS, Field, Schema
 from gpupipe.transforms.lookup import Lookup
 from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list
 
 __all__ = ["Join"]
 
@@ -23,17 +24,19 @@ class Join(Transform):
 
     Args:
         right: the table, a Dataset or a frame. It is read once, and has to fit in memory.
-        on: the key column or columns, named alike on both sides. A missing key matches nothing.
+        on: the key column or columns, named alike on both sides. A missing key matches nothing; numbers match by
+            value, whatever their types.
         how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
         columns: the right columns to add; all but the keys by default.
         suffix: put behind the name of a right column that the left has too. Names on the left never change.
         many: whether a key may stand in several right rows; a row of the left then comes out once per match.
-        name: what the table is called in a saved pipeline and in `gp.load(..., tables={name: table})`; by default the
-            keys joined by `_`.
+        name: what the table is called in `fit_report`, in a saved pipeline and in `gp.load(..., tables={name: table})`;
+            by default the keys joined by `_`. Two joins of one pipeline have two names.
 
     Raises:
         BadData: a key repeats on the right and `many` is False; names a key.
         SchemaMismatch: a key has another type on the right.
+        BadConfig: a column it adds would have another column's name, or a key on the right is no whole number.
 
     Memory: the right table stays in memory; one new column per right column asked for.
 
@@ -52,7 +55,7 @@ class Join(Transform):
         *,
         on: str | Sequence[str],
         how: Literal["left", "inner"] = "left",
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         suffix: str = "_right",
         many: bool = False,
         name: str | None = None,
@@ -60,9 +63,9 @@ class Join(Transform):
         if how not in ("left", "inner"):
             raise BadConfig("Join", "unknown how", got=how, expected="'left' or 'inner'", remedy="how='left'")
         self.right = right
-        self.on = [on] if isinstance(on, str) else list(on)
+        self.on = as_list(on)
         self.how = how
-        self.columns = None if columns is None else list(columns)
+        self.columns = None if columns is None else as_list(columns)
         self.suffix = suffix
         self.many = many
         self.name = name or "_".join(self.on)
@@ -101,17 +104,19 @@ class Join(Transform):
         schema.require(self.on, f"{self._where} left")
         right.require([*self.on, *(self.columns or ())], f"{self._where} right")
         for key in self.on:
-            if _family(schema[key]) != _family(right[key]):
+            if _family(schema[key], self.many) != _family(right[key], self.many):
                 raise SchemaMismatch(
                     self._where,
                     f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
                     expected="the same type on both sides",
                     remedy=f"Cast({{{key!r}: {right[key].dtype!r}}}) before the join",
                 )
+        names = self._names_out(schema)
+        self._check_unique(names, schema)
         keys = [schema[key] for key in self.on]
         return schema.assign(
             Field.derived(out, right[name].dtype, [*keys, self._source(right[name])], "Join")
-            for name, out in self._names_out(schema).items()
+            for name, out in names.items()
         )
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
@@ -173,6 +178,18 @@ class Join(Transform):
         chosen = self.columns if self.columns is not None else self.right_schema.names
         return {name: name + self.suffix if name in left else name for name in chosen if name not in self.on}
 
+    def _check_unique(self, names: Mapping[str, str], left: Schema) -> None:
+        taken = {name: f"the left column {name!r}" for name in left.names}
+        for name, out in names.items():
+            if out in taken:
+                raise BadConfig(
+                    self._where,
+                    f"{taken[out]} and the right column {name!r} would both be called {out!r}",
+                    expected="a name of its own for each column",
+                    remedy=f"another suffix than {self.suffix!r}, or one of the two renamed before the join",
+                )
+            taken[out] = f"the right column {name!r}"
+
     def _prepared(self, backend: Backend) -> tuple[Frame, Lookup | None]:
         with self._lock:
             if backend.name not in self._tables:
@@ -187,8 +204,10 @@ class Join(Transform):
             return self._tables[backend.name]
 
 
-def _family(item: Field) -> str:
-    """Types whose values can be equal: whole numbers of any width count as one."""
+def _family(item: Field, many: bool) -> str:
+    """Types whose values can be compared: all numbers in a lookup; not in a merge, which makes floats of mixed ones."""
+    if many and item.dtype in ("uint64", "float32", "float64"):
+        return item.dtype
     return "number" if item.dtype in (*INTEGERS, "float32", "float64") else item.dtype
 
 

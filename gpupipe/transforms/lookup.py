@@ -38,53 +38,47 @@ class _TextKey:
 
 @dataclass(frozen=True)
 class _NumberKey:
-    """Values `low + id * step`."""
+    """Values `low + id * step`, of low's type."""
 
-    low: int
+    low: np.int64 | np.uint64
     step: int
     size: int
 
     def ids(self, column: Column, backend: Backend) -> Array:
-        xp = backend.xp
-        missing = column.missing(xp)
-        data = column.data
-        if data.dtype.kind == "f":
-            whole = xp.isfinite(data) & (xp.floor(data) == data)
-            data = xp.where(whole, data, self.low - 1)
-        offset = data.astype(np.int64) - self.low
-        found = (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
-        if missing is not None:
-            found &= ~missing
-        return xp.where(found, offset // self.step, -1)
+        """n ids, -1 where the value is missing or not one of these."""
+        values, found = _whole(column, self.low.dtype, backend.xp)
+        # Differences are taken modulo 2^64, in which no two values have the same.
+        offset = (values - self.low).astype(np.int64)
+        found &= (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
+        return backend.xp.where(found, offset // self.step, -1)
 
 
 @dataclass(frozen=True)
 class _RankKey:
     """Values by their place in a sorted list, where the spread is too wide for arithmetic."""
 
-    values: Array  # sorted, unique, int64, on the device
+    values: Array  # sorted, unique, at least one, int64 or uint64, on the device
 
     @property
     def size(self) -> int:
         return len(self.values)
 
     def ids(self, column: Column, backend: Backend) -> Array:
-        xp = backend.xp
-        missing = column.missing(xp)
-        data = column.data.astype(np.int64)
-        found, place = self.places(data, xp)
-        if missing is not None:
-            found &= ~missing
-        return xp.where(found, place, -1)
+        """n ids, -1 where the value is missing or not in the list."""
+        values, found = _whole(column, self.values.dtype, backend.xp)
+        there, place = self.places(values, backend.xp)
+        return backend.xp.where(found & there, place, -1)
 
-    def places(self, data: Array, xp: ModuleType) -> tuple[Array, Array]:
-        """Whether each value is in the list, and where."""
-        place = xp.minimum(xp.searchsorted(self.values, data), self.size - 1)
-        return self.values[place] == data, place
+    def places(self, values: Array, xp: ModuleType) -> tuple[Array, Array]:
+        """Whether each value (of the list's type) is in the list, and where."""
+        place = xp.minimum(xp.searchsorted(self.values, values), self.size - 1)
+        return self.values[place] == values, place
 
 
 class Lookup:
     """The rows of a table by key.
+
+    Numbers are equal where their values are, whatever their types: 2.0 finds 2, 2.5 and -1 find nothing among uint64.
 
     Args:
         keys: the table's key columns by name, R rows; no two rows may have the same key. Rows with a missing key are
@@ -93,7 +87,7 @@ class Lookup:
 
     Raises:
         BadData: a key stands in several rows.
-        BadConfig: a key column of fractions, or keys that span more than 2^62 combinations.
+        BadConfig: a key that is a fraction, infinite or a float beyond int64, or keys that span 2^62 combinations.
 
     Memory: one int32 per possible key (direct) or 12 bytes per row of the table (sorted), on the device. Keys go to the
     host once.
@@ -121,8 +115,9 @@ class Lookup:
             table = np.full(size + 1, -1, dtype=np.int32)
             table[ids] = rows
         else:
-            table = rows.astype(np.int32)
-            self._sorted = _RankKey(backend.to_device(ids))
+            # One more id than there are, for a list of at least one.
+            table = np.append(rows, -1).astype(np.int32)
+            self._sorted = _RankKey(backend.to_device(np.append(ids, size)))
         self._table = backend.to_device(table)
 
     def find(self, keys: Mapping[str, Column], backend: Backend) -> Array:
@@ -160,23 +155,40 @@ def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey |
     if column.dictionary is not None:
         return _TextKey(column.dictionary)
     missing = column.missing(backend.xp)
-    values = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
-    if values.dtype.kind == "f" and not np.all(np.floor(values) == values):
+    present = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
+    kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
+    values, found = _whole(Column(column.dtype, present), kind, np)
+    if not found.all():
         raise BadConfig(
             where,
-            f"key column {name!r} holds fractions",
-            got=float(values[np.floor(values) != values][0]),
+            f"key column {name!r} holds a number that is no int64",
+            got=present[~found][0].item(),
             expected="whole numbers, strings or timestamps as keys",
-            remedy=f"Derive({name}='round({name})') on both sides",
+            remedy=f"Derive({name}='round({name})') on both sides, or many=True, which merges without a lookup table",
         )
-    values = values.astype(np.int64)
     if not len(values):
-        return _NumberKey(0, 1, 0)
-    low, spread = int(values[0]), int(values[-1]) - int(values[0])
-    step = max(math.gcd(*(int(gap) for gap in np.unique(np.diff(values)))), 1)
-    if spread // step >= 2**31:
-        return _RankKey(backend.to_device(values))
-    return _NumberKey(low, step, spread // step + 1)
+        return _NumberKey(np.int64(0), 1, 0)
+    spread = int(values[-1]) - int(values[0])
+    if spread < 2**62:
+        step = max(int(np.gcd.reduce(np.diff(values))), 1)
+        size = spread // step + 1
+        if size < 2**31:
+            return _NumberKey(values[0], step, size)
+    return _RankKey(backend.to_device(values))
+
+
+def _whole(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:
+    """n values as int64 or uint64, and where they are the column's: not missing, no fraction, not out of range."""
+    data = column.data
+    if data.dtype.kind == "f":
+        # The range's ends are powers of two, which floats of any width hold.
+        least, beyond = float(np.iinfo(kind).min), float(np.iinfo(kind).max + 1)
+        found = (data >= least) & (data < beyond) & (xp.floor(data) == data)
+        values = xp.where(found, data, 0).astype(kind)
+    else:
+        values = data.astype(kind)
+        found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
+    return values, found if column.valid is None else found & column.valid
 
 
 def _value_at(column: Column, row: int, backend: Backend) -> Any:

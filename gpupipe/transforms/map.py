@@ -11,6 +11,7 @@ from gpupipe.backend.columns import missing_column
 from gpupipe.errors import BadConfig, ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list, counted
 
 __all__ = ["Map"]
 
@@ -46,15 +47,19 @@ class Map(Transform):
     """
 
     def __init__(
-        self, fn: Callable[[Any], Any], *, reads: Sequence[str] | None = None, adds: Sequence[str] | None = None
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        reads: str | Sequence[str] | None = None,
+        adds: str | Sequence[str] | None = None,
     ) -> None:
         if not callable(fn):
             raise BadConfig(
                 "Map", "fn is not a function", got=fn, expected="a function of a frame", remedy="Map(function)"
             )
         self.fn = fn
-        self.reads = None if reads is None else list(reads)
-        self.adds = None if adds is None else list(adds)
+        self.reads = None if reads is None else as_list(reads)
+        self.adds = None if adds is None else as_list(adds)
         self.reset()
 
     def reset(self) -> None:
@@ -144,8 +149,8 @@ class Map(Transform):
             raise SchemaMismatch(
                 self._where,
                 "the function changed the rows, their order or the index",
-                got=f"{len(result)} rows",
-                expected=f"the {num_rows} rows it was given, in their order",
+                got=counted(len(result), "row"),
+                expected=f"the {counted(num_rows, 'row')} it was given, in their order",
                 remedy="Filter(...) to drop rows",
             )
         for name in self.adds or ():

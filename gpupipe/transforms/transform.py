@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Set as AbstractSet
 
 from gpupipe.backend import Backend, Frame, backend_of
@@ -12,7 +12,7 @@ from gpupipe.step import Step
 __all__ = ["Transform"]
 
 
-class Transform(Step):
+class Transform(Step, ABC):
     """A pure map from frame to frame.
 
     A subclass says what it needs and what comes out, so that a pass reads and computes only what is asked for. `wanted`

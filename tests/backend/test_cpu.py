@@ -89,3 +89,12 @@ def test_a_decoded_frame_is_the_users_own() -> None:
     given = CPU.decode(CPU.encode(frame))
     given.loc[0, "x"] = 9.0
     assert frame["x"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("nothing", [None, pd.NA, pd.NaT, np.nan])
+def test_objects_without_a_value_are_numbers_as_arrows_nulls_are(nothing: object) -> None:
+    frame = pd.DataFrame({"x": pd.Series([nothing, None], dtype=object)})
+    column = CPU.column(CPU.encode(frame), "x")
+    assert column.dtype == "float64" and np.isnan(column.data).all()
+    assert CPU.encode(frame[:0])["x"].dtype == "category"
+    assert CPU.schema_of(CPU.encode(frame))["x"].dtype == "float64"

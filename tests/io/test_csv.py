@@ -101,7 +101,7 @@ def test_a_ragged_row_is_named(tmp_path: Path, block: int, monkeypatch: pytest.M
         BadFile, match=r"a\.csv: row 102 has 3 values, got '3,4,5'.\nExpected 2 values, as in the first row"
     ):
         gp.read_csv(path)
-    with pytest.raises(BadFile, match="row 2 has 1 values, got '3'"):
+    with pytest.raises(BadFile, match="row 2 has 1 value, got '3'"):
         gp.read_csv(write(path, "a,b\n3\n"))
 
 

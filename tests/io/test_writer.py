@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io import atomic
 from gpupipe.schema import Field, Schema
@@ -135,6 +137,49 @@ def test_nothing_is_taken_away_before_the_new_is_there(
         dataset.filter("n > 1").write_parquet(tmp_path / name, overwrite=True)
     assert seen == [[2], [1, 2]]
     assert values(gp.read_parquet(tmp_path / name), "n") == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_what_is_written_does_not_depend_on_the_threads(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = gp.read_parquet(DATA / "flights.parquet", partition_bytes=2 << 20).filter("distance > 1000")
+    assert dataset.num_partitions > 4
+    written = []
+    for threads in (1, 2, 4):
+        monkeypatch.setattr("gpupipe.cluster.local.default_threads", lambda threads=threads: threads)
+        path = tmp_path / str(threads) / name
+        path.parent.mkdir()
+        dataset.write_parquet(path, rows_per_group=20_000)
+        files = [path] if path.is_file() else sorted(path.iterdir())
+        written.append([(file.name, file.read_bytes()) for file in files])
+    assert written[0] == written[1] == written[2]
+
+
+@pytest.mark.parametrize("fault", ["made", "written"])
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_a_failure_names_its_partition_and_leaves_nothing_running(
+    tmp_path: Path, name: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupipe.cluster.local.default_threads", lambda: 2)
+    dataset = gp.from_frame(pd.DataFrame({"n": range(20)}), num_partitions=20)
+    made = []
+
+    def mapped(frame: pd.DataFrame, backend: Backend) -> pd.DataFrame:
+        number = int(frame["n"].iloc[0])
+        made.append(number)
+        if number == 5 and fault == "made":
+            raise RuntimeError("no")
+        column = Column("float64", backend.xp.asarray([0.5 if number == 5 else 1.0]))
+        return backend.frame({"n": column}, 1)
+
+    with pytest.raises((RuntimeError, ValueError)) as caught:  # Arrow writes no 0.5 to a column of integers
+        dataset.map_frames(mapped, dataset.schema, ["n"]).write_parquet(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert not any(thread.name.startswith("gpupipe") for thread in threading.enumerate())
+    assert 5 in made and len(made) < 10
+    if fault == "made":
+        assert caught.value.__notes__ == ["in partition 5: rows 5 to 6 of a frame"]
 
 
 WRITER = """

@@ -84,7 +84,7 @@ def examples() -> list[Example]:
     return [example for cls in steps() for example in EXAMPLES[cls]]
 
 
-_EXTREME = [5e-324, 1e-300, -1e100, 1e100, 1e140, -1e140, 1e150, -1e150]
+_EXTREME = [5e-324, 1e-300, -1e100, 1e100, 1e140, -1e140, 1e160, -1e160, 1e300, -1e300]
 _TAME = st.one_of(
     st.integers(-800, 800).map(lambda v: v / 8),
     st.integers(0, 800).map(lambda v: 1e9 + v / 8),

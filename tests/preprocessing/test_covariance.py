@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpupipe import errors
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing.covariance import Covariance
 
@@ -50,3 +51,9 @@ def test_nothing_is_neutral(first: bool) -> None:
     total = empty + some if first else some + empty
     assert total.count == 2 and total.deviations().shape == (2, 2)
     np.testing.assert_array_equal(total.m2, some.m2)
+
+
+@pytest.mark.parametrize("rows", [[[1e300, 0.0]] * 3, [[0.0, -1e160]], [[1.0, 1.0], [1e150, 2.0]]])
+def test_whether_a_value_is_too_large_does_not_depend_on_its_neighbours(rows: list[list[float]]) -> None:
+    with pytest.raises(errors.BadData, match="a value is too large to be squared, got 1e"):
+        summed(np.array(rows))

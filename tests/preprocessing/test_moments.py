@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpupipe import errors
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing.moments import Moments
 
@@ -65,3 +66,22 @@ def test_nothing_is_neutral() -> None:
     for total in (empty + some, some + empty):
         assert (total.count[0], total.mean[0], total.m2[0]) == (2, 1.5, 0.5)
     assert (empty + empty).variance[0] == 0.0
+
+
+@pytest.mark.parametrize("value", [1e300, -1e160, 1.001e145])
+def test_whether_a_value_is_too_large_does_not_depend_on_its_neighbours(value: float) -> None:
+    for part in ([value], [value, value], [value, np.nan], [0.0, value], [np.nan] * 40_000 + [value]):
+        with pytest.raises(errors.BadData, match="column 'x': a value is too large to be squared, got") as refused:
+            moments(part)
+        assert refused.value.got == abs(value)
+
+
+def test_the_largest_values_can_be_summed() -> None:
+    found = moments([1e145, -1e145, np.nan]) + moments([1e145] * 40_000)
+    assert found.count[0] == 40_002 and 0 < found.variance[0] < np.inf
+
+
+def test_what_gaps_are_filled_with_is_a_value_like_any_other() -> None:
+    with pytest.raises(errors.BadData, match=r"column 'x': what missing values are filled with.*got 1e\+150"):
+        moments([np.nan]).filled({"x": 1e150})
+    assert moments([1.0]).filled({"x": 1e150}).mean[0] == 1.0

@@ -135,5 +135,5 @@ def test_what_is_refused() -> None:
         PCA().fit(table).transform(holed)
     with pytest.raises(errors.BadData, match="column 'c': 10 infinite values"):
         PCA().fit(table).transform(table.assign(c=np.inf))
-    with pytest.raises(errors.BadData, match="there are 1 rows"):
+    with pytest.raises(errors.BadData, match="it was given 1 row"):
         PCA().fit(table.iloc[:1])

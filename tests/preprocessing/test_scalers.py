@@ -74,7 +74,7 @@ def test_a_column_near_a_billion_is_scaled() -> None:
     assert pre.StandardScaler().fit(near).var_ == pytest.approx(2.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 1e9 + 0.3, -1e150, 5e-324])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e9 + 0.3, -1e145, 5e-324])
 @pytest.mark.parametrize("step", BOUND, ids=repr)
 def test_a_constant_column_gives_zeros(step: Any, value: float) -> None:
     same = pd.DataFrame({"x": [value] * 1000, "missing": [value] * 999 + [None]})
@@ -128,7 +128,7 @@ def test_what_is_refused(step: Any) -> None:
 def test_values_that_cannot_be_squared_are_refused_wherever_they_meet() -> None:
     with pytest.raises(errors.BadData, match=r"column 'x': a value is too large to be squared, got 1e\+200"):
         pre.StandardScaler().fit(pd.DataFrame({"x": [1e200, 0.0]}))
-    with pytest.raises(errors.BadData, match=r"column 'x'.*too far apart"):
+    with pytest.raises(errors.BadData, match=r"column 'x'.*its range is too large"):
         pre.MinMaxScaler().fit(pd.DataFrame({"x": [1.7e308, -1.7e308]}))
 
 

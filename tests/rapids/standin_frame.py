@@ -250,9 +250,12 @@ def read_parquet(
     with pq.ParquetFile(filepath_or_buffer) as file:
         there = set(file.schema_arrow.names)
         if not ignore_missing_columns and not set(columns) <= there:
-            raise RuntimeError(f"column not found: {sorted(set(columns) - there)}")
+            raise ValueError(f"CUDF failure at: Encountered non-existent column {sorted(set(columns) - there)}")
         (groups,) = row_groups
-        table = file.read_row_groups(groups, columns=[name for name in columns if name in there])
+        try:
+            table = file.read_row_groups(groups, columns=[name for name in columns if name in there])
+        except (OSError, pa.ArrowException) as cause:
+            raise RuntimeError(f"CUDF failure at: {cause}") from cause
         start = sum(file.metadata.row_group(i).num_rows for i in range(min(groups)))
         written = json.loads((file.schema_arrow.metadata or {}).get(b"pandas", b"{}"))
     frame = DataFrame.from_arrow(table.replace_schema_metadata(None))

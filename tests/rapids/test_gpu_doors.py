@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
+import gpupipe as gp
+from gpupipe import preprocessing as pre
 from gpupipe.backend.protocol import Backend
-from gpupipe.errors import OutOfDeviceMemory
+from gpupipe.errors import BadFile, OutOfDeviceMemory
 from gpupipe.schema import Field
+from tests.io.tables import damage
 
 from .oracle import CPU, TYPES, both, host, same
 from .rehearsal import FREE, rehearsed_module, standins
@@ -55,8 +62,72 @@ def test_parquet_whose_index_was_written_by_pandas(rehearsed_backend: Backend, t
 
 def test_a_column_that_is_not_in_the_file_is_no_silence(rehearsed_backend: Backend, tmp_path: Any) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
-    with pytest.raises(RuntimeError, match="column not found"):
+    with pytest.raises(OSError, match="non-existent column"):
         rehearsed_backend.read_parquet(tmp_path / "x.parquet", [0], [Field("y", "int64")])
+
+
+def test_damaged_bytes_are_a_fault_of_the_file(rehearsed_backend: Backend, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": [1.0, 2.0, 3.0], "y": [1, 2, 3]}), path, row_group_size=2)
+    damage(path, 0, "x")
+    dataset = gp.read_parquet(path)
+    assert len(dataset.select(["y"]).compute()) == 3
+    for read in (dataset.compute, lambda: gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()))).fit(dataset)):
+        with pytest.raises(BadFile, match=r"x\.parquet: row groups 0-1 cannot be read \(CUDF failure") as caught:
+            read()
+        assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("cause", "raised"),
+    [
+        (RuntimeError("CUDA error encountered at: x.cu:1: 700 cudaErrorIllegalAddress"), RuntimeError),
+        (RuntimeError("exception occurred: std::bad_alloc"), OutOfDeviceMemory),
+        (MemoryError("std::bad_alloc: out_of_memory"), OutOfDeviceMemory),
+        (IndexError("vector::_M_range_check"), OSError),
+    ],
+)
+def test_a_fault_of_the_device_is_none_of_the_file(tmp_path: Path, cause: Exception, raised: type[Exception]) -> None:
+    modules = standins()
+    modules["cudf"] = SimpleNamespace(**vars(modules["cudf"]) | {"read_parquet": throwing(cause)})
+    with pytest.raises(raised) as caught:
+        rehearsed_module(modules).GpuBackend().read_parquet(tmp_path / "x.parquet", [0], [Field("x", "int64")])
+    assert not issubclass(raised, RuntimeError) or caught.value is cause
+
+
+def throwing(cause: Exception) -> Any:
+    def read_parquet(*args: Any, **kwargs: Any) -> None:
+        raise cause
+
+    return read_parquet
+
+
+class Elsewhere(MemoryFileSystem):
+    """A place whose files cannot be read whole."""
+
+    protocol = "elsewhere"
+    fetched = 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        assert start is not None and end is not None
+        type(self).fetched += end - start
+        return super().cat_file(path, start, end, **kwargs)
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        assert "w" in mode or not self.fetched, "of an open file cuDF reads all there is"
+        return super()._open(path, mode, **kwargs)
+
+
+def test_of_a_file_elsewhere_only_a_part_is_fetched(rehearsed_backend: Backend) -> None:
+    fsspec.register_implementation("elsewhere", Elsewhere)
+    table = pa.table({"n": range(4_000), "noise": np.random.default_rng(0).random(4_000)})
+    with fsspec.open("elsewhere://x.parquet", "wb") as file:
+        pq.write_table(table, file, row_group_size=1_000)
+    dataset = gp.read_parquet("elsewhere://x.parquet", partition_bytes=1)
+    found = rehearsed_backend.to_arrow(dataset.read(dataset.partitions[2], ["noise"]))
+    assert found.to_pylist() == table.slice(2_000, 1_000).select(["noise"]).to_pylist()
+    assert 8_000 < Elsewhere.fetched < 16_000
+    assert len(dataset.filter("n > 12").compute()) == 3_987
 
 
 def test_the_door_is_counted(rehearsed_backend: Backend) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe.backend import backend_of
+from gpupipe.backend.cast import cast_column
 from gpupipe.backend.protocol import Backend, Column
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import GpupipeError, SchemaMismatch
+from gpupipe.schema import DTYPES, Field
 
 from .oracle import CPU, FIELDS, TYPES, both, columns_equal, host, same, tables, year
 from .standin_frame import cudf
@@ -185,3 +188,51 @@ def test_what_is_not_worked_with_is_named(rehearsed_backend: Backend) -> None:
         rehearsed_backend.encode(numbers)
     with pytest.raises(SchemaMismatch, match="name is no string"):
         rehearsed_backend.encode(cudf.from_pandas(pd.DataFrame({0: [1]})))
+
+
+@SOME
+@given(table=tables(), name=st.sampled_from(list(TYPES)), dtype=st.sampled_from(DTYPES))
+def test_a_cast_is_the_cpus_or_fails_with_its_words(
+    rehearsed_backend: Backend, table: pa.Table, name: str, dtype: str
+) -> None:
+    found, wanted = (
+        outcome(backend.column(frame, name), dtype, backend)
+        for backend, frame in zip((rehearsed_backend, CPU), both(rehearsed_backend, table), strict=True)
+    )
+    assert type(found) is type(wanted)
+    if isinstance(wanted, Column):
+        columns_equal(found, wanted)
+    else:
+        assert str(found) == str(wanted)
+
+
+def outcome(column: Column, dtype: str, backend: Backend) -> Column | GpupipeError:
+    try:
+        return cast_column(column, dtype, "x", backend)
+    except GpupipeError as error:
+        return error
+
+
+def test_names_that_are_also_arguments(rehearsed_backend: Backend, tmp_path: Any) -> None:
+    gpu, names = rehearsed_backend, ["self", "index", "names", "inplace", "key", "", "a b"]
+    table = pa.table([pa.array(["x", None, "y"], pa.large_string())] * 4 + [pa.array([1, 2, None])] * 3, names=names)
+    fields = [Field(name, "int64" if table[name].type == pa.int64() else "string") for name in names]
+    frame = gpu.from_arrow(table, fields)
+    columns = {name: gpu.column(frame, name) for name in names}
+    away = {name: f"{name}!" for name in names}
+    pq.write_table(table, tmp_path / "t.parquet")
+    for made in (
+        gpu.frame(columns, 3),
+        gpu.select(gpu.assign(gpu.select(frame, names[::2]), columns), names),
+        gpu.rename(gpu.rename(frame, away), {new: name for name, new in away.items()}),
+        gpu.encode(gpu.decode(frame)),
+        gpu.concat([frame, gpu.take(frame, gpu.xp.arange(0))]),
+        gpu.read_parquet(str(tmp_path / "t.parquet"), [0], fields),
+    ):
+        same(gpu.to_arrow(made), table)
+    oracle = CPU.from_arrow(table, fields)
+    for name in names:
+        same(
+            gpu.to_arrow(gpu.merge(frame, frame, [name], "left", "_right")),
+            CPU.to_arrow(CPU.merge(oracle, oracle, [name], "left", "_right")),
+        )

@@ -46,7 +46,7 @@ def test_casts_keep_what_is_missing(frame: pd.DataFrame) -> None:
     assert cast["x"].tolist() == [1, pd.NA, 3] and str(cast["x"].dtype) == "Int16"
     assert cast["n"].fillna(-1).tolist() == [1.0, -1.0, 300.0]
     assert cast["s"].tolist() == [1, pd.NA, 17]
-    assert cast["t"].fillna("-").tolist() == ["2013-01-01T05:00:00", "-", "2013-01-02T00:00:00"]
+    assert cast["t"].fillna("-").tolist() == ["2013-01-01 05:00:00.000000", "-", "2013-01-02 00:00:00.000000"]
 
 
 def test_strings_become_times_and_numbers() -> None:
@@ -121,3 +121,18 @@ def test_parameters_are_scikit_learns() -> None:
     assert repr(step) == "Filter(expr='x > 0', when='always')"
     with pytest.raises(errors.BadConfig, match="no such parameter, got 'wen'"):
         step.set_params(wen="train")
+
+
+def test_derived_columns_are_parameters_by_their_own_names(frame: pd.DataFrame) -> None:
+    step = T.Derive(self="x + 1", named="x + 2")
+    again = T.Derive(**step.get_params()).set_params(self="x * 2")
+    assert again.transform(frame)["self"].fillna(0).tolist() == [2.0, 0.0, 6.0]
+    assert (repr(step), repr(again)) == ("Derive(self='x + 1', named='x + 2')", "Derive(self='x * 2', named='x + 2')")
+
+
+def test_a_transform_that_leaves_something_open_is_none() -> None:
+    class Half(T.Transform):
+        """Says nothing of what it needs."""
+
+    with pytest.raises(TypeError, match=r"abstract.*apply.*needs.*output_schema"):
+        Half()

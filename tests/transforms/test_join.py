@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe import errors
+from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 
 keys_of_text = st.one_of(st.none(), st.sampled_from(["JFK", "LGA", "EWR", "ü", ""]))
@@ -57,7 +58,7 @@ def test_whole_floats_match_integers() -> None:
 
 
 def test_fractions_are_no_keys() -> None:
-    with pytest.raises(errors.BadConfig, match=r"key column 'x' holds fractions, got 0\.5"):
+    with pytest.raises(errors.BadConfig, match=r"key column 'x' holds a number that is no int64, got 0\.5"):
         T.Join(pd.DataFrame({"x": [0.5], "y": [1]}), on="x").transform(pd.DataFrame({"x": [0.5]}))
 
 
@@ -72,6 +73,34 @@ def test_left_names_never_change() -> None:
     right = pd.DataFrame({"k": [1], "x": [9]})
     joined = T.Join(right, on="k", suffix="_r").transform(pd.DataFrame({"k": [1], "x": [5]}))
     assert joined.to_dict("list") == {"k": [1], "x": [5], "x_r": [9]}
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("left", "right", "suffix", "message"),
+    [
+        (["x", "x_r"], ["x"], "_r", "the left column 'x_r' and the right column 'x' would both be called 'x_r'"),
+        (["x"], ["x"], "", "the left column 'x' and the right column 'x' would both be called 'x'"),
+        (["x"], ["x", "x_r"], "_r", "the right column 'x' and the right column 'x_r' would both be called 'x_r'"),
+        (["x"], ["x_r", "x"], "_r", "the right column 'x_r' and the right column 'x' would both be called 'x_r'"),
+    ],
+)
+def test_two_columns_never_get_one_name(
+    left: list[str], right: list[str], suffix: str, message: str, many: bool
+) -> None:
+    table = pd.DataFrame({"k": [1]} | {name: [0.5] for name in right})
+    frame = pd.DataFrame({"k": [1]} | {name: [7.5] for name in left})
+    with pytest.raises(errors.BadConfig, match=message) as caught:
+        T.Join(table, on="k", suffix=suffix, many=many).transform(frame)
+    assert f"another suffix than {suffix!r}" in caught.value.remedy
+    joined = T.Join(table, on="k", suffix="_of_the_right", many=many).transform(frame)
+    assert len(joined.columns) == 1 + len(left) + len(right)
+
+
+def test_columns_that_are_not_asked_for_need_no_name() -> None:
+    table = pd.DataFrame({"k": [1], "x": [0.5], "x_right": [2.5]})
+    joined = T.Join(table, on="k", columns="x").transform(pd.DataFrame({"k": [1], "x": [7.5]}))
+    assert joined.to_dict("list") == {"k": [1], "x": [7.5], "x_right": [0.5]}
 
 
 def test_a_repeated_key_names_it() -> None:
@@ -92,6 +121,17 @@ def test_many_gives_every_pair_in_left_order() -> None:
 def test_another_type_of_key_is_named() -> None:
     with pytest.raises(errors.SchemaMismatch, match="key 'k' is string on the left and int64 on the right"):
         T.Join(pd.DataFrame({"k": [1], "v": [1]}), on="k").transform(pd.DataFrame({"k": ["1"]}))
+
+
+def test_joins_of_one_pipeline_have_names_of_their_own() -> None:
+    flights = pd.DataFrame({"k": ["a", "b"]})
+    prices, sizes = pd.DataFrame({"k": ["a"], "price": [1.0]}), pd.DataFrame({"k": ["a", "b"], "size": [2.0, 3.0]})
+    with pytest.raises(errors.BadConfig, match=r"joins share a name, got \['k', 'k'\]") as caught:
+        gp.Pipeline([T.Join(prices, on="k"), T.Drop("price"), T.Join(sizes, on="k")])
+    assert caught.value.remedy == "Join(..., name='k_2')"
+    steps = [T.Join(prices, on="k"), T.Join(sizes, on="k", name="k_2")]
+    report = gp.Pipeline(steps, gp.Features((["size", "price"], pre.SimpleImputer()))).fit(flights).fit_report
+    assert report is not None and report.unmatched == {"k": 0.5, "k_2": 0.0}
 
 
 def test_a_missing_key_column_offers_the_closest() -> None:
@@ -130,3 +170,10 @@ def test_the_weather_of_every_flight() -> None:
     pd.testing.assert_series_equal(joined["temp"], expected["temp"])
     pd.testing.assert_series_equal(joined["wind_speed"], expected["wind_speed"])
     assert 0 < join.unmatched_share < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float64", "uint64"])
+def test_a_merge_that_would_compare_numbers_as_floats(dtype: str) -> None:
+    table = pd.DataFrame({"k": [2**53, 2**53 + 1], "v": [1, 2]})
+    with pytest.raises(errors.SchemaMismatch, match=rf"'k' is {dtype} on the left and int64 on the right"):
+        T.Join(table, on="k", many=True).transform(pd.DataFrame({"k": [2**53]}).astype(dtype))

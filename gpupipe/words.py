@@ -1,0 +1,27 @@
+"""Words given as one or as several, and words for how many there are; every room uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["as_list", "counted"]
+
+
+def as_list(words: str | Iterable[str]) -> list[str]:
+    """Several words, such as columns' names, as a list; a single one is a list of one, never its letters.
+
+    Example:
+        >>> as_list("origin"), as_list(("origin", "dest"))
+        (['origin'], ['origin', 'dest'])
+    """
+    return [words] if isinstance(words, str) else list(words)
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something, for a message.
+
+    Example:
+        >>> counted(1, "row"), counted(24_951, "row")
+        ('1 row', '24,951 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
