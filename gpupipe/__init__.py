@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
     from gpupipe.features import Features
-    from gpupipe.io import Dataset, from_frame, read_csv, read_parquet
+    from gpupipe.io import Dataset, from_frame, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.pipeline import Pipeline
     from gpupipe.schema import Schema
     from gpupipe.scorer import Scorer
@@ -44,6 +44,9 @@ _HOME = {
     "models": "",
     "preprocessing": "",
     "read_csv": "io",
+    "read_ipc": "io",
+    "read_json": "io",
+    "read_orc": "io",
     "read_parquet": "io",
     "save": "artifact",
     "transforms": "",
@@ -67,6 +70,9 @@ __all__ = [
     "models",
     "preprocessing",
     "read_csv",
+    "read_ipc",
+    "read_json",
+    "read_orc",
     "read_parquet",
     "save",
     "transforms",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gpupipe.errors import BadConfig
 
@@ -18,24 +19,29 @@ class Settings:
         backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`. The
             environment variable GPUPIPE_BACKEND gives its first value.
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
+        memory_limit: host bytes that reading and fitting should stay within; None for no limit. Partitions become
+            smaller and fewer columns are kept between passes; vocabularies and results are not counted.
     """
 
     backend: str = "auto"
     partition_bytes: int | None = None
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in ("auto", "cpu", "gpu"):
             raise BadConfig(
                 "configure", "no such backend", got=self.backend, expected="auto, cpu or gpu", remedy="backend='auto'"
             )
-        if self.partition_bytes is not None and self.partition_bytes < 1:
-            raise BadConfig(
-                "configure",
-                "partition_bytes is too small",
-                got=self.partition_bytes,
-                expected="a number of bytes, or None",
-                remedy="partition_bytes=128 << 20",
-            )
+        for name in ("partition_bytes", "memory_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadConfig(
+                    "configure",
+                    f"{name} is too small",
+                    got=value,
+                    expected="a number of bytes, or None",
+                    remedy=f"{name}=128 << 20",
+                )
 
 
 _in_force: list[Settings] = []
@@ -53,12 +59,15 @@ def settings() -> Settings:
     return _in_force[-1]
 
 
-def configure(*, backend: str | None = None, partition_bytes: int | None = None) -> Settings:
-    """Set defaults of this process and return the settings then in force; what is not named stays.
+def configure(
+    *, backend: str | None = None, partition_bytes: int | None = None, memory_limit: int | None = None
+) -> Settings:
+    """Set defaults of this process; what is not named stays. Returns the settings in force.
 
     Args:
         backend: as in `Settings`.
         partition_bytes: as in `Settings`.
+        memory_limit: as in `Settings`.
 
     Raises:
         BadConfig: a value that makes no sense.
@@ -67,11 +76,6 @@ def configure(*, backend: str | None = None, partition_bytes: int | None = None)
         >>> configure(backend="auto").backend
         'auto'
     """
-    before = settings()
-    _in_force[:] = [
-        Settings(
-            before.backend if backend is None else backend,
-            before.partition_bytes if partition_bytes is None else partition_bytes,
-        )
-    ]
+    given: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
+    _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
     return _in_force[-1]

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpupipe.backend import Frame
 from gpupipe.cluster import active
+from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.features import Features
 from gpupipe.io import Dataset, over_partitions
@@ -21,7 +22,7 @@ from gpupipe.words import counted
 __all__ = ["FitReport", "Fitting"]
 
 KEEP_BYTES = 1 << 30
-"""Columns that a later pass needs again stay in memory up to this many bytes; beyond it they are read again."""
+"""Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
 
 
 @dataclass
@@ -134,7 +135,8 @@ class Fitting:
 
     def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
         """The sum of all, in order; columns a later pass needs are kept while there is room."""
-        total, room, halved = None, KEEP_BYTES, set()
+        limit = settings().memory_limit
+        total, room, halved = None, KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4), set()
         for outcome in outcomes:
             if outcome.kept is not None and room >= 0:
                 halved |= {outcome.partition} & self._kept.keys()

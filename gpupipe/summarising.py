@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.io import Dataset, in_partition
+from gpupipe.backend import Backend, Frame, select
+from gpupipe.io import Dataset, Partition, in_partition
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema
@@ -82,12 +82,10 @@ class Pass:
             present = self.target.present(frame, self.schema, backend)
             if present is not None:
                 frame = backend.filter(frame, present)
-        # The same row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
-        row_numbers = partition.row_ids(backend.xp)[backend.positions(frame)]
         summaries = []
         for task in self.tasks:
             columns = task.group.columns_of(frame, backend, task.position)
-            summaries.append([_summary(step, columns, backend, row_numbers) for step in task.steps])
+            summaries.append([_summary(step, columns, backend, frame, partition) for step in task.steps])
         kept = backend.select(frame, self.again) if self.again else None
         return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, kept)
 
@@ -136,7 +134,8 @@ def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | 
     return backend.assign(known, {name: backend.column(more, name) for name in missing})
 
 
-def _summary(step: FoldStep, columns: Columns, backend: Backend, row_numbers: Array) -> Any:
+def _summary(step: FoldStep, columns: Columns, backend: Backend, frame: Frame, partition: Partition) -> Any:
     if isinstance(step, WholeFrameStep):
-        return step.summarise(columns, backend, row_numbers)
+        # The same row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
+        return step.summarise(columns, backend, partition.row_ids(backend.xp)[backend.positions(frame)])
     return step.summarise(columns, backend)

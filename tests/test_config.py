@@ -34,11 +34,20 @@ def test_partitions_follow_it() -> None:
     assert gp.from_frame(table, partition_bytes=400).num_partitions == 2
 
 
+def test_a_limit_of_memory_makes_partitions_smaller() -> None:
+    table = pa.table({"n": range(100_000)})
+    assert gp.from_frame(table, backend="cpu").num_partitions == 1
+    gp.configure(memory_limit=2_000_000)
+    assert gp.from_frame(table, backend="cpu").num_partitions > 4
+
+
 def test_values_that_make_no_sense() -> None:
     with pytest.raises(BadConfig, match="no such backend, got 'tpu'"):
         gp.configure(backend="tpu")
     with pytest.raises(BadConfig, match="partition_bytes is too small, got 0"):
         gp.configure(partition_bytes=0)
+    with pytest.raises(BadConfig, match="memory_limit is too small, got -1"):
+        gp.configure(memory_limit=-1)
     assert config.settings().partition_bytes is None
 
 

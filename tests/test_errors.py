@@ -19,6 +19,7 @@ BUILTIN = {
     "BadConfig": ValueError,
     "BadData": ValueError,
     "BadFile": OSError,
+    "ClusterLost": ConnectionError,
     "ColumnNotFound": KeyError,
     "CopyRequired": ValueError,
     "DeviceMismatch": RuntimeError,

@@ -68,7 +68,7 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
             values = values.cast(wanted, safe=False)  # finer than a microsecond is cut off
         if values.type != wanted:
             values = values.cast(wanted)
-    except pa.ArrowInvalid as cause:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         raise SchemaMismatch(
             f"column {item.name!r}",
             f"values of type {values.type} do not fit {item.dtype} ({cause})",

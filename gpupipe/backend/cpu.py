@@ -171,11 +171,9 @@ class CpuBackend:
 
 
 def _assigned(frame: Frame, data: Mapping[str, Any]) -> Frame:
-    """A new frame with these columns; `DataFrame.assign` has no way to say `self`."""
-    made = frame.copy(deep=False)
-    for name, values in data.items():
-        made[name] = values
-    return made
+    """A new frame with these columns, shared; `DataFrame.assign` would copy each, and has no way to say `self`."""
+    columns: dict[str, Any] = {name: frame[name] for name in frame.columns}
+    return pd.DataFrame(columns | dict(data), index=frame.index, copy=False)
 
 
 def _series_data(array: pa.Array, item: Field) -> Any:

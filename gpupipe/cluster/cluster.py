@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from contextlib import ExitStack
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
-from distributed import Client, LocalCluster
+from distributed import Client
 
+from gpupipe.backend import resolve
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.cluster.executor import in_force
 from gpupipe.cluster.guard import check_main_guard
-from gpupipe.cluster.local import default_threads
-from gpupipe.errors import BackendMissing, BadConfig, ClusterLost
+from gpupipe.cluster.start import connected, local_workers
+from gpupipe.errors import BadConfig
 
 __all__ = ["Cluster"]
 
@@ -25,61 +26,62 @@ class Cluster(DaskExecutor):
     """Dask workers: inside `with`, datasets and pipelines run on them.
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
-    how many workers there are. With `gpu=True` there is one worker per GPU, and this process touches none.
+    how many workers there are. With GPUs there is one worker on each, and this process touches none.
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
-        address: of a scheduler that runs already, instead; gpupipe and the files have to be within its workers' reach.
-        gpu: start Dask-CUDA's workers.
+        address: of a scheduler that runs already, instead: its address, a Dask cluster object (dask-jobqueue,
+            dask-kubernetes, Coiled), or a Dask client. gpupipe, the program's own modules and the files have to be
+            within its workers' reach. The object stays open.
+        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used.
         memory_limit: of each worker's host memory, as Dask takes it.
         device_memory: of each GPU, what RMM may take, as Dask-CUDA takes it; None for all of it.
-        patience: seconds without a scheduler, or without any worker, before work is given up.
+        patience: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
+            enough for workers to come up, where a queue starts them.
 
     Raises:
         BadConfig: in a script without the `__main__` guard, which every worker would run again.
-        BackendMissing: `gpu=True` without Dask-CUDA.
-        ClusterLost: no scheduler answers at `address`.
+        BackendMissing: Dask-CUDA cannot start.
+        ClusterLost: the workers did not come up, or no scheduler answers at `address`.
 
-    Memory: a partition per worker; in this process two results per worker.
+    Memory: a partition per worker; in this process one result, in the workers two each.
 
     Example:
         >>> import gpupipe as gp
         >>> with gp.Cluster(n_workers=1):
         ...     len(gp.read_parquet("data/airports.parquet").filter("alt > 6000"))
-        39
+        38
     """
 
     def __init__(
         self,
         n_workers: int | None = None,
         *,
-        address: str | None = None,
-        gpu: bool = False,
+        address: Any = None,
+        gpu: bool | None = None,
         memory_limit: str | int = "auto",
         device_memory: str | int | None = None,
         patience: float = 60.0,
     ) -> None:
-        if address is not None and n_workers is not None:
-            raise BadConfig(
-                "Cluster",
-                "n_workers and address exclude each other",
-                expected="one of them",
-                remedy="Cluster(address=...)",
-            )
-        self._open = ExitStack()
-        self._in_force = ExitStack()
-        try:
+        _check(n_workers, address, gpu, memory_limit, device_memory, patience)
+        self._open, self._in_force = ExitStack(), ExitStack()
+        with ExitStack() as opening:
             if address is None:
                 check_main_guard("Cluster")
-                started = _started(n_workers, gpu, memory_limit, device_memory)
-                address = self._open.enter_context(started).scheduler_address
-            client = self._open.enter_context(_connected(address, patience))
-        except BaseException:
-            self._open.close()
-            raise
-        super().__init__(client, patience)
-        self.dashboard_link: str = client.dashboard_link
-        _log.info("cluster at %s, dashboard at %s", address, self.dashboard_link)
+                address = opening.enter_context(
+                    local_workers(
+                        n_workers,
+                        gpu=resolve() == "gpu" if gpu is None else gpu,
+                        memory_limit=memory_limit,
+                        device_memory=device_memory,
+                        patience=patience,
+                    )
+                )
+            client = opening.enter_context(connected(address, patience))
+            super().__init__(client, patience)
+            self.dashboard_link = self._dashboard_link()
+            self._open = opening.pop_all()
+        _log.info("%r", self)
 
     def release(self) -> None:
         """Stop the workers it started and give their memory back; a scheduler that ran before goes on without it."""
@@ -96,47 +98,56 @@ class Cluster(DaskExecutor):
         self.release()
 
     def __repr__(self) -> str:
-        return f"Cluster({self.num_workers} workers, dashboard {self.dashboard_link})"
+        if self._client.status != "running":
+            return "Cluster(released)"
+        seen = f", dashboard at {self.dashboard_link}" if self.dashboard_link else ""
+        return f"Cluster({self.num_workers} workers{seen})"
+
+    def _dashboard_link(self) -> str | None:
+        """Where the scheduler shows what is done; None where it lacks Bokeh, as far as that can be told from here."""
+        if find_spec("bokeh") is None:
+            return None
+        try:
+            return str(self._asked(lambda: self._client.dashboard_link))
+        except KeyError:  # a scheduler without that service
+            return None
 
 
-def _started(n_workers: int | None, gpu: bool, memory_limit: str | int, device_memory: str | int | None) -> Any:
-    if not gpu:
-        return LocalCluster(
-            n_workers=n_workers or default_threads(),
-            threads_per_worker=1,
-            memory_limit=memory_limit,
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,  # what fails is raised here
-        )
-    try:
-        dask_cuda = importlib.import_module("dask_cuda")
-    except ImportError as cause:
-        raise BackendMissing(
-            "Cluster(gpu=True)",
-            f"Dask-CUDA cannot be imported ({cause})",
-            expected="the CUDA extra",
-            remedy="pip install '.[cuda13]'; gpupipe doctor tells more",
-        ) from cause
-    return dask_cuda.LocalCUDACluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        memory_limit=memory_limit,
-        rmm_async=True,
-        rmm_maximum_pool_size=device_memory,
-        device_memory_limit=None,
-        enable_cudf_spill=False,
-        dashboard_address=":0",
-        silence_logs=logging.CRITICAL,
-    )
-
-
-def _connected(address: str, patience: float) -> Client:
-    try:
-        return Client(address, timeout=patience, set_as_default=False)
-    except OSError as cause:
-        raise ClusterLost(
-            f"Cluster(address={address!r})",
-            f"no scheduler answers ({cause})",
-            expected="a running Dask scheduler",
-            remedy="dask scheduler; dask worker tcp://host:8786",
-        ) from cause
+def _check(
+    n_workers: int | None,
+    address: Any,
+    gpu: bool | None,
+    memory_limit: str | int,
+    device_memory: str | int | None,
+    patience: float,
+) -> None:
+    if address is not None:
+        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
+        named = [name for name, value in own.items() if value is not None]
+        named += ["memory_limit"] if memory_limit != "auto" else []
+        if named:
+            raise BadConfig(
+                "Cluster",
+                f"{' and '.join(named)} cannot be had of workers that run already",
+                expected="address= without them",
+                remedy="them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB",
+            )
+        if not isinstance(address, str | Client) and not hasattr(address, "scheduler_address"):
+            raise BadConfig(
+                "Cluster",
+                "no address",
+                got=address,
+                expected="a scheduler's address, a Dask cluster or a Dask client",
+                remedy="address='tcp://host:8786'",
+            )
+        if getattr(address, "asynchronous", False):
+            raise BadConfig(
+                "Cluster",
+                "the Dask object is asynchronous",
+                expected="one that answers when it is asked",
+                remedy="asynchronous=False where it is made",
+            )
+    if n_workers is not None and n_workers < 1:
+        raise BadConfig("Cluster", "too few workers", got=n_workers, expected="one at least", remedy="n_workers=1")
+    if not patience > 0:
+        raise BadConfig("Cluster", "no patience", got=patience, expected="seconds", remedy="patience=60")

@@ -6,17 +6,17 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
-from threading import Event, Thread
+from concurrent.futures import CancelledError, wait
+from concurrent.futures import Future as Answer
+from functools import partial
+from threading import Thread
 from typing import Any, TypeVar
 
 import cloudpickle
-from distributed import Client, Future
-from distributed import TimeoutError as DaskTimeout
-from distributed.comm import CommClosedError
-from distributed.scheduler import KilledWorker
+import dask
+from distributed import Client, Future, get_worker
 
-from gpupipe.errors import ClusterLost
+from gpupipe.errors import BadConfig, ClusterLost, GpupipeError
 
 __all__ = ["DaskExecutor"]
 
@@ -30,9 +30,12 @@ _LOOK_EVERY = 1.0
 class DaskExecutor:
     """The workers of a Dask scheduler.
 
+    Nothing here waits for an answer alone: every call that asks the scheduler or a worker is made in a thread, and is
+    given up when for `patience` seconds nobody was there who could answer.
+
     Args:
         client: connected.
-        patience: seconds without a scheduler, or without any worker, before the work is given up.
+        patience: seconds without a scheduler, or without a worker that takes work, before the work is given up.
     """
 
     in_process = False
@@ -43,77 +46,134 @@ class DaskExecutor:
     @property
     def num_workers(self) -> int:
         """Threads of all workers there are now."""
-        return sum(self._client.nthreads().values())
+        threads: dict[str, int] = self._asked(self._client.nthreads)
+        return sum(threads.values())
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
     ) -> Iterator[Result]:
-        """The results of `function` over `items`, in order; two for each worker are under way.
+        """The results of `function` over `items`, in order; two for each worker there is are under way.
+
+        An item is worked on again when its worker dies.
 
         Raises:
-            ClusterLost: no scheduler or no worker for as long as patience lasts, or an item killed several workers.
-            Exception: what `function` raised, at the place of its item; later items are abandoned.
+            ClusterLost: no scheduler, or no worker that takes work, for as long as patience lasts.
+            BadConfig: the function cannot be sent to a worker.
+            Exception: what `function` raised, at the place of its item; later items are abandoned. Dask's
+                `KilledWorker` where the same item ended several workers.
         """
-        # A task of its own: the scheduler can make it again on any worker, where scattered data would be lost.
-        shared = self._client.submit(pickle.loads, cloudpickle.dumps(function), pure=False)
-        self._wait(shared)
-        self._client.replicate([shared])  # or Dask would run all items where the function is, until others steal them
-        room = at_once or 2 * max(1, self.num_workers)
+        shared = self._shared(function)
         waiting: deque[Future] = deque()
         try:
             for item in items:
-                if len(waiting) >= room:
-                    yield self._result(waiting.popleft())
-                waiting.append(self._client.submit(_applied, shared, item, pure=False))
+                while len(waiting) >= (at_once or 2 * max(1, self.num_workers)):
+                    yield self._asked(waiting.popleft().result)
+                waiting.append(self._submit(_applied, shared, item))
             while waiting:
-                yield self._result(waiting.popleft())
+                yield self._asked(waiting.popleft().result)
         finally:
-            for future in waiting:
-                future.cancel()
+            for future in (*waiting, shared):
+                future.release()
 
-    def _wait(self, future: Future) -> None:
-        """Until the future is done; looks at the cluster in between, so that no wait is longer than patience."""
-        done = Event()
-        future.add_done_callback(lambda _: done.set())
-        last_seen = time.monotonic()
-        while not done.wait(_LOOK_EVERY):
-            if self._answers():
-                last_seen = time.monotonic()
-            elif time.monotonic() - last_seen > self._patience:
-                raise self._lost()
-
-    def _result(self, future: Future) -> Any:
-        self._wait(future)
+    def _shared(self, function: Callable[[Item], Result]) -> Future:
+        """The function on every worker, once, however many items there are."""
         try:
-            return future.result(timeout=self._patience)
-        except KilledWorker as cause:
-            raise ClusterLost(
-                "cluster",
-                f"the same partition ended several workers ({cause})",
-                expected="workers that outlive their work",
-                remedy="smaller partitions (partition_bytes=), or a larger memory_limit=",
+            text = cloudpickle.dumps(function)
+        except Exception as cause:
+            raise BadConfig(
+                "Cluster",
+                f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})",
+                expected="functions and tables that can be pickled",
+                remedy="a function that opens files and takes locks when it is called, and holds none",
             ) from cause
-        except (CancelledError, CommClosedError, DaskTimeout) as cause:
-            raise self._lost() from cause
+        # A task of its own: the scheduler can make it again on any worker, where scattered data would be lost. It may
+        # be large, which Dask would warn of.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+            shared = self._submit(pickle.loads, text)
+        failure = self._asked(shared.exception)
+        if isinstance(failure, ImportError | AttributeError):
+            raise BadConfig(
+                "Cluster",
+                f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})",
+                expected="gpupipe and the program's own modules at the workers, in the versions that are here",
+                remedy="installing them there; client.upload_file(...) for a single module",
+            ) from failure
+        if failure is not None:
+            raise self._told(failure)
+        # Or Dask would run all items where the function is, until other workers steal them.
+        self._asked(self._client.replicate, [shared])
+        return shared
 
-    def _answers(self) -> bool:
-        """Whether the scheduler answers and has a worker; asked in a thread, since an answer may never come."""
-        found: list[int] = []
-        asking = Thread(target=lambda: found.append(self.num_workers), daemon=True)
-        if self._client.status == "running":
-            asking.start()
-            asking.join(self._patience)
-        return bool(found and found[0])
+    def _submit(self, function: Callable[..., Any], *args: Any) -> Future:
+        return self._asked(partial(self._client.submit, function, *args, pure=False))
 
-    def _lost(self) -> ClusterLost:
-        there = "no scheduler" if self._client.status != "running" else "no worker"
+    def _asked(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What a call of Dask's gives; looks at the cluster while it takes, so that no wait is without a reason."""
+        answer, last_well = _in_thread(call, *args), time.monotonic()
+        while not wait([answer], _LOOK_EVERY).done:
+            trouble = self._trouble()
+            if not trouble:
+                last_well = time.monotonic()
+            elif time.monotonic() - last_well > self._patience:
+                raise self._lost(f"{trouble} for {self._patience:g} s")
+        cause = answer.exception()
+        if cause is not None:
+            raise self._told(cause)
+        return answer.result()
+
+    def _told(self, cause: BaseException) -> BaseException:
+        """The error itself; where it only says that the scheduler has gone, that in our words."""
+        if isinstance(cause, GpupipeError) or (
+            self._client.status == "running" and not isinstance(cause, CancelledError)
+        ):
+            return cause
+        lost = self._lost("the connection to the scheduler broke")
+        lost.__cause__ = cause
+        return lost
+
+    def _trouble(self) -> str:
+        """Why no work gets done at this moment, in words; empty where nothing is wrong."""
+        if self._client.status != "running":
+            return "no scheduler was there"
+        answer = _in_thread(self._client.scheduler_info, -1)
+        if not wait([answer], self._patience).done:
+            return "the scheduler did not answer"
+        if answer.exception() is not None:
+            return f"the scheduler gave no answer ({answer.exception()})"
+        workers = answer.result()["workers"].values()
+        if not workers:
+            return "no worker was there"
+        # A worker that is nearly out of memory pauses: it ends what it has begun, and begins nothing.
+        able = any(w["status"] == "running" or w["metrics"]["task_counts"].get("executing") for w in workers)
+        return "" if able else "every worker was paused, nearly out of memory,"
+
+    def _lost(self, problem: str) -> ClusterLost:
         return ClusterLost(
             "cluster",
-            f"{there} answered for {self._patience:.0f} s",
-            expected="a scheduler with at least one worker",
-            remedy="a look at their logs; then the same call again: files that are written whole are not written twice",
+            problem,
+            expected="a scheduler with at least one worker that takes work",
+            remedy="a look at their logs, a larger patience= where workers come late; "
+            "then the same call again: parts that are written are not written twice",
         )
 
 
+def _in_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:
+    """The call in a thread that nobody has to wait for, not even at the end of the program."""
+    answer: Answer[Any] = Answer()
+
+    def run() -> None:
+        try:
+            answer.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever asked
+            answer.set_exception(error)
+
+    Thread(target=run, name="gpupipe-asks-dask", daemon=True).start()
+    return answer
+
+
 def _applied(function: Callable[[Item], Result], item: Item) -> Result:
-    return function(item)
+    try:
+        return function(item)
+    except GpupipeError as error:
+        error.add_note(f"on worker {get_worker().address}")
+        raise

@@ -45,7 +45,13 @@ def active() -> Executor:
 
 @contextmanager
 def in_force(executor: Executor | None) -> Iterator[Executor]:
-    """Inside, `active()` is `executor`; None changes nothing."""
+    """Inside, `active()` is `executor`; None changes nothing.
+
+    Example:
+        >>> with in_force(LocalThreads(1)):
+        ...     active().num_workers
+        1
+    """
     if executor is None:
         yield active()
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from pathlib import Path
 
@@ -12,26 +13,50 @@ __all__ = ["check_main_guard"]
 
 
 def check_main_guard(where: str) -> None:
-    """Raise `BadConfig` where the running script has no `if __name__ == "__main__":`; notebooks and `-c` need none."""
+    """Raise `BadConfig` where the running script comes here outside `if __name__ == "__main__":`.
+
+    Notebooks, `python -c` and packages run with `python -m` (which workers do not import) need no guard.
+    """
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
-    if path is None or getattr(main, "__spec__", None) is not None:  # `python -m` has a spec, and imports by name
+    spec = getattr(main, "__spec__", None)
+    if path is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
         return
-    if not _has_guard(Path(path).read_text(encoding="utf-8")):
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+        guarded = _is_guarded(source, _line_of_main())
+    except (OSError, ValueError, SyntaxError):  # not a file of Python's that workers could import
+        return
+    if not guarded:
         raise BadConfig(
             where,
-            f"the script {path} has no guard, and every worker process imports it",
-            expected="what starts a cluster stands behind the guard",
+            f"it is started outside a guard in {path}, which every worker process imports",
+            expected="what starts a cluster behind the guard",
             remedy='if __name__ == "__main__": main()',
         )
 
 
-def _has_guard(source: str) -> bool:
-    """Whether an `if` at the top level compares `__name__`.
+def _line_of_main() -> int | None:
+    """The line of the main file's top level that led here; None in other threads, which begin elsewhere."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def _is_guarded(source: str, line: int | None) -> bool:
+    """Whether the line stands in an `if` at the top level that compares `__name__`; for None, whether there is one.
 
     Example:
-        >>> _has_guard("if __name__ == '__main__': main()"), _has_guard("main()")
-        (True, False)
+        >>> text = "run()" + chr(10) + "if __name__ == '__main__': run()"
+        >>> _is_guarded(text, 1), _is_guarded(text, 2), _is_guarded(text, None)
+        (False, True, True)
     """
-    tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
-    return any(isinstance(n, ast.Name) and n.id == "__name__" for test in tests for n in ast.walk(test))
+    guards = [node for node in ast.parse(source).body if isinstance(node, ast.If) and _names_main(node.test)]
+    return any(line is None or node.lineno <= line <= (node.end_lineno or 0) for node in guards)
+
+
+def _names_main(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))

@@ -28,6 +28,10 @@ class LocalThreads:
     """The threads of this process as an executor.
 
     Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
+
+    Example:
+        >>> list(LocalThreads(2).map(abs, [-1, -2, -3]))
+        [1, 2, 3]
     """
 
     in_process = True
@@ -44,10 +48,6 @@ class LocalThreads:
             Exception: what `function` raised, at the place of its item; later items are abandoned.
 
         Memory: at most `at_once` results wait.
-
-        Example:
-            >>> list(LocalThreads(2).map(abs, [-1, -2, -3]))
-            [1, 2, 3]
         """
         threads = at_once or self.num_workers
         if threads <= 1:

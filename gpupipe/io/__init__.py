@@ -2,6 +2,9 @@
 
 from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
+from gpupipe.io.ipc import read_ipc
+from gpupipe.io.json import read_json
+from gpupipe.io.orc import read_orc
 from gpupipe.io.passes import in_partition, over_partitions
 from gpupipe.io.query import FrameFunction
 from gpupipe.io.readers import from_frame, read_parquet
@@ -18,6 +21,9 @@ __all__ = [
     "inspect",
     "over_partitions",
     "read_csv",
+    "read_ipc",
+    "read_json",
+    "read_orc",
     "read_parquet",
     "row_bytes",
 ]

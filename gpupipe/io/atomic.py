@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpupipe.errors import BadFile
+from gpupipe.errors import BadFile, GpupipeError
 
-__all__ = ["publish", "replacing", "sync"]
+__all__ = ["publish", "replacing", "sync", "writing"]
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -44,10 +44,31 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         )
     draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        yield draft
-        publish(draft, path)
+        with writing(path):
+            yield draft
+            publish(draft, path)
     finally:
         _remove(draft)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the path in what the system says against writing it.
+
+    Raises:
+        BadFile: the disk is full, this process may not write there, and the like.
+    """
+    try:
+        yield
+    except GpupipeError:
+        raise
+    except OSError as cause:
+        raise BadFile(
+            str(path),
+            f"it cannot be written ({' '.join(str(cause).split())})",
+            expected="room on that disk, and leave to write there",
+            remedy="the same call again when there is; a folder's parts that are done are kept till then",
+        ) from cause
 
 
 def publish(draft: Path, path: Path) -> None:

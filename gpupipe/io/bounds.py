@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field
 
-__all__ = ["Bounds", "Condition", "comparable", "excludes", "microseconds"]
+__all__ = ["Bounds", "Condition", "comparable", "exactly", "excludes", "microseconds"]
 
 Bounds: TypeAlias = tuple[Any, Any]
 """The lowest and the highest present value of some rows, as rows are compared."""
@@ -84,6 +84,19 @@ def comparable(value: Any, item: Field, where: str) -> Any:
 
 
 _EXAMPLES = {"timestamp": "2013-10-01", "string": "M"}
+
+
+def exactly(value: Any) -> Bounds | None:
+    """The bounds of rows that all have this value; None where it is missing.
+
+    Example:
+        >>> exactly("JFK"), exactly(date(1970, 1, 2)), exactly(None)
+        (('JFK', 'JFK'), (86400000000, 86400000000), None)
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    compared = microseconds(value) if isinstance(value, date) else value
+    return compared, compared
 
 
 def microseconds(value: date) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,21 +11,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from gpupipe.backend.arrow import arrow_type, dtype_of
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, SchemaMismatch
+from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.parquet import ParquetSource
-from gpupipe.io.paths import PathLike, find_files
+from gpupipe.io.files import FileSource
+from gpupipe.io.parquet import ParquetFile
+from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool
-from gpupipe.schema import DTYPES, Field
+from gpupipe.io.spool import Spool, workable
+from gpupipe.schema import DTYPES
 from gpupipe.words import as_list, counted
 
-__all__ = ["NULL_VALUES", "read_csv"]
+__all__ = ["NULL_VALUES", "check_dtypes", "read_csv"]
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 _UNREADABLE = (OSError, EOFError, UnicodeDecodeError, zlib.error)
@@ -41,6 +43,9 @@ def read_csv(
     delimiter: str = ",",
     null_values: str | Sequence[str] = NULL_VALUES,
     timestamp_formats: str | Sequence[str] = (),
+    on_mismatch: str = "raise",
+    on_bad: str = "raise",
+    storage_options: StorageOptions | None = None,
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
@@ -51,14 +56,18 @@ def read_csv(
     first file and hold for all: a later value that does not fit is an error, never a changed type.
 
     Args:
-        path: a file, a list of files, a pattern, a folder (all `*.csv` and `*.csv.gz` below it), or a URL
-            that fsspec knows.
+        path: a file, a list of files, a pattern, a folder (all `*.csv` below it), or a URL that fsspec knows; packed
+            ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row.
         delimiter: what separates values.
         null_values: what stands for a missing value, in columns of any type.
         timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC.
+        on_mismatch: what is done about a file with other columns than the first, or with a value that does not fit its
+            column; see `read_parquet`. With `"cast"` values still have to fit.
+        on_bad: what is done about a file that cannot be read, in any row; see `read_parquet`.
+        storage_options: for the file system of a URL; see `read_parquet`.
         partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
@@ -79,15 +88,7 @@ def read_csv(
         1    LGA    NaN
     """
     asked = dict(dtypes or {})
-    for name, dtype in asked.items():
-        if dtype not in DTYPES:
-            raise BadConfig(
-                f"read_csv(dtypes={{{name!r}: ...}})",
-                "unknown type",
-                got=dtype,
-                expected=f"one of {', '.join(DTYPES)}",
-                remedy="'string'",
-            )
+    check_dtypes("read_csv", asked)
     if len(delimiter.encode()) != 1:
         raise BadConfig(
             "read_csv", "delimiter is no single character", got=delimiter, expected="one ASCII character", remedy="','"
@@ -95,23 +96,29 @@ def read_csv(
     form = _Format(
         delimiter, None if names is None else as_list(names), as_list(null_values), as_list(timestamp_formats)
     )
-    limit = partition_limit(partition_bytes, backend)
-    paths = find_files(path, [".csv", ".csv.gz"])
-    first = _header(paths[0], form)
-    chosen = None if columns is None else as_list(columns)
-    for name in (*(chosen or ()), *asked):
-        if name not in first.names:
-            raise ColumnNotFound.among(paths[0], name, first.names)
-    types = _types(first, form, asked, first.names if chosen is None else chosen)
-    fields = [Field(name, dtype_of(kind) or "string") for name, kind in types.items()]
-    spool = Spool(limit)
-    files = []
-    for name in paths:
-        header = _header(name, form)
-        _check_same(first, header, list(types), whole=columns is None)
-        files.append(spool.write(_batches(header, form, types), fields, name))
-    source = ParquetSource(files, limit=limit, owner=spool)
+    admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
+    chosen, spool = None if columns is None else as_list(columns), Spool(limit)
+    parser = _Parser(form, asked, chosen, spool, admission)
+    files = open_all(find_files(path, [".csv", ".csv.gz", ".csv.zst"], storage_options), parser, admission, at_once=1)
+    source = FileSource(files, columns=chosen, limit=limit, admission=admission, owner=spool)
     return Dataset(source, source.schema, backend)
+
+
+def check_dtypes(where: str, dtypes: Mapping[str, str]) -> None:
+    """Raise unless all types are known.
+
+    Raises:
+        BadConfig: one is not; `where` is the reader's name.
+    """
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise BadConfig(
+                f"{where}(dtypes={{{name!r}: ...}})",
+                "unknown type",
+                got=dtype,
+                expected=f"one of {', '.join(DTYPES)}",
+                remedy="'string'",
+            )
 
 
 @dataclass(frozen=True)
@@ -128,17 +135,64 @@ class _Format:
 class _Header:
     """A file, its columns and whether any row follows."""
 
-    path: str
+    one: Input
     names: list[str]
     has_rows: bool
 
+    @property
+    def path(self) -> str:
+        return self.one.path
 
-def _header(path: str, form: _Format) -> _Header:
+
+class _Parser:
+    """Brings one file after the other to the columns and types that the first has shown."""
+
+    def __init__(
+        self,
+        form: _Format,
+        asked: Mapping[str, str],
+        columns: Sequence[str] | None,
+        spool: Spool,
+        admission: Admission,
+    ) -> None:
+        self._form, self._asked, self._columns = form, asked, columns
+        self._spool, self._admission = spool, admission
+        self._first: _Header | None = None
+        self._types: dict[str, pa.DataType] = {}
+
+    def __call__(self, one: Input) -> ParquetFile:
+        header = _header(one, self._form)
+        first = self._first or header
+        types = self._types if self._first else self._look(header, one)
+        for difference in _differences(first, header, list(types), whole=self._columns is None):
+            if not self._admission.casts or not set(types) & set(header.names):
+                raise difference
+            if difference.problem.endswith(first.path):  # what is not there shows in the file that is written
+                self._admission.adapt(one.path, f"{difference.problem} and left out")
+        present = {name: kind for name, kind in types.items() if name in header.names}
+        fields, _ = workable(pa.schema(list(present.items())))
+        file = self._spool.write(_batches(header, self._form, present), list(fields), one)
+        self._first, self._types = first, types
+        return file
+
+    def _look(self, header: _Header, one: Input) -> dict[str, pa.DataType]:
+        known = [*header.names, *one.keys]
+        for name in (*(self._columns or ()), *self._asked):
+            if name not in known:
+                raise ColumnNotFound.among(one.path, name, known)
+        wanted = header.names if self._columns is None else [name for name in self._columns if name in header.names]
+        return _types(header, self._form, self._asked, wanted or header.names[:1])
+
+
+def _header(one: Input, form: _Format) -> _Header:
+    path = one.path
     try:
-        with fsspec.open(path, "rt", compression="infer", encoding="utf-8-sig", newline="") as file:
+        with decompressed(one) as packed, io.TextIOWrapper(packed, encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter=form.delimiter)
             names = form.names or next((row for row in rows if row), [])
             has_rows = any(line.strip() for line in file)
+    except BadFile:
+        raise
     except (*_UNREADABLE, csv.Error) as cause:
         raise _unreadable(path, cause) from cause
     if not names or (form.names and not has_rows):
@@ -148,7 +202,7 @@ def _header(path: str, form: _Format) -> _Header:
         raise SchemaMismatch(
             path, "columns share a name", got=twice, expected="unique names", remedy="another header row"
         )
-    return _Header(path, names, has_rows)
+    return _Header(one, names, has_rows)
 
 
 def _types(header: _Header, form: _Format, asked: Mapping[str, str], columns: Sequence[str]) -> dict[str, pa.DataType]:
@@ -172,17 +226,16 @@ def _parsed_as(inferred: pa.DataType, asked: str | None) -> pa.DataType:
     return arrow_type("string") if dtype_of(inferred) in (None, "string") else inferred
 
 
-def _check_same(first: _Header, other: _Header, columns: Sequence[str], *, whole: bool) -> None:
+def _differences(first: _Header, other: _Header, columns: Sequence[str], *, whole: bool) -> Iterator[SchemaMismatch]:
     missing = [name for name in columns if name not in other.names]
     added = [name for name in other.names if name not in first.names] if whole else []
-    if missing or added:
-        name = (missing or added)[0]
-        raise SchemaMismatch(
+    for name in (*missing, *added):
+        yield SchemaMismatch(
             other.path,
-            f"column {name!r} is {'not there' if missing else 'not in ' + first.path}",
+            f"column {name!r} is {'not there' if name in missing else 'not in ' + first.path}",
             got=other.names,
             expected=f"the columns of {first.path}",
-            remedy="read_csv(..., columns=[...]) with what the files share",
+            remedy="columns=[...] with what the files share, on_mismatch='cast' or 'skip'",
         )
 
 
@@ -204,7 +257,7 @@ def _opened(
 
     try:
         with (
-            fsspec.open(header.path, "rb", compression="infer") as file,
+            decompressed(header.one) as file,
             arrow_csv.open_csv(
                 file,
                 # One thread: only then does the parser know row numbers.
@@ -220,6 +273,8 @@ def _opened(
             ) as reader,
         ):
             yield reader
+    except BadFile:
+        raise
     except (*_UNREADABLE, pa.ArrowException) as cause:
         raise _explained(header, cause, refused) from cause
 

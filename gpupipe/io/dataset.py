@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 from gpupipe.backend import Backend, Frame, resolve, select
-from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.io.atomic import replacing
+from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Condition, excludes
-from gpupipe.io.job import table_of, write_folder
-from gpupipe.io.manifest import Manifest, Part
+from gpupipe.io.manifest import Manifest
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
+from gpupipe.io.remote import StorageOptions
 from gpupipe.io.selection import Selection, Where
-from gpupipe.io.source import Partition, Reads, Source, Span
+from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
 from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
-from gpupipe.io.writer import ParquetOptions, write_file
+from gpupipe.io.target import write_to
+from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
 from gpupipe.words import as_list, counted
 
@@ -31,7 +30,7 @@ __all__ = ["Dataset"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset:
-    """A lazy, immutable table in partitions; made by `gp.read_parquet`, `gp.read_csv` and `gp.from_frame`.
+    """A lazy, immutable table in partitions; made by `gp.read_parquet` and its like and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
     identity is its file and its number in that file.
@@ -75,6 +74,11 @@ class Dataset:
         """What this process has read of the files so far, by any dataset made from the same reader call."""
         return self.source.reads
 
+    @property
+    def rejected(self) -> tuple[FileNote, ...]:
+        """The files that were found but are not read, and why; see `on_mismatch` and `on_bad` of the readers."""
+        return tuple(note for note in self.source.notes if note.action != "cast")
+
     def __len__(self) -> int:
         """The number of rows: from the footers, or else by one pass over the columns a predicate reads."""
         return self._num_rows
@@ -83,14 +87,15 @@ class Dataset:
     def _num_rows(self) -> int:
         if self.query.keeps_rows:
             return sum(partition.num_rows for partition in self.partitions)
-        return sum(len(self.read(partition, [])) for partition in self.partitions)
+        backend = resolve(self.backend)
+        return sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
 
     def head(self, n: int = 5) -> Frame:
         """The first `n` rows as a frame; reads no more row groups than that takes.
 
         Memory: one row group.
         """
-        backend, frames, missing = self._select_backend(), [], n
+        backend, frames, missing = select(self.backend), [], n
         for partition in self.partitions:
             for part in [partition.keep([span]) for span in partition.spans] or [partition]:
                 frame = self.read(part, None, backend)
@@ -105,12 +110,12 @@ class Dataset:
 
         Memory: the whole result, twice while the parts are put together.
         """
-        backend = self._select_backend()
+        backend = select(self.backend)
         return _plain(backend.concat([self.read(partition, None, backend) for partition in self.partitions]), backend)
 
     def __iter__(self) -> Iterator[Frame]:
         """The partitions as frames, strings plain."""
-        backend = self._select_backend()
+        backend = select(self.backend)
         for partition in self.partitions:
             yield _plain(self.read(partition, None, backend), backend)
 
@@ -126,7 +131,7 @@ class Dataset:
         """
         names = self.columns if columns is None else as_list(columns)
         self.require(names, "read")
-        backend = backend or self._select_backend()
+        backend = backend or select(self.backend)
         wanted = self.query.reads(names)
         fields = [item for item in self.source.schema if item.name in wanted]
         return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
@@ -146,10 +151,10 @@ class Dataset:
 
     def job_id(self, *options: object) -> str | None:
         """What tells this table, its files apart, from any other computation; None where a function has no name."""
-        query = self.query.identity()
-        if query is None:
+        query, made_by = self.query.identity(), self.source.made_by
+        if query is None or made_by is None:
             return None
-        facts = repr((query, self.schema.to_json(), [item.dtype for item in self.source.schema], options))
+        facts = repr((made_by, query, self.schema.to_json(), [item.dtype for item in self.source.schema], options))
         return hashlib.sha256(facts.encode()).hexdigest()
 
     # narrowing -------------------------------------------------------------------------------------------------------
@@ -257,6 +262,7 @@ class Dataset:
         partition_by: str | Sequence[str] = (),
         compression: str = "snappy",
         overwrite: bool = False,
+        storage_options: StorageOptions | None = None,
     ) -> Manifest:
         """Write all rows, a partition at a time; what is at `path` is whole at any moment.
 
@@ -264,12 +270,13 @@ class Dataset:
         are missing; called again on a folder it has finished, it writes what comes from new input files.
 
         Args:
-            path: a local file where it ends in `.parquet`; else a folder.
+            path: a file where it ends in `.parquet`; else a folder. A URL that fsspec knows is one in a store.
             files: how many parts a folder gets; one per partition by default.
             rows_per_group: rows of a row group.
             partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
             overwrite: replace what is there.
+            storage_options: for the file system of a URL; see `read_parquet`.
 
         Returns:
             What was written: parts, row groups, rows in and out.
@@ -281,24 +288,10 @@ class Dataset:
 
         Memory: one partition per worker, copied to the host; of a file as much as makes a row group.
         """
-        target, keys = Path(path), (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        keys = tuple(as_list(partition_by))
         options = ParquetOptions(rows_per_group, compression, keys)
         self.require(keys, "write_parquet(partition_by=)")
-        backend = resolve(self.backend)
-        if target.suffix != ".parquet":
-            return write_folder(self, target, options, backend, files=files, overwrite=overwrite)
-        if files is not None or keys:
-            raise BadConfig(
-                "write_parquet",
-                f"{target.name} is one file",
-                expected="a folder for files= and partition_by=",
-                remedy=f"write_parquet({str(target.with_suffix(''))!r}, ...)",
-            )
-        tables = over_partitions(partial(table_of, backend), self, backend, "write")
-        with replacing(target, overwrite=overwrite) as draft:
-            groups = write_file(tables, self.schema, draft, options)
-        rows_in = sum(partition.num_rows for partition in self.partitions)
-        return Manifest(None, {}, (Part(target.name, {target.name: groups}, rows_in, []),))
+        return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
     # inside ----------------------------------------------------------------------------------------------------------
     def require(self, names: str | Sequence[str], where: str) -> None:
@@ -314,9 +307,6 @@ class Dataset:
                 )
             raise ColumnNotFound.among(where, name, self.columns)
 
-    def _select_backend(self) -> Backend:
-        return select(self.backend)
-
     def _may_hold(self, span: Span, conditions: Sequence[Condition]) -> bool:
         for condition in conditions:
             bounds = self.source.bounds(span, condition[0])
@@ -330,7 +320,7 @@ class Dataset:
         known = self.source.null_count(name) if self.query == EVERYTHING else None
         if known is not None:
             return known
-        backend, total = self._select_backend(), 0
+        backend, total = select(self.backend), 0
         for partition in self.partitions:
             missing = backend.column(self.read(partition, [name], backend), name).missing(backend.xp)
             total += 0 if missing is None else int(missing.sum())
@@ -346,6 +336,10 @@ class Dataset:
 
     def _repr_html_(self) -> str:
         return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self.head()._repr_html_() or ''}"
+
+
+def _rows_of(backend: str, part: Dataset) -> int:
+    return len(part.read(part.partitions[0], [], select(backend)))
 
 
 def _plain(frame: Frame, backend: Backend) -> Frame:

@@ -9,7 +9,7 @@ from typing import Self
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.bounds import Bounds
-from gpupipe.io.source import Partition, Reads, Span, row_bytes
+from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
 from gpupipe.schema import Field
 
 __all__ = ["FrameSource"]
@@ -25,11 +25,14 @@ class FrameSource:
         left_out: columns that were not taken, and their type.
     """
 
+    made_by: str | None = ""
+
     def __init__(
         self, frame: Frame, owner: Backend, cuts: Sequence[tuple[int, int]], left_out: Mapping[str, str]
     ) -> None:
         self.schema = owner.schema_of(frame)
         self.left_out: Mapping[str, str] = left_out
+        self.notes: Sequence[FileNote] = ()
         self.reads = Reads()
         self.partitions: Sequence[Partition] = [
             Partition(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import fsspec
-from fsspec.core import url_to_fs
-
 from gpupipe.errors import BadFile
+from gpupipe.io.remote import StorageOptions, opened, stamp_of
+from gpupipe.io.source import FileNote
 
-__all__ = ["MANIFEST", "Manifest", "Part", "stamp_of"]
+__all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "quarantine_lines", "write_quarantine"]
 
 MANIFEST = "_manifest.json"
+QUARANTINE = "_quarantine.jsonl"
+RECORDS = "_records"
+"""In a store, the folder of records of the parts that are written, until the manifest tells of them."""
 _FORMAT = "gpupipe dataset 1"
 
 
@@ -49,12 +51,16 @@ class Manifest:
         job: tells the same pipeline with the same options apart from any other; None where that cannot be told.
         inputs: a stamp of each input file: its size and when it was changed, or its etag.
         parts: in order.
+        notes: the input files that were not read, or not as they are.
+        partition_by: the type of each column that became folders.
         num_done: how many of the parts had been written before the call.
     """
 
     job: str | None
     inputs: Mapping[str, str]
     parts: tuple[Part, ...]
+    notes: tuple[FileNote, ...] = ()
+    partition_by: Mapping[str, str] = field(default_factory=dict)
     num_done: int = field(default=0, compare=False)
 
     @property
@@ -74,24 +80,28 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `_manifest.json`."""
-        body = {"format": _FORMAT, "job": self.job, "rows_in": self.rows_in, "rows_out": self.rows_out}
-        return json.dumps(body | {"inputs": self.inputs, "parts": [asdict(part) for part in self.parts]}, indent=1)
+        body: dict[str, Any] = {"format": _FORMAT, "job": self.job, "rows_in": self.rows_in, "rows_out": self.rows_out}
+        notes, parts = ([asdict(item) for item in items] for items in (self.notes, self.parts))
+        body |= {"partition_by": self.partition_by, "inputs": self.inputs, "notes": notes, "parts": parts}
+        return json.dumps(body, indent=1)
 
     @classmethod
-    def read(cls, folder: str | Path) -> Manifest | None:
+    def read(cls, folder: str | Path, storage_options: StorageOptions | None = None) -> Manifest | None:
         """The manifest of a folder; None where it has none.
 
         Raises:
             BadFile: it is there but damaged.
         """
         path = f"{str(folder).rstrip('/')}/{MANIFEST}"
+        if stamp_of(path, storage_options) is None:
+            return None
         try:
-            with fsspec.open(path, "rt", encoding="utf-8") as file:
+            with opened(path, storage_options) as file:
                 body: dict[str, Any] = json.load(file)
             parts = tuple(Part(**part) for part in body["parts"])
-            return {_FORMAT: cls}[body["format"]](body["job"], dict(body["inputs"]), parts)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            notes = tuple(FileNote(**note) for note in body["notes"])
+            kind = {_FORMAT: cls}[body["format"]]
+            return kind(body["job"], dict(body["inputs"]), parts, notes, dict(body["partition_by"]))
         except (ValueError, KeyError, TypeError) as cause:
             raise BadFile(
                 path, f"damaged ({cause})", expected="a manifest", remedy="the folder written again, overwrite=True"
@@ -100,15 +110,19 @@ class Manifest:
     def __repr__(self) -> str:
         new = len(self.parts) - self.num_done
         before = f", {self.num_done} of them before" if self.num_done else ""
-        return f"{self.rows_out:,} of {self.rows_in:,} rows in {len(self.parts)} parts{before}; {new} written now"
+        rows = f"{self.rows_out:,} of {self.rows_in:,} rows in {len(self.parts)} parts{before}; {new} written now"
+        return "\n".join([rows, *map(str, self.notes)])
 
 
-def stamp_of(path: str) -> str | None:
-    """What changes when a file is replaced: size and time of change, or etag; None where there is no such file."""
-    fs, inner = url_to_fs(path)
-    try:
-        info = fs.info(inner)
-    except (OSError, ValueError):
-        return None
-    changed = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
-    return f"{info.get('size')} {changed}"
+def quarantine_lines(notes: Sequence[FileNote]) -> str:
+    """A JSON line for each quarantined input file."""
+    told = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
+    return "".join(f"{json.dumps(one)}\n" for one in told)
+
+
+def write_quarantine(notes: Sequence[FileNote], path: Path) -> None:
+    """A JSON line for each quarantined input file; no file where there is none."""
+    lines = quarantine_lines(notes)
+    path.unlink(missing_ok=True)
+    if lines:
+        path.write_text(lines, encoding="utf-8")

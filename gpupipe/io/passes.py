@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +13,7 @@ from tqdm import tqdm
 
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
-from gpupipe.io.source import Partition
+from gpupipe.io.source import Partition, Source
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -23,7 +24,9 @@ Result = TypeVar("Result")
 _log = logging.getLogger("gpupipe")
 
 
-def over_partitions(work: Callable[[Dataset], Result], dataset: Dataset, backend: str, title: str) -> Iterator[Result]:
+def over_partitions(
+    work: Callable[[Dataset], Result], dataset: Dataset, backend: str, title: str, *, whole: bool = False
+) -> Iterator[Result]:
     """`work` of a dataset of one partition, for each, in order, by the executor in force.
 
     A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
@@ -34,32 +37,62 @@ def over_partitions(work: Callable[[Dataset], Result], dataset: Dataset, backend
         dataset: whose partitions are worked on.
         backend: `"cpu"` or `"gpu"`.
         title: of the progress bar.
+        whole: whether a partition gives one result, and `work` itself sees to what does not fit.
 
     Raises:
         PartitionFailed: see `in_partition`.
 
     Memory: at most one partition per worker at a time, and a few results.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> numbers = gp.from_frame(pd.DataFrame({"n": range(10)}), num_partitions=3)
+        >>> list(over_partitions(len, numbers, "cpu", "count"))
+        [3, 3, 4]
     """
-    executor = active()
+    executor, parts = active(), dataset.partitions
     at_once = 1 if backend == "gpu" and executor.in_process else None
-    results = executor.map(partial(in_halves, work), dataset.parts(), at_once=at_once)
-    for found in tqdm(results, title, dataset.num_partitions, disable=None, leave=False):
+    # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
+    function = partial(_on_source, _as_one if whole else in_halves, work, dataset.of_partitions([]))
+    results = executor.map(function, (part.source for part in dataset.parts()), at_once=at_once)
+    for partition in tqdm(parts, title, disable=None, leave=False):
+        with in_partition(partition):  # whatever becomes of its worker
+            found = next(results)
         yield from found
 
 
-def in_halves(work: Callable[[Dataset], Result], part: Dataset) -> list[Result]:
+def _on_source(
+    how: Callable[[Callable[[Dataset], Result], Dataset], Iterator[Result]],
+    work: Callable[[Dataset], Result],
+    dataset: Dataset,
+    source: Source,
+) -> list[Result]:
+    return list(how(work, replace(dataset, source=source)))
+
+
+def _as_one(work: Callable[[Dataset], Result], part: Dataset) -> Iterator[Result]:
+    (partition,) = part.partitions
+    with in_partition(partition):
+        found = work(part)
+    yield found
+
+
+def in_halves(work: Callable[[Dataset], Result], part: Dataset) -> Iterator[Result]:
     """`work` of a dataset of one partition; of its halves where memory does not suffice, and so on."""
     (partition,) = part.partitions
     with in_partition(partition):
         try:
-            return [work(part)]
+            found = [work(part)]
         except MemoryError as cause:
             if partition.num_rows < 2:
                 raise
-            reason = str(cause) or type(cause).__name__
+            found, reason = [], str(cause) or type(cause).__name__
+    if found:
+        yield from found
+        return
     _log.warning("%s: too large for memory (%s), worked on in halves", partition.description, reason)
-    halves = partition.split_at(partition.num_rows // 2)
-    return [result for half in halves for result in in_halves(work, part.of_partitions([half]))]
+    for half in partition.split_at(partition.num_rows // 2):
+        yield from in_halves(work, part.of_partitions([half]))
 
 
 @contextmanager
@@ -68,11 +101,22 @@ def in_partition(partition: Partition) -> Iterator[None]:
 
     Raises:
         PartitionFailed: around an error that is not one of ours; ours pass with a note.
+
+    Example:
+        >>> with in_partition(Partition(3, (), "rows 20 to 30")):
+        ...     1 / 0
+        Traceback (most recent call last):
+        ...
+        gpupipe.errors.PartitionFailed: rows 20 to 30: partition 3 failed (ZeroDivisionError: division by zero).
+        Expected a partition every step can work on.
+        Try: the cause above, on this partition alone
     """
     try:
         yield
     except GpupipeError as error:
-        error.add_note(f"in partition {partition.index}: {partition.description}")
+        note = f"in partition {partition.index}: {partition.description}"
+        if not isinstance(error, PartitionFailed) and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
         raise
     except Exception as error:
         raise PartitionFailed(

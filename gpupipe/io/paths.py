@@ -3,95 +3,190 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, TypeAlias
 
-import fsspec
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
+import pyarrow as pa
+from fsspec.compression import compr
+from fsspec.utils import infer_compression
 
+from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadFile
+from gpupipe.io.hive import Keys, keys_in, typed
+from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest
+from gpupipe.io.remote import (
+    StorageOptions,
+    change_since,
+    fetch,
+    is_local,
+    is_remote,
+    locate,
+    look_at,
+    opened,
+    retried,
+)
 
-__all__ = ["PathLike", "find_files", "open_file", "peek"]
+__all__ = ["Input", "PathLike", "StorageOptions", "decompressed", "find_files", "open_file", "peek"]
 
 PathLike: TypeAlias = str | os.PathLike[str]
+_AT_ONCE = 16
 
 
-def find_files(paths: PathLike | Sequence[PathLike], suffixes: Sequence[str]) -> list[str]:
+@dataclass(frozen=True)
+class Input:
+    """A file that is meant.
+
+    Args:
+        path: a local path or a URL.
+        keys: the columns whose value its folders' names tell.
+        storage_options: for the file system of a URL. They may hold secrets, and are shown nowhere.
+        stamp: what changes when it is replaced, as it was before anything was read; None where that is not known.
+        size: bytes, then.
+    """
+
+    path: str
+    keys: Keys = field(default_factory=dict)
+    storage_options: StorageOptions | None = field(default=None, repr=False)
+    stamp: str | None = None
+    size: int | None = None
+
+    def stamped(self) -> Input:
+        """The same file with the stamp and size it has now.
+
+        Raises:
+            BadFile: there is none.
+        """
+        found = look_at(self.path, self.storage_options)
+        return replace(self, stamp=found.stamp, size=found.size)
+
+    def change(self) -> str | None:
+        """In words, what has become of the file since it was stamped; None where it is as it was."""
+        return None if self.stamp is None else change_since(self.path, self.stamp, self.storage_options)
+
+
+def find_files(
+    paths: PathLike | Sequence[PathLike], suffixes: Sequence[str], storage_options: StorageOptions | None = None
+) -> list[Input]:
     """The files meant, in the order given; those of a folder or pattern sorted by name.
 
     A folder stands for the files below it whose names end in one of `suffixes`, but not in `.` or `_` at the beginning:
-    writers use such names for what is not data. A pattern matches no hidden file.
+    writers use such names for what is not data. Where it has a manifest of ours, it stands for the files listed there,
+    in that order. A pattern matches no hidden file. Folders named `key=value`, below the folder or from a pattern's
+    first wildcard on, give columns.
 
     Raises:
-        BadFile: nothing is there, or a folder's subfolders carry values (`year=2013`) that would be lost.
+        BadFile: nothing is there; or a store does not answer, or does not let this process in.
     """
     listed: Iterable[PathLike] = [paths] if isinstance(paths, str | os.PathLike) else paths
-    found = [file for path in listed for file in _expand(os.fspath(path), suffixes)]
+    names = [os.fspath(path) for path in listed]
+    threads = LocalThreads(_AT_ONCE if any(map(is_remote, names)) else 1)
+    expand = partial(_expand, suffixes=suffixes, storage_options=storage_options)
+    found = [file for files in threads.map(expand, names) for file in files]
     if not found:
         raise BadFile("files", "the list of paths is empty", expected="one path at least", remedy="['data.parquet']")
     return found
 
 
-def open_file(path: str) -> AbstractContextManager[Any]:
-    """What readers take, as a context: the path itself where it is local, else the opened file."""
-    if "://" in path:
-        opened: AbstractContextManager[Any] = fsspec.open(path, "rb")
-        return opened
-    return nullcontext(path)
+@contextmanager
+def open_file(one: Input) -> Iterator[Any]:
+    """What readers take: the path itself where it is local, else the opened file; see `remote.opened`."""
+    if is_remote(one.path):
+        with opened(one.path, one.storage_options) as file:
+            yield file
+    else:
+        yield one.path
 
 
-def peek(path: str, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
+@contextmanager
+def decompressed(one: Input) -> Iterator[Any]:
+    """A file's bytes, to be read in order; unpacked where its name ends in `.gz`, `.zst` and the like."""
+    with opened(one.path, one.storage_options) as packed:
+        if one.path.endswith(".zst"):
+            # pyarrow brings the codec; fsspec would need another package.
+            with pa.CompressedInputStream(packed, "zstd") as file:
+                yield file
+        else:
+            yield compr[infer_compression(one.path)](packed, mode="rb")
+
+
+def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
     """A file's size, its first and its last bytes."""
-    fs, inner = url_to_fs(path)
-    size = int(fs.size(inner))
-    with fs.open(inner, "rb") as file:
-        head = file.read(num_bytes)
-        file.seek(max(0, size - num_bytes))
-        return size, head, file.read(num_bytes)
+    size = look_at(one.path, one.storage_options).size if one.size is None else one.size
+    num_bytes = min(num_bytes, size)
+    head, tail = fetch(one.path, [(0, num_bytes), (size - num_bytes, size)], one.storage_options)
+    return size, head, tail
 
 
-def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
-    fs, inner = url_to_fs(path)
+def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions | None) -> list[Input]:
+    fs, inner = locate(path, storage_options)
+    kind = retried(lambda: _kind(fs, inner), path, "read")
+    if kind == "file":
+        files = [Input(path if is_remote(path) or "://" not in path else inner)]
+    elif kind == "directory":
+        files = _inside(fs, path, inner, suffixes, storage_options)
+    else:
+        files = _matching(fs, path, inner)
+    return [replace(file, storage_options=storage_options) for file in files] if storage_options else files
 
-    def named(names: Iterable[str]) -> list[str]:
-        return (
-            sorted(names) if isinstance(fs, LocalFileSystem) else [fs.unstrip_protocol(name) for name in sorted(names)]
-        )
 
-    if fs.isfile(inner):
-        return [path]
-    if fs.isdir(inner):
-        inside = {name: name[len(inner) :].strip("/").split("/") for name in fs.find(inner)}
-        files = {n: p for n, p in inside.items() if n.endswith(tuple(suffixes)) and not any(s[:1] in "._" for s in p)}
-        for parts in files.values():
-            _refuse_hive(path, parts[:-1])
-        if not files:
-            raise BadFile(
-                path,
-                f"the folder holds no {' or '.join(suffixes)} file",
-                got=sorted("/".join(p) for p in inside.values())[:5],
-                expected="at least one",
-                remedy="the list of files, or a pattern: 'folder/*'",
-            )
-        return named(files)
-    found = [name for name in fs.glob(inner) if fs.isfile(name) and not name.rpartition("/")[2].startswith(".")]
+def _kind(fs: Any, inner: str) -> str | None:
+    """`"file"`, `"directory"`, or None where there is neither, whatever was seen of it before."""
+    fs.invalidate_cache()
+    try:
+        return str(fs.info(inner)["type"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _matching(fs: Any, path: str, pattern: str) -> list[Input]:
+    matches = retried(lambda: dict(fs.glob(pattern, detail=True)), path, "listed")
+    files = [name for name, info in matches.items() if info["type"] == "file"]
+    found = sorted(name for name in files if not name.rpartition("/")[2].startswith("."))
     if not found:
-        raise _missing(fs, path, inner)
-    return named(found)
+        raise _missing(fs, path, pattern)
+    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+    return _located(fs, path, fixed, found, {})
 
 
-def _refuse_hive(folder: str, parts: Sequence[str]) -> None:
-    for part in parts:
-        if "=" in part:
-            raise BadFile(
-                folder,
-                f"the subfolder {part!r} carries a column's values, which would be lost",
-                expected="files that hold all their columns",
-                remedy="gp.from_frame(pyarrow.dataset.dataset(path, partitioning='hive').scanner().to_reader())",
-            )
+def _inside(
+    fs: Any, path: str, folder: str, suffixes: Sequence[str], storage_options: StorageOptions | None
+) -> list[Input]:
+    listed = retried(lambda: list(fs.find(folder)), path, "listed")
+    inside = {name: name[len(folder) :].strip("/").split("/") for name in listed}
+    dtypes: Mapping[str, str] = {}
+    names = sorted(n for n, parts in inside.items() if not any(part[:1] in "._" for part in parts))
+    manifest = Manifest.read(path, storage_options) if [MANIFEST] in inside.values() else None
+    if manifest is not None:
+        names, dtypes = [f"{folder.rstrip('/')}/{name}" for name in manifest.files], manifest.partition_by
+    elif any(parts[0] == RECORDS for parts in inside.values()):
+        raise BadFile(
+            path,
+            "it is being written, or was left unfinished: it has no manifest yet",
+            expected="a folder that is whole",
+            remedy="the same write_parquet call again, which goes on where it stopped",
+        )
+    names = [name for name in names if name.endswith(tuple(suffixes))]
+    if not names:
+        raise BadFile(
+            path,
+            f"the folder holds no {' or '.join(suffixes)} file",
+            got=sorted("/".join(parts) for parts in inside.values())[:5],
+            expected="at least one",
+            remedy="the list of files, or a pattern: 'folder/*'",
+        )
+    return _located(fs, path, folder, names, dtypes)
+
+
+def _located(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapping[str, str]) -> list[Input]:
+    """Files below a folder as a caller would name them, with what their folders' names tell."""
+    keys = typed([keys_in(name[len(folder) :].split("/")[:-1]) for name in names], dtypes, path)
+    full = names if is_local(fs) else [fs.unstrip_protocol(name) for name in names]
+    return [Input(name, own) for name, own in zip(full, keys, strict=True)]
 
 
 def _missing(fs: Any, path: str, inner: str) -> BadFile:

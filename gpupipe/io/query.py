@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.bounds import Condition
-from gpupipe.io.selection import Draw, Selection
+from gpupipe.io.selection import Draw, Selection, Without
 from gpupipe.io.source import Partition
 
 __all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
@@ -35,14 +35,14 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Query:
-    """Draws by row identity, which act on the source's rows whatever else is done; then the stages in order."""
+    """Choices by row identity, which act on the source's rows whatever else is done; then the stages in order."""
 
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[Draw | Without, ...] = ()
     stages: tuple[Selection | Mapped, ...] = ()
 
-    def then(self, stage: Selection | Mapped) -> Query:
+    def then(self, stage: Selection | Mapped | Without) -> Query:
         """The query with one more selection or function."""
-        if isinstance(stage, Draw) and stage.by is None:
+        if isinstance(stage, Without) or (isinstance(stage, Draw) and stage.by is None):
             return replace(self, draws=(*self.draws, stage))
         return replace(self, stages=(*self.stages, stage))
 
@@ -50,6 +50,11 @@ class Query:
     def keeps_rows(self) -> bool:
         """Whether as many rows come out as the source has."""
         return not self.draws and all(isinstance(stage, Mapped) and stage.keeps_rows for stage in self.stages)
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Whether several rows may come out for one of the source, which would share its identity."""
+        return any(isinstance(stage, Mapped) and not stage.keeps_rows for stage in self.stages)
 
     @property
     def keeps_columns(self) -> bool:
@@ -65,7 +70,7 @@ class Query:
     @property
     def num_draws(self) -> int:
         """How many random draws were made."""
-        return len(self.draws) + sum(isinstance(stage, Draw) for stage in self.stages)
+        return sum(isinstance(stage, Draw) for stage in (*self.draws, *self.stages))
 
     @property
     def conditions(self) -> list[Condition]:
@@ -85,9 +90,9 @@ class Query:
         """The columns `names` of what comes out; `frame` is the partition as read, with the columns `reads(names)`."""
         if self.draws:
             row_ids = partition.row_ids(backend.xp)
-            keep = self.draws[0].keep_rows(row_ids)
+            keep = self.draws[0].keep_rows(row_ids, backend)
             for draw in self.draws[1:]:
-                keep = keep & draw.keep_rows(row_ids)
+                keep = keep & draw.keep_rows(row_ids, backend)
             frame = backend.filter(frame, keep)
         for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
             if isinstance(stage, Mapped):

@@ -7,19 +7,21 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 
 from gpupipe.backend import backend_of, select
-from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import parse
+from gpupipe.io.admission import Admission, open_in_two
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.footer import open_footer
+from gpupipe.io.files import FileSource
+from gpupipe.io.fragments import fragments_of
 from gpupipe.io.frames import FrameSource
-from gpupipe.io.parquet import ParquetSource
-from gpupipe.io.paths import PathLike, find_files
+from gpupipe.io.parquet import fetch_end, parse_end
+from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
-from gpupipe.io.spool import Spool
-from gpupipe.schema import Field, Schema
+from gpupipe.io.spool import Spool, workable
+from gpupipe.schema import Schema
 from gpupipe.words import as_list
 
 __all__ = ["from_frame", "read_parquet"]
@@ -30,15 +32,34 @@ def read_parquet(
     *,
     columns: str | Sequence[str] | None = None,
     filters: str | None = None,
+    on_mismatch: str = "raise",
+    on_bad: str = "raise",
+    storage_options: StorageOptions | None = None,
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
-    """Open Parquet files as one lazy table; only the footers are read.
+    """Open Parquet files as one lazy table; only the footers are read, several at a time.
+
+    Small files share a partition. A row group that is larger than `partition_bytes` is a partition of its own, whose
+    description says so; where it does not fit into memory, it is worked on in halves.
 
     Args:
-        path: a file, a list of files, a pattern, a folder (all `*.parquet` below it), or a URL that fsspec knows.
+        path: a file, a list of files, a pattern, a folder (all `*.parquet` below it), or a URL that fsspec knows. A
+            folder that `Dataset.write_parquet` wrote stands for exactly the files its manifest lists. Folders named
+            `key=value` give columns, integers where all values are whole numbers and else strings; a filter on them
+            leaves out whole files. Rows are in the order of the sorted names, so `month=10` comes before `month=2`.
         columns: the columns to have; all that can be worked with by default. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
+        on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"` or
+            `"skip"`. A cast file is decoded on the host; each value has to fit the new type, or it is an error when it
+            is read; a column that is not there is missing throughout, and one that is new is left out. The order of
+            the columns does not matter.
+        on_bad: what is done about a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it
+            too, and `write_parquet` writes a JSON line about it beside its output. What is skipped is listed in
+            `Dataset.rejected`; what is skipped or cast is logged, shown by `gpupipe.io.inspect` and told by the manifest
+            of what is written. A file that turns out damaged later, when its rows are read, is always an error.
+        storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
+            docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
         partition_bytes: decoded bytes of a partition, which is one row group at least; 128 MiB on the CPU and 1 GiB
             on the GPU by default.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
@@ -46,9 +67,10 @@ def read_parquet(
     Raises:
         BadFile: a file is missing, empty, cut off or no Parquet file.
         SchemaMismatch: files differ; names file and column. Or a column of `columns` is a list, a struct and the like.
-        ColumnNotFound: a column is not there.
+        ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
 
-    Memory: the footers. On a GPU what a partition needs of a file elsewhere passes through the local temporary folder.
+    Memory: the footers, about 4 KB for a file with 20 columns and one row group. On a GPU what a partition needs of a
+        file elsewhere passes through the local temporary folder.
 
     Example:
         >>> import gpupipe as gp
@@ -56,9 +78,10 @@ def read_parquet(
         >>> len(flights), flights.columns
         (24951, ['origin', 'distance'])
     """
-    files = [open_footer(name) for name in find_files(path, [".parquet"])]
+    admission = Admission(on_mismatch, on_bad)
+    files = open_in_two(find_files(path, [".parquet"], storage_options), fetch_end, parse_end, admission)
     needed = None if columns is None else [*as_list(columns), *(parse(filters, "filters").reads if filters else ())]
-    source = ParquetSource(files, columns=needed, limit=partition_limit(partition_bytes, backend))
+    source = FileSource(files, columns=needed, limit=partition_limit(partition_bytes, backend), admission=admission)
     dataset = Dataset(source, source.schema, backend)
     if filters is not None:
         dataset = dataset.filter(filters)
@@ -70,21 +93,29 @@ def from_frame(
 ) -> Dataset:
     """Make a lazy table of what is in memory: a pandas or cuDF frame, or anything with the Arrow C stream protocol.
 
+    The files of a `pyarrow.dataset.Dataset` are read lazily instead, by pyarrow on the host and by row group where they
+    are Parquet; only the columns that are asked for, and no files and row groups whose partition or statistics show
+    that a filter keeps nothing of them. So a Delta table is read:
+    `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. A dataset that is filtered is a stream.
+
     A stream that can be read only once (anything without a length, such as a RecordBatchReader) is written to a
-    temporary Parquet file now, a part at a time; the file is removed with the dataset.
+    temporary Parquet file now, a part at a time; the file is removed with the dataset. So an Iceberg table is read:
+    `gp.from_frame(table.scan(row_filter=..., selected_fields=...).to_arrow_batch_reader())`.
 
     Args:
         obj: the table. It must not be changed while the dataset is in use.
         partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
-        num_partitions: cut into as many partitions of equal size instead; not for streams.
+        num_partitions: cut into as many partitions of equal size instead; only for what is in memory.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
     Raises:
         SchemaMismatch: no table, or a column of a pandas or cuDF frame has a type that is not worked with.
         BadConfig: `num_partitions` makes no sense.
+        BadFile: a file of a pyarrow dataset cannot be opened.
 
     Memory: shares numbers and times of a pandas or cuDF frame, and Arrow numbers in one chunk without missing values;
-        copies the rest, strings as codes.
+        copies the rest, strings as codes. Of a pyarrow dataset the footers, about 40 KB per Parquet file; of a stream a
+        row group of up to 32 MiB, and all of it on disk.
 
     Example:
         >>> import pyarrow as pa, gpupipe as gp
@@ -97,6 +128,20 @@ def from_frame(
         raise BadConfig(
             "from_frame", "too few partitions", got=num_partitions, expected="one at least", remedy="num_partitions=1"
         )
+    files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
+    if num_partitions is not None and (files or not hasattr(obj, "__len__")):
+        raise BadConfig(
+            "from_frame",
+            "a stream has no length to divide",
+            got=num_partitions,
+            expected="partition_bytes=",
+            remedy="partition_bytes=32 << 20",
+        )
+    if files:
+        found = FileSource(files, limit=limit)
+        return Dataset(found, found.schema, backend)
+    if isinstance(obj, pads.Dataset):
+        obj = obj.scanner().to_reader()
     if not hasattr(obj, "__arrow_c_stream__") or type(obj).__module__.partition(".")[0] in ("pandas", "cudf"):
         owner = backend_of(obj)
         frame = owner.encode(obj)
@@ -104,30 +149,14 @@ def from_frame(
     else:
         schema, left_out, batches = _opened(obj)
         if not hasattr(obj, "__len__"):
-            if num_partitions is not None:
-                raise BadConfig(
-                    "from_frame",
-                    "a stream has no length to divide",
-                    got=num_partitions,
-                    expected="partition_bytes=",
-                    remedy="partition_bytes=32 << 20",
-                )
             spool = Spool(limit)
-            files = [spool.write(batches, list(schema), "stream")]
-            source = ParquetSource(files, limit=limit, owner=spool)
+            source = FileSource({0: spool.write(batches, list(schema), Input("stream"))}, limit=limit, owner=spool)
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
     cuts = _cuts(len(frame), num_partitions or -(-len(frame) * row_bytes(owner.schema_of(frame)) // limit))
     memory = FrameSource(frame, owner, cuts, left_out)
     return Dataset(memory, memory.schema, backend)
-
-
-def _workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:
-    """The fields of those columns that can be worked with, and the types of the others by name."""
-    dtypes = {item.name: dtype_of(item.type) for item in schema}
-    fields = Schema(Field(name, dtype) for name, dtype in dtypes.items() if dtype is not None)
-    return fields, {item.name: str(item.type) for item in schema if dtypes[item.name] is None}
 
 
 def _opened(obj: Any) -> tuple[Schema, dict[str, str], pa.RecordBatchReader]:
@@ -146,7 +175,7 @@ def _opened(obj: Any) -> tuple[Schema, dict[str, str], pa.RecordBatchReader]:
         raise SchemaMismatch(
             "from_frame", "columns share a name", got=twice, expected="unique names", remedy="rename one"
         )
-    return *_workable(batches.schema), batches
+    return *workable(batches.schema), batches
 
 
 def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:

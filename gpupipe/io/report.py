@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.source import Partition
+from gpupipe.io.source import FileNote, Partition
 from gpupipe.schema import FLOATS, Field, html_table, text_table
 from gpupipe.words import counted
 
@@ -49,11 +49,13 @@ class Report:
         num_rows: rows of the dataset.
         partitions: what it is read in.
         columns: a report per column.
+        notes: the files that were not read, or not as they are.
     """
 
     num_rows: int
     partitions: tuple[Partition, ...]
     columns: tuple[ColumnReport, ...]
+    notes: tuple[FileNote, ...] = ()
 
     def _title(self) -> str:
         parts = (self.num_rows, "row"), (len(self.columns), "column"), (len(self.partitions), "partition")
@@ -72,10 +74,12 @@ class Report:
         partitions = "\n".join(
             f"{part.index}: {counted(part.num_rows, 'row')}, {part.description}" for part in self.partitions
         )
-        return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}"
+        notes = "\n".join(["", "", *map(str, self.notes)]) if self.notes else ""
+        return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}{notes}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self._title())}</p>{html_table(self._table())}"
+        notes = "".join(f"<p>{html.escape(str(note))}</p>" for note in self.notes)
+        return f"<p>{html.escape(self._title())}</p>{html_table(self._table())}{notes}"
 
 
 def inspect(dataset: Dataset) -> Report:
@@ -101,7 +105,8 @@ def inspect(dataset: Dataset) -> Report:
         num_rows += len(frame)
         for tally in tallies:
             tally.add(backend.column(frame, tally.field.name), backend)
-    return Report(num_rows, tuple(dataset.partitions), tuple(tally.report() for tally in tallies))
+    columns = tuple(tally.report() for tally in tallies)
+    return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes))
 
 
 class _Tally:

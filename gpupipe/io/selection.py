@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 
-__all__ = ["Between", "Draw", "Selection", "Where"]
+__all__ = ["Between", "Draw", "Selection", "Where", "Without"]
 
 
 class Selection(Protocol):
@@ -127,10 +127,42 @@ class Draw:
     def keep(self, frame: Frame, backend: Backend) -> Array:
         return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))
 
-    def keep_rows(self, row_ids: Array) -> Array:
+    def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
         """A boolean per row, given the rows' identities."""
         return self._inside(splitmix64(self.seed, row_ids))
 
     def _inside(self, bits: Array) -> Array:
         inside = bits >= np.uint64(self.low)
         return inside if self.high is None else inside & (bits < np.uint64(self.high))
+
+
+@dataclass(frozen=True)
+class Without:
+    """The rows whose identity is not listed.
+
+    Args:
+        files: the identities, an ascending array of uint64 in each (`.npy`); only what a partition needs is read.
+        made_by: what listed them, as in `Source.made_by`.
+        owner: kept alive as long as this, such as the temporary folder the files lie in.
+    """
+
+    files: tuple[str, ...] = field(repr=False)
+    made_by: str | None
+    owner: object = field(repr=False, compare=False)
+
+    def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
+        """A boolean per row, given the rows' identities."""
+        xp = backend.xp
+        if not len(row_ids):
+            return xp.ones(0, dtype=bool)
+        ends = backend.to_host(xp.stack([row_ids.min(), row_ids.max()]))
+        parts = [_between(file, *ends) for file in self.files]
+        listed = np.sort(np.concatenate([*parts, ends[1:] + np.uint64(1)]))  # one at least, and one behind all
+        listed = backend.to_device(listed)
+        return listed[xp.searchsorted(listed, row_ids)] != row_ids
+
+
+def _between(file: str, first: np.uint64, last: np.uint64) -> Any:
+    """The part of an ascending array on disk that lies between two values, both included."""
+    listed = np.load(file, mmap_mode="r")
+    return np.array(listed[np.searchsorted(listed, first) : np.searchsorted(listed, last, side="right")])

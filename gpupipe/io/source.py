@@ -15,12 +15,13 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.cluster import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
 from gpupipe.schema import Field, Schema
 
-__all__ = ["Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
+__all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
 
 DEFAULT_PARTITION_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}
 _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
@@ -28,19 +29,31 @@ _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive rows of one file that are read together: a row group.
+    """Consecutive rows of one file that are read together: a row group, a stripe, a record batch.
 
     Args:
-        file: the file's position among the source's files.
+        file: the file's position among those that were found, the ones that are skipped too.
         group: the row group in that file.
         first_row: the first row's number in the file.
         num_rows: how many; fewer than the row group has where a partition was halved.
+        first_id: the first row's identity; by default it follows from `file` and `first_row`.
     """
 
     file: int
     group: int
     first_row: int
     num_rows: int
+    first_id: int | None = None
+
+    @property
+    def identity(self) -> int:
+        """The first row's identity; those of the others follow it."""
+        return (self.file << _FILE_SHIFT) + self.first_row if self.first_id is None else self.first_id
+
+    def piece(self, start: int, num_rows: int) -> Span:
+        """So many of its rows, from its row `start` on."""
+        first_id = None if self.first_id is None else self.first_id + start
+        return replace(self, first_row=self.first_row + start, num_rows=num_rows, first_id=first_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +95,14 @@ class Partition:
         right: list[Span] = []
         for span in self.spans:
             taken = min(num_rows, span.num_rows)
-            left.append(replace(span, num_rows=taken))
-            right.append(replace(span, first_row=span.first_row + taken, num_rows=span.num_rows - taken))
+            left.append(span.piece(0, taken))
+            right.append(span.piece(taken, span.num_rows - taken))
             num_rows -= taken
         first, rest = (self.keep(span for span in spans if span.num_rows) for spans in (left, right))
         return first, rest
 
     def row_ids(self, xp: ModuleType) -> Array:
-        """uint64 per row: file and row number in the file, the same however the rows are partitioned.
+        """uint64 per row, the same however the rows are partitioned: file and row number in the file, or in the table.
 
         Memory: allocates 8 bytes per row.
 
@@ -97,12 +110,26 @@ class Partition:
             >>> Partition(0, (Span(file=1, group=0, first_row=5, num_rows=2),), "").row_ids(np) - (1 << 40)
             array([5, 6], dtype=uint64)
         """
-        ids = [xp.arange(span.num_rows, dtype="uint64") + _first_id(span) for span in self.spans]
+        ids = [xp.arange(span.num_rows, dtype="uint64") + np.uint64(span.identity) for span in self.spans]
         return xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
 
 
-def _first_id(span: Span) -> np.uint64:
-    return np.uint64((span.file << _FILE_SHIFT) + span.first_row)
+@dataclass(frozen=True)
+class FileNote:
+    """A file that is not read as it is.
+
+    Args:
+        file: its name.
+        action: `"skipped"`, `"quarantined"` (skipped, and told of in a file beside what is written) or `"cast"`.
+        reason: what is wrong with it.
+    """
+
+    file: str
+    action: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.action}, {self.reason}"
 
 
 class Reads:
@@ -111,7 +138,8 @@ class Reads:
     Attributes:
         row_groups: how often each (file, row group) was read.
         columns: row groups read, by column.
-        num_bytes: compressed bytes of the column chunks read; of frames in memory their own bytes.
+        num_bytes: compressed bytes of the column chunks read; of frames in memory their own bytes; of formats that
+            do not tell the size of a chunk, an even share of the file.
     """
 
     def __init__(self) -> None:
@@ -149,8 +177,13 @@ class Source(Protocol):
     schema: Schema
     left_out: Mapping[str, str]
     """Columns that are there but cannot be worked with, and their type."""
+    notes: Sequence[FileNote]
+    """The files that are not read, or not as they are."""
     partitions: Sequence[Partition]
     reads: Reads
+    made_by: str | None
+    """What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
+    None where a function that made them has no name."""
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """The partition's rows as a coded frame of exactly these columns, counted from 0."""
@@ -182,8 +215,13 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
     """
     if partition_bytes is None:
         configured = settings()
-        name = configured.backend if backend == "auto" else backend
-        return configured.partition_bytes or DEFAULT_PARTITION_BYTES[_kind_of(name)]
+        kind = _kind_of(configured.backend if backend == "auto" else backend)
+        if configured.partition_bytes is not None:
+            return configured.partition_bytes
+        # Each thread holds a partition as read, as transformed and as put out, and what is between.
+        shared = 8 * default_threads()
+        limit = configured.memory_limit if kind == "cpu" else None
+        return min(DEFAULT_PARTITION_BYTES[kind], limit // shared if limit else DEFAULT_PARTITION_BYTES[kind])
     if partition_bytes < 1:
         raise BadConfig(
             "partition_bytes",

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
-from gpupipe.io.footer import File, open_footer
+from gpupipe.backend.arrow import dtype_of
+from gpupipe.io.parquet import ParquetFile, open_footer
+from gpupipe.io.paths import Input
 from gpupipe.io.source import row_bytes
-from gpupipe.schema import Field
+from gpupipe.schema import Field, Schema
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "workable"]
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
@@ -33,31 +37,41 @@ class Spool:
     def __init__(self, limit: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpupipe-"))
         self._limit = min(limit, GROUP_BYTES)
-        self._num_files = 0
         weakref.finalize(self, _remove, self.folder, os.getpid())
 
-    def write(self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], name: str) -> File:
-        """Write these columns of `batches` to a file of their own.
+    def write(self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input) -> ParquetFile:
+        """Write these columns of `batches` to a file of their own, made of what `origin` names.
 
         Memory: one row group on the host.
         """
-        path = self.folder / f"{self._num_files:05d}.parquet"
-        self._num_files += 1
+        path = self.folder / f"{uuid.uuid4().hex}.parquet"
         group_rows = max(1, self._limit // max(1, row_bytes(fields)))
         strings = [item.name for item in fields if item.dtype == "string"]
         schema = pa.schema([(item.name, _stored_type(item.dtype)) for item in fields])
-        with pq.ParquetWriter(path, schema, use_dictionary=strings, dictionary_pagesize_limit=GROUP_BYTES) as writer:
-            gathered: list[pa.RecordBatch] = []
-            rows = 0
-            for batch in batches:
-                gathered.append(batch)
-                rows += batch.num_rows
-                if rows >= group_rows:
+        try:
+            options: dict[str, Any] = {"use_dictionary": strings, "dictionary_pagesize_limit": GROUP_BYTES}
+            with pq.ParquetWriter(path, schema, **options) as writer:
+                gathered: list[pa.RecordBatch] = []
+                rows = 0
+                for batch in batches:
+                    gathered.append(batch)
+                    rows += batch.num_rows
+                    if rows >= group_rows:
+                        writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
+                        gathered, rows = [], 0
+                if rows:
                     writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
-                    gathered, rows = [], 0
-            if rows:
-                writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
-        return open_footer(str(path), name)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return open_footer(origin, str(path))
+
+
+def workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:
+    """The fields of those columns that can be worked with, and the types of the others by name."""
+    dtypes = {item.name: dtype_of(item.type) for item in schema}
+    fields = Schema(Field(name, dtype) for name, dtype in dtypes.items() if dtype is not None)
+    return fields, {item.name: str(item.type) for item in schema if dtypes[item.name] is None}
 
 
 def _stored_type(dtype: str) -> pa.DataType:

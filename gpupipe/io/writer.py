@@ -57,14 +57,14 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
 
     Memory: as many tables as make a row group.
     """
-    types, found = _types(schema), list[pq.FileMetaData]()
-    with pq.ParquetWriter(
-        path, types, compression=options.compression, use_dictionary=_coded(schema), metadata_collector=found
-    ) as writer:
+    types = _types(schema)
+    with pq.ParquetWriter(path, types, compression=options.compression, use_dictionary=_coded(schema)) as writer:
         typed = (table.select(types.names).cast(types) for table in tables)
         for table in _gathered(typed, options.rows_per_group):
             writer.write_table(table, row_group_size=options.rows_per_group)
-    return [found[0].row_group(group).num_rows for group in range(found[0].num_row_groups)]
+    # Not collected by the writer: where a disk is full, it would raise for what it cannot collect, and hide why.
+    written = pq.read_metadata(path)
+    return [written.row_group(group).num_rows for group in range(written.num_row_groups)]
 
 
 def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: str, options: ParquetOptions) -> None:

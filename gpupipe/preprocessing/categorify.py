@@ -8,20 +8,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, positions_in, value_type
+from gpupipe.backend import Backend, Column
+from gpupipe.backend.dictionaries import Dictionary, value_type
 from gpupipe.errors import SchemaMismatch
-from gpupipe.preprocessing.blocks import check_count, row_blocks
-from gpupipe.preprocessing.counts import CategoryCounts, integers
+from gpupipe.preprocessing.blocks import check_count
+from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
+from gpupipe.preprocessing.vocabulary import FIRST, Lookup, lookup_of
 from gpupipe.schema import INTEGERS, Field, Kind
 
 __all__ = ["Categorify"]
-
-_MISSING, _UNKNOWN, _FIRST = 0, 1, 2
-
-# Integers are looked up by direct address where the vocabulary spans at most this many values (4 bytes each).
-_DIRECT_SPAN = 1 << 22
 
 
 class Categorify(Invertible):
@@ -57,6 +53,7 @@ class Categorify(Invertible):
 
     def __init__(self, *, min_frequency: int | None = None, max_categories: int | None = None) -> None:
         self.min_frequency, self.max_categories = min_frequency, max_categories
+        self._prepared: dict[str, Lookup] = {}
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for name, limit in self.get_params().items():
@@ -71,7 +68,7 @@ class Categorify(Invertible):
                     expected="strings, integers or booleans",
                     remedy=f"Cast({item.name}='int64') for whole numbers, or 'hour({item.name})' for parts of a time",
                 )
-        sizes = {name: len(values) + _FIRST for name, values in self.vocabularies_.items()} if self.is_fitted else {}
+        sizes = {name: len(values) + FIRST for name, values in self.vocabularies_.items()} if self.is_fitted else {}
         return [
             replace(
                 item,
@@ -125,16 +122,26 @@ class Categorify(Invertible):
                     expected=fitted,
                     remedy=f"Cast({{{name!r}: {fitted!r}}})",
                 )
-            look_up = _codes_to_ids if column.dictionary is not None else _numbers_to_ids
-            made[name] = Column("int32", look_up(column, vocabulary, backend))
+            made[name] = Column("int32", self._lookup(name, vocabulary, fitted).ids(column, backend))
         return made
+
+    def _lookup(self, name: str, vocabulary: Dictionary, dtype: str) -> Lookup:
+        """The vocabulary as it was prepared for the partition before, or prepared now."""
+        found = self._prepared.get(name)
+        if found is None or found.vocabulary is not vocabulary:
+            found = self._prepared[name] = lookup_of(vocabulary, text=dtype == "string")
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what every process prepares for itself."""
+        return self.__dict__ | {"_prepared": {}}
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """The values of ids; missing where the id is 0, 1 or none of the vocabulary."""
         xp, made = backend.xp, {}
         for name, column in columns.items():
             vocabulary, dtype = self.vocabularies_[name], self.dtypes_in_[name]
-            place = column.data.astype("int32") - _FIRST
+            place = column.data.astype("int32") - FIRST
             known = (place >= 0) & (place < len(vocabulary))
             place = xp.where(known, place, -1)
             if dtype == "string":
@@ -143,44 +150,3 @@ class Categorify(Invertible):
                 values = np.append(vocabulary.to_numpy(), vocabulary.to_numpy().dtype.type(0)).astype(dtype)
                 made[name] = Column(dtype, backend.to_device(values)[place], known)
         return made
-
-
-def _codes_to_ids(column: Column, vocabulary: Dictionary, backend: Backend) -> Array:
-    """One lookup per distinct string, on the host, and one gather."""
-    places = positions_in(column.dictionary, vocabulary)
-    ids = np.append(np.where(places < 0, _UNKNOWN, places + _FIRST), _MISSING)
-    table = backend.to_device(ids.astype(np.int32))
-    out = backend.xp.empty(len(column), dtype="int32")
-    for rows in row_blocks(len(column), backend):
-        out[rows] = table[column.data[rows]]
-    return out
-
-
-def _numbers_to_ids(column: Column, vocabulary: Dictionary, backend: Backend) -> Array:
-    """A gather from a table of direct addresses; a search among the sorted values where they lie too far apart."""
-    xp = backend.xp
-    values = vocabulary.to_numpy()
-    order = np.argsort(values)
-    ordered = values[order]
-    low, span = (int(ordered[0]), int(ordered[-1]) - int(ordered[0]) + 1) if len(values) else (0, 0)
-    ids = (order + _FIRST).astype(np.int32)
-    direct = span <= _DIRECT_SPAN
-    if direct:
-        table = np.full(span + 1, _UNKNOWN, dtype=np.int32)
-        table[(ordered - ordered.dtype.type(low)).astype(np.int64)] = ids
-        ids = table
-    ids, ordered = backend.to_device(ids), backend.to_device(ordered)
-    out = xp.empty(len(column), dtype="int32")
-    for rows in row_blocks(len(column), backend):
-        block = integers(column.data[rows], column.dtype)
-        if direct:
-            # As unsigned numbers values below `low` are large, like those beyond the span: all those land on the last
-            # entry.
-            offset = xp.minimum((block - block.dtype.type(low)).view("uint64"), np.uint64(span))
-            out[rows] = ids[offset.view("int64")]
-        else:
-            place = xp.minimum(xp.searchsorted(ordered, block), len(ordered) - 1)
-            out[rows] = xp.where(ordered[place] == block, ids[place], np.int32(_UNKNOWN))
-        if column.valid is not None:
-            out[rows][~column.valid[rows]] = _MISSING
-    return out

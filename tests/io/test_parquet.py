@@ -259,13 +259,6 @@ def test_a_list_a_pattern_and_a_folder(tmp_path: Path) -> None:
         read(tmp_path / "empty")
 
 
-def test_values_in_folder_names_are_not_lost_silently(tmp_path: Path) -> None:
-    (tmp_path / "year=2013").mkdir()
-    pq.write_table(pa.table({"n": [1]}), tmp_path / "year=2013" / "a.parquet")
-    with pytest.raises(BadFile, match="the subfolder 'year=2013' carries a column's values"):
-        gp.read_parquet(tmp_path)
-
-
 def test_a_url_that_fsspec_knows() -> None:
     memory = fsspec.filesystem("memory")
     with memory.open("/flights/a.parquet", "wb") as file:

@@ -1,0 +1,126 @@
+"""Starting Dask's workers on this machine, and connecting to a scheduler; each within a time."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from gpupipe.cluster.local import default_threads
+from gpupipe.errors import BackendMissing, ClusterLost
+
+__all__ = ["connected", "local_workers"]
+
+_log = logging.getLogger("gpupipe")
+
+
+@contextmanager
+def local_workers(
+    n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: str | int | None, patience: float
+) -> Iterator[Any]:
+    """Worker processes with a scheduler in this one; stopped at the end. They end by themselves when this one does.
+
+    Raises:
+        BackendMissing: Dask-CUDA cannot be imported, or finds no GPU.
+        ClusterLost: the workers did not come up within patience.
+    """
+    options = {
+        "n_workers": n_workers,
+        "threads_per_worker": 1,
+        "memory_limit": memory_limit,
+        "dashboard_address": ":0",
+        "silence_logs": logging.CRITICAL,  # what fails is raised here
+        "death_timeout": patience,
+    }
+    with _environment_kept():
+        started = _dask_cuda(options, device_memory) if gpu else _dask(options)
+    try:
+        yield started
+    finally:
+        with _environment_kept():
+            _closed(started, patience)
+
+
+@contextmanager
+def connected(address: Any, patience: float) -> Iterator[Client]:
+    """A client of a scheduler, given by its address, a Dask cluster object, or a client, which stays open.
+
+    Raises:
+        ClusterLost: no scheduler answers within patience.
+    """
+    if isinstance(address, Client):
+        yield address
+        return
+    try:
+        # Not the default: Dask collections elsewhere in the program are none of this cluster's business.
+        client = Client(address, timeout=patience, set_as_default=False)
+    except (OSError, RuntimeError, ValueError) as cause:
+        raise ClusterLost(
+            f"Cluster(address={address!r})",
+            f"no scheduler answers ({cause})",
+            expected="a running Dask scheduler",
+            remedy="dask scheduler; dask worker tcp://host:8786",
+        ) from cause
+    try:
+        yield client
+    finally:
+        _closed(client, patience)
+
+
+def _dask(options: dict[str, Any]) -> Any:
+    try:
+        return LocalCluster(**options | {"n_workers": options["n_workers"] or default_threads()})
+    except (OSError, RuntimeError) as cause:
+        raise ClusterLost(
+            "Cluster",
+            f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")"),
+            expected=f"worker processes within {options['death_timeout']:g} s",
+            remedy="a look at what this program does when it is imported; a larger patience= on a slow machine",
+        ) from cause
+
+
+def _dask_cuda(options: dict[str, Any], device_memory: str | int | None) -> Any:
+    try:
+        # Results that wait are small, and what a partition takes is no business of Dask's: nothing to spill.
+        return importlib.import_module("dask_cuda").LocalCUDACluster(
+            **options,
+            rmm_async=True,
+            rmm_maximum_pool_size=device_memory,
+            device_memory_limit=None,
+            enable_cudf_spill=False,
+        )
+    except Exception as cause:
+        raise BackendMissing(
+            "Cluster(gpu=True)",
+            f"Dask-CUDA does not start ({type(cause).__name__}: {cause})",
+            expected="the CUDA extra, and a GPU that is visible",
+            remedy="pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs",
+        ) from cause
+
+
+def _closed(opened: Any, patience: float) -> None:
+    try:
+        opened.close(timeout=patience)
+    except (TimeoutError, OSError) as error:
+        _log.warning("cluster: %s did not close within %g s (%s)", type(opened).__name__, patience, error)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Dask sets variables meant for a worker in the process that starts it, which is this one, and leaves them."""
+    names = [*dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED", "__DASK_PARENT_PID"]
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,144 @@
+"""Files that cannot be used as they are: an error, or a choice of the caller's that is written down."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
+from gpupipe.io.paths import Input
+from gpupipe.io.source import FileNote
+
+__all__ = ["Admission", "open_all", "open_in_two"]
+
+Fetched = TypeVar("Fetched")
+Opened = TypeVar("Opened")
+_CHOICES = {"on_mismatch": ("raise", "cast", "skip"), "on_bad": ("raise", "skip", "quarantine")}
+_AT_ONCE = 16
+_AHEAD = 256
+"""Files whose fetched bytes may wait to be worked on."""
+_log = logging.getLogger("gpupipe")
+
+
+class Admission:
+    """What the caller chose for files that differ or cannot be read, and what came of it.
+
+    Args:
+        on_mismatch: `"raise"`, `"cast"` or `"skip"`, for files with other columns or types than the first.
+        on_bad: `"raise"`, `"skip"` or `"quarantine"`, for files that cannot be read.
+
+    Raises:
+        BadConfig: no such choice.
+    """
+
+    def __init__(self, on_mismatch: str = "raise", on_bad: str = "raise") -> None:
+        for name, choice in (("on_mismatch", on_mismatch), ("on_bad", on_bad)):
+            if choice not in _CHOICES[name]:
+                raise BadConfig(
+                    name, "no such choice", got=choice, expected=", ".join(_CHOICES[name]), remedy=f"{name}='skip'"
+                )
+        self.casts = on_mismatch == "cast"
+        self.notes: list[FileNote] = []
+        self._on_mismatch, self._on_bad = on_mismatch, on_bad
+
+    def refuse(self, name: str, error: BadFile | SchemaMismatch) -> None:
+        """Leave a file out and write down why, or raise the error if that is the choice."""
+        choice = self._on_bad if isinstance(error, BadFile) else self._on_mismatch
+        if choice in ("raise", "cast"):
+            raise error
+        reason = str(error).partition("\n")[0].removeprefix(f"{error.where}: ").removesuffix(".")
+        self.notes.append(FileNote(name, "quarantined" if choice == "quarantine" else "skipped", reason))
+
+    def adapt(self, name: str, difference: str) -> None:
+        """Write down that a file is brought to the first one's columns."""
+        self.notes.append(FileNote(name, "cast", difference))
+
+    def close(self, num_files: int) -> tuple[FileNote, ...]:
+        """The notes, logged; nothing is more to come.
+
+        Raises:
+            BadFile: no file is left.
+        """
+        if self.notes and not num_files:
+            raise BadFile(
+                self.notes[0].file,
+                f"none of {len(self.notes)} files can be used; this one: {self.notes[0].reason}",
+                expected="one at least",
+                remedy="on_bad='raise', which shows what is wrong",
+            )
+        if self.notes:
+            shown = "; ".join(map(str, self.notes[:3])) + ("; ..." if len(self.notes) > 3 else "")
+            many = len({note.file for note in self.notes})
+            told = "1 file is not read as it is" if many == 1 else f"{many:,} files are not read as they are"
+            _log.warning("%s: %s", told, shown)
+        return tuple(self.notes)
+
+
+def open_all(
+    inputs: Sequence[Input], opener: Callable[[Input], Opened], admission: Admission, *, at_once: int = _AT_ONCE
+) -> dict[int, Opened]:
+    """`opener` of every file, by its position; of those that it fails for, what `admission` says.
+
+    Args:
+        inputs: the files.
+        opener: raises BadFile or SchemaMismatch for a file that cannot be used.
+        admission: told of every such file.
+        at_once: how many threads open files; with one, they are opened in order.
+    """
+    return open_in_two(inputs, opener, lambda opened: opened, admission, at_once=at_once)
+
+
+def open_in_two(
+    inputs: Sequence[Input],
+    fetch: Callable[[Input], Fetched],
+    finish: Callable[[Fetched], Opened],
+    admission: Admission,
+    *,
+    at_once: int = _AT_ONCE,
+) -> dict[int, Opened]:
+    """`finish` of `fetch` of every file: the waiting is done in threads, the rest in the calling one.
+
+    What a library allocates in many short threads stays with the process long after it is freed.
+
+    Args:
+        inputs: see `open_all`.
+        fetch: as `opener` of `open_all`.
+        finish: the same.
+        admission: see `open_all`.
+        at_once: see `open_all`.
+    """
+
+    def attempt(one: Input) -> Fetched | BadFile | SchemaMismatch:
+        try:
+            return fetch(one.stamped())
+        except (BadFile, SchemaMismatch) as error:
+            return error
+
+    opened: dict[int, Opened] = {}
+    with _threads(min(at_once, len(inputs))) as pool:
+        for first in range(0, len(inputs), _AHEAD):
+            some = inputs[first : first + _AHEAD]
+            for number, found in enumerate(map(attempt, some) if pool is None else pool.map(attempt, some), first):
+                try:
+                    if isinstance(found, BadFile | SchemaMismatch):
+                        raise found
+                    opened[number] = finish(found)
+                except (BadFile, SchemaMismatch) as error:
+                    admission.refuse(inputs[number].path, error)
+    return opened
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor | None]:
+    """That many threads, none for one, which begin nothing more when the block fails."""
+    if number < 2:
+        yield None
+        return
+    pool = ThreadPoolExecutor(number, thread_name_prefix="gpupipe-open")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,48 @@
+"""What is wrong with a file that cannot be opened, told from its size and its ends."""
+
+from __future__ import annotations
+
+from gpupipe.errors import BadFile
+from gpupipe.io.paths import Input, peek
+
+__all__ = ["one_line", "unreadable"]
+
+
+def one_line(cause: Exception) -> str:
+    """A library's words for what failed, to be put into a sentence."""
+    return " ".join(str(cause).split())
+
+
+def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile:
+    """An error that says whether a file is not there, empty, of another kind, or damaged.
+
+    Args:
+        one: the file.
+        cause: the library's error.
+        kind: what the file should be, such as `"a Parquet file"`.
+        magic: the bytes such files begin with.
+    """
+    path = one.path
+    try:
+        size, head, tail = peek(one)
+    except OSError:
+        return BadFile(
+            path,
+            f"cannot be opened ({one_line(cause)})",
+            expected="a file this process may read",
+            remedy="its permissions",
+        )
+    if size == 0:
+        return BadFile(path, "the file is empty (0 bytes)", expected=kind, remedy="write it again")
+    if not head.startswith(magic):
+        is_text = head.isascii() and b"\0" not in head
+        remedy = "gp.read_csv(...) or gp.read_json(...)" if is_text else "the right path, or the reader for such files"
+        problem = f"not {kind}, its first bytes differ"
+        return BadFile(path, problem, got=head, expected=repr(magic), remedy=remedy)
+    return BadFile(
+        path,
+        f"damaged or cut off: {size} bytes, the footer cannot be read ({one_line(cause)})",
+        got=tail[-4:],
+        expected=f"{kind} with its footer",
+        remedy="copy or write the file again",
+    )

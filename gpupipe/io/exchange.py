@@ -1,0 +1,207 @@
+"""Rows of all partitions brought together on disk: in buckets that need each other, then as a table of their own.
+
+Both steps are passes over partitions like any other, so they run on threads or on a cluster's workers, which have to
+share the folder for temporary files (TMPDIR) where they are on several machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.backend import Array, Backend, Column, Frame, resolve, select
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.io.passes import over_partitions
+from gpupipe.io.query import EVERYTHING
+from gpupipe.io.source import Partition, Span, row_bytes
+from gpupipe.io.spool import GROUP_BYTES, Spool
+from gpupipe.io.spooled import Run, Spooled
+from gpupipe.schema import FLOATS, Field, Schema
+from gpupipe.words import counted
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["ID", "ROW", "BucketOf", "Origin", "Reading", "Rows", "exchange", "host_table", "origin_of", "settle"]
+
+Rows: TypeAlias = Callable[["Dataset", Backend], Frame]
+"""The rows made of a dataset of one partition."""
+BucketOf: TypeAlias = Callable[[Frame, Backend], Array]
+"""For each row the number of the bucket it goes to."""
+
+ROW = "⟨row⟩"
+"""The column that holds the rows' identities on the way; no table may have one of that name."""
+ID = Field(ROW, "uint64", nullable=False)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The rows as they are, with these columns and `ROW`."""
+
+    names: Sequence[str]
+
+    def __call__(self, part: Dataset, backend: Backend) -> Frame:
+        (partition,) = part.partitions
+        frame = part.read(partition, self.names, backend)
+        ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        return backend.assign(frame, {ROW: Column("uint64", ids)})
+
+
+def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:
+    """These columns of a coded frame on the host, in the types the fields say."""
+    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
+    return backend.to_arrow(backend.select(frame, types.names)).cast(types)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a table comes from.
+
+    Args:
+        made_by: see `Source.made_by`.
+        inputs: see `Source.inputs`.
+    """
+
+    made_by: str | None
+    inputs: dict[str, str] | None
+
+
+def origin_of(verb: str, tables: Sequence[Dataset], *options: object) -> Origin:
+    """The origin of what a verb makes of tables; it is another one as soon as an input file is."""
+    jobs = [table.job_id() for table in tables]
+    found = [table.source.inputs() for table in tables]
+    inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
+    facts = repr((verb, jobs, options, sorted((inputs or {}).items())))
+    return Origin(None if None in jobs else f"{verb} {hashlib.sha256(facts.encode()).hexdigest()}", inputs)
+
+
+def exchange(
+    dataset: Dataset, rows: Rows, schema: Schema, bucket_of: BucketOf, num_buckets: int, title: str
+) -> Dataset:
+    """The rows made of all partitions as a dataset with a partition for each bucket, in it the rows as they stood.
+
+    A partition becomes one temporary file with the rows of each bucket in row groups of their own.
+
+    Args:
+        dataset: what the rows are made of.
+        rows: may be given pieces of partitions.
+        schema: the columns that are kept of the rows, in any order.
+        bucket_of: looks at the rows' other columns too.
+        num_buckets: so many that the rows of one are no more than a partition.
+        title: of the progress bar.
+
+    Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
+    """
+    spool, backend = Spool(GROUP_BYTES), resolve(dataset.backend)
+    work = _Writer(spool.folder, rows, tuple(schema), 1 << 62, backend, bucket_of, num_buckets)
+    runs = list(over_partitions(work, dataset, backend, title))
+    spans: list[list[Span]] = [[] for _ in range(num_buckets)]
+    for number, run in enumerate(runs):
+        for group, (first_row, (bucket, num_rows)) in enumerate(zip(run.first_rows, run.groups, strict=True)):
+            spans[bucket].append(Span(number, group, first_row, num_rows))
+    partitions = [
+        Partition(bucket, tuple(own), f"bucket {bucket} of {num_buckets}") for bucket, own in enumerate(spans)
+    ]
+    return _dataset(dataset, runs, partitions, schema, spool, Origin(None, None))
+
+
+def settle(
+    dataset: Dataset, rows: Rows, schema: Schema, origin: Origin, partition_rows: int, title: str, *, whole: bool = True
+) -> Dataset:
+    """The rows made of all partitions, one after the other, as a table: a row's identity is its number there.
+
+    Args:
+        dataset: what the rows are made of.
+        rows: is given whole partitions.
+        schema: the columns that are kept of the rows.
+        origin: of the table.
+        partition_rows: rows that a partition of the table may have.
+        title: of the progress bar.
+        whole: whether `rows` needs all rows of a partition at once.
+
+    Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
+    """
+    spool, backend = Spool(GROUP_BYTES), resolve(dataset.backend)
+    group_rows = max(1, min(partition_rows, GROUP_BYTES // max(1, row_bytes(schema))))
+    work = _Writer(spool.folder, rows, tuple(schema), group_rows, backend)
+    runs = list(over_partitions(work, dataset, backend, title, whole=whole))
+    partitions = []
+    for index, (first, spans) in enumerate(_packed(_numbered(runs), partition_rows)):
+        last = first + sum(span.num_rows for span in spans)
+        partitions.append(Partition(index, tuple(spans), f"rows {first:,} to {last:,} after {title}"))
+    return _dataset(dataset, runs, partitions, schema, spool, origin)
+
+
+def _dataset(
+    like: Dataset, runs: Sequence[Run], partitions: Sequence[Partition], schema: Schema, spool: Spool, origin: Origin
+) -> Dataset:
+    source = Spooled(dict(enumerate(runs)), partitions, schema, origin.made_by, origin.inputs, spool)
+    source.notes = like.source.notes
+    return replace(like, source=source, schema=schema, query=EVERYTHING)
+
+
+def _numbered(runs: Iterable[Run]) -> Iterator[Span]:
+    """All row groups, their rows numbered from 0."""
+    first_id = 0
+    for number, run in enumerate(runs):
+        for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
+            yield Span(number, group, first_row, num_rows, first_id)
+            first_id += num_rows
+
+
+def _packed(spans: Iterable[Span], limit: int) -> list[tuple[int, list[Span]]]:
+    """The spans in packs of at most `limit` rows, one at least, and the number of each pack's first row."""
+    packs: list[tuple[int, list[Span]]] = [(0, [])]
+    taken = 0
+    for span in spans:
+        if taken + span.num_rows > limit and packs[-1][1]:
+            packs.append((span.identity, []))
+            taken = 0
+        packs[-1][1].append(span)
+        taken += span.num_rows
+    return packs
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Write the rows of a partition to a file, those of each bucket in row groups of their own."""
+
+    folder: Path
+    rows: Rows
+    fields: tuple[Field, ...]
+    group_rows: int
+    backend: str
+    bucket_of: BucketOf | None = None
+    num_buckets: int = 1
+
+    def __call__(self, part: Dataset) -> Run:
+        backend = select(self.backend)
+        frame, counts = self._in_buckets(self.rows(part, backend), backend)
+        table = host_table(frame, self.fields, backend)
+        path = self.folder / f"{uuid.uuid4().hex}.parquet"
+        groups: list[tuple[int, int]] = []
+        # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
+        coded = [item.name for item in self.fields if item.dtype not in FLOATS]
+        with pq.ParquetWriter(path, table.schema, use_dictionary=coded, write_statistics=False) as writer:
+            for bucket, (start, count) in enumerate(zip(accumulate(counts, initial=0), counts, strict=False)):
+                for first in range(0, count, self.group_rows):
+                    num_rows = min(self.group_rows, count - first)
+                    writer.write_table(table.slice(start + first, num_rows), row_group_size=num_rows)
+                    groups.append((bucket, num_rows))
+        return Run(str(path), path.stat().st_size, tuple(groups))
+
+    def _in_buckets(self, frame: Frame, backend: Backend) -> tuple[Frame, list[int]]:
+        """The rows by bucket, and how many there are of each."""
+        if self.bucket_of is None:
+            return frame, [len(frame)]
+        xp, buckets = backend.xp, self.bucket_of(frame, backend)
+        counts = backend.to_host(xp.bincount(buckets, minlength=self.num_buckets)).tolist()
+        return backend.take(frame, xp.argsort(buckets, kind="stable")), counts

@@ -1,0 +1,249 @@
+"""Files of one table as a source: partitions are groups of their rows, cut by what the files tell of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from copy import copy
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import ClassVar, Protocol, Self
+
+import pyarrow as pa
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow import arrow_type, dtype_of
+from gpupipe.io.admission import Admission
+from gpupipe.io.agreement import agreed
+from gpupipe.io.bounds import Bounds, exactly
+from gpupipe.io.paths import Input
+from gpupipe.io.reading import frame_of, holds, listed, table_of
+from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
+from gpupipe.schema import FLOATS, Field, Schema
+
+__all__ = ["FileSource", "TableFile"]
+
+_AT_ONCE = 64
+"""Frames that are put together at a time."""
+
+
+class TableFile(Protocol):
+    """One file whose rows are read in groups: row groups, stripes, record batches."""
+
+    unit: ClassVar[str]
+    """What its groups are called."""
+
+    @property
+    def origin(self) -> Input:
+        """The file that was named."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns it holds."""
+
+    @property
+    def group_rows(self) -> Sequence[int]:
+        """Rows of each group."""
+
+    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
+        """All rows of these groups as a coded frame of these columns, which are among its own."""
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """All rows of these groups, these columns at least, as the file has them."""
+
+    def bounds(self, group: int, name: str) -> Bounds | None:
+        """See `Source.bounds`."""
+
+    def null_count(self, name: str) -> int | None:
+        """Nulls of a column in all rows; None where that is not known."""
+
+    def text_bytes(self, group: int, names: Sequence[str]) -> int:
+        """An upper bound, or a guess, of the bytes of these columns' dictionaries."""
+
+    def stored_bytes(self, group: int, names: Sequence[str]) -> int:
+        """The bytes these columns take in the file."""
+
+    def change(self) -> str | None:
+        """In words, what has become of the file since it was opened; None where it is as it was, or cannot change."""
+
+
+class FileSource:
+    """The rows of files that share their columns.
+
+    Args:
+        files: at least one, by their position among those that were found.
+        columns: the columns the files have to share; all of the first file's by default.
+        limit: decoded bytes of a partition; one group of a file is the least.
+        admission: says what is done about files that differ, and knows of those that could not be opened.
+        owner: kept alive as long as the source, such as the temporary folder the files lie in.
+
+    Raises:
+        SchemaMismatch: a file has other columns or types than the first; names both.
+        ColumnNotFound: one of `columns` is not in the first file.
+        BadFile: no file is left.
+    """
+
+    made_by: str | None = ""
+
+    def __init__(
+        self,
+        files: Mapping[int, TableFile],
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int,
+        admission: Admission | None = None,
+        owner: object = None,
+    ) -> None:
+        admission = admission or Admission()
+        dtypes, left_out, self.files = agreed(files, columns, admission)
+        self.left_out: Mapping[str, str] = left_out
+        self.notes: Sequence[FileNote] = admission.close(len(self.files))
+        self.reads = Reads()
+        self._owner = owner
+        nullable = self._nullable(dtypes)
+        self.schema = Schema(
+            Field(name, dtype, nullable=name in nullable).as_source() for name, dtype in dtypes.items()
+        )
+        self._limit = limit
+        self.partitions: Sequence[Partition] = ()
+        self.cut()
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """Read exactly these columns; see `Source.read`.
+
+        Raises:
+            BadFile: a file cannot be read, or is not what it was when the dataset was made.
+            SchemaMismatch: a value of a file that is cast does not fit the column's type.
+        """
+        names = [item.name for item in fields]
+        self.reads.add(partition.spans, names, self._stored_bytes(partition, names))
+        if not names:
+            return backend.frame({}, partition.num_rows)
+        if not partition.spans:
+            empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
+            return backend.from_arrow(empty, fields)
+        files = [(self.files[number], spans) for number, spans in _by_file(partition.spans)]
+        if len(files) == 1:
+            return frame_of(*files[0], fields, backend)
+        if backend.name == "cpu":  # a frame for each of thousands of small files would take far more room than they
+            return backend.from_arrow(pa.concat_tables(table_of(*file, fields) for file in files), fields)
+        frames = (frame_of(*file, fields, backend) for file in files)
+        return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _AT_ONCE)), [])])
+
+    def only(self, partitions: Sequence[Partition]) -> Self:
+        """The partitions' own files; see `Source.only`."""
+        part = self._with({span.file for partition in partitions for span in partition.spans})
+        part.partitions = list(partitions)
+        return part
+
+    def inputs(self) -> dict[str, str] | None:
+        """By the files' names; see `Source.inputs`."""
+        stamps = {file.origin.path: file.origin.stamp for file in self.files.values()}
+        known = {name: stamp for name, stamp in stamps.items() if stamp is not None}
+        return known if len(known) == len(stamps) else None
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """See `Source.of_files`."""
+        part = self._with({number for number, file in self.files.items() if file.origin.path in names})
+        part.cut()
+        return part
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """In the partition's order."""
+        return list(dict.fromkeys(self.files[span.file].origin.path for span in partition.spans))
+
+    def _with(self, numbers: AbstractSet[int]) -> Self:
+        part = copy(self)
+        part.files = {number: file for number, file in self.files.items() if number in numbers}
+        return part
+
+    def bounds(self, span: Span, name: str) -> Bounds | None:
+        """From the folder's name or the file's statistics; see `Source.bounds`."""
+        file = self.files[span.file]
+        if holds(file, name):
+            return file.bounds(span.group, name) if self._is_as_agreed(file, name) else None
+        return exactly(file.origin.keys[name].as_py()) if name in file.origin.keys else None
+
+    def null_count(self, name: str) -> int | None:
+        """From what the files tell; unknown for floats, whose NaN counts as missing too."""
+        if self.schema[name].dtype in FLOATS:
+            return None
+        total = 0
+        for file in self.files.values():
+            found = _null_count(file, name)
+            if found is None:
+                return None
+            total += found
+        return total
+
+    def _is_as_agreed(self, file: TableFile, name: str) -> bool:
+        return dtype_of(file.schema.field(name).type) == self.schema[name].dtype
+
+    def _spans(self) -> Iterator[Span]:
+        for number, file in self.files.items():
+            first = 0
+            for group, rows in enumerate(file.group_rows):
+                if rows:
+                    yield Span(number, group, first, rows)
+                first += rows
+
+    def cut(self) -> None:
+        """Pack groups up to the limit; a file begins a partition unless all of it fits into the open one."""
+        width, limit = row_bytes(self.schema), self._limit
+        strings = [item.name for item in self.schema if item.dtype == "string"]
+        packs: list[list[Span]] = [[]]
+        taken = [0]
+        for number, spans in _by_file(self._spans()):
+            file = self.files[number]
+            texts = [name for name in strings if holds(file, name)]
+            sizes = [span.num_rows * width + file.text_bytes(span.group, texts) for span in spans]
+            if taken[-1] + sum(sizes) > limit and packs[-1]:
+                packs.append([])
+                taken.append(0)
+            for span, size in zip(spans, sizes, strict=True):
+                if taken[-1] + size > limit and packs[-1]:
+                    packs.append([])
+                    taken.append(0)
+                packs[-1].append(span)
+                taken[-1] += size
+        described = map(self._described, packs, taken)
+        self.partitions = [
+            Partition(index, tuple(spans), text)
+            for index, (spans, text) in enumerate(zip(packs, described, strict=True))
+        ]
+
+    def _described(self, spans: Sequence[Span], num_bytes: int) -> str:
+        files = _by_file(spans)
+        shown = files if len(files) < 4 else [files[0], files[-1]]
+        parts = [
+            f"{self.files[n].origin.path} {listed(self.files[n].unit, [s.group for s in own])}" for n, own in shown
+        ]
+        text = ", ".join(parts) if len(files) < 4 else f"{parts[0]} ... {parts[1]} ({len(files)} files)"
+        if num_bytes <= self._limit:
+            return text
+        unit = self.files[spans[0].file].unit
+        return f"{text} ({num_bytes:,} bytes, over the limit of {self._limit:,}: one {unit} is the least)"
+
+    def _nullable(self, dtypes: Mapping[str, str]) -> set[str]:
+        found = {name for name, dtype in dtypes.items() if dtype in FLOATS}
+        for file in self.files.values():
+            found |= {name for name in dtypes if name not in found and _null_count(file, name) != 0}
+        return found
+
+    def _stored_bytes(self, partition: Partition, names: Sequence[str]) -> int:
+        total = 0
+        for number, spans in _by_file(partition.spans):
+            file = self.files[number]
+            held = [name for name in names if holds(file, name)]
+            total += sum(file.stored_bytes(span.group, held) for span in spans)
+        return total
+
+
+def _null_count(file: TableFile, name: str) -> int | None:
+    if holds(file, name):
+        return None if dtype_of(file.schema.field(name).type) in FLOATS else file.null_count(name)
+    return 0 if name in file.origin.keys and file.origin.keys[name].is_valid else sum(file.group_rows)
+
+
+def _by_file(spans: Iterable[Span]) -> list[tuple[int, list[Span]]]:
+    return [(number, list(own)) for number, own in groupby(spans, attrgetter("file"))]

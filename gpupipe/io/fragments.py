@@ -1,0 +1,106 @@
+"""Datasets of pyarrow, and of what gives such (Delta tables by deltalake): their files, read lazily by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from gpupipe.backend.arrow import dtype_of
+from gpupipe.errors import BadFile
+from gpupipe.io.admission import Admission, open_all
+from gpupipe.io.bounds import Bounds, exactly
+from gpupipe.io.damage import one_line
+from gpupipe.io.hostfile import HostFile
+from gpupipe.io.parquet import bounds_of
+from gpupipe.io.paths import Input
+
+__all__ = ["fragments_of"]
+
+
+@dataclass(frozen=True)
+class _Place(Input):
+    """Where a file is; pyarrow's own file system tells what has become of it."""
+
+    fragment: Any = None
+
+    def stamped(self) -> _Place:
+        return replace(self, stamp=self._look())
+
+    def change(self) -> str | None:
+        now = self._look()
+        return None if now == self.stamp else f"it was {self.stamp} at first, and is {now} now"
+
+    def _look(self) -> str | None:
+        info = self.fragment.filesystem.get_file_info(self.fragment.path)
+        return f"{info.size} {info.mtime_ns}" if info.is_file else None
+
+
+@dataclass(frozen=True)
+class _Fragment(HostFile):
+    """A file as its dataset sees it: `schema` is the dataset's, and pyarrow fills in what the file does not hold."""
+
+    fragment: Any = None
+    unit: ClassVar[str] = "row group"
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        whole = len(groups) == len(self.group_rows)
+        fragment = self.fragment if whole else self.fragment.subset(row_group_ids=list(groups))
+        return fragment.to_table(schema=self.schema, columns=list(names))
+
+    def bounds(self, group: int, name: str) -> Bounds | None:
+        """From the fragment's partition, or from the statistics of a Parquet row group."""
+        keys = pads.get_partition_keys(self.fragment.partition_expression)
+        if name in keys:
+            return exactly(keys[name])
+        held = self.fragment.physical_schema
+        if not isinstance(self.fragment, pads.ParquetFileFragment) or held.get_field_index(name) < 0:
+            return None
+        kind = held.field(name).type
+        found = self.fragment.row_groups[group].statistics
+        if not found or name not in found or dtype_of(kind) != dtype_of(self.schema.field(name).type):
+            return None
+        try:
+            return bounds_of(found[name]["min"], found[name]["max"], kind)
+        except (ValueError, OverflowError):  # a time Python's datetime cannot say
+            return None
+
+
+def fragments_of(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
+    """The dataset's files; None where it is filtered, so that its files' rows are not its own, or is no set of files.
+
+    Raises:
+        BadFile: a file cannot be opened.
+    """
+    try:
+        fragments = list(dataset.get_fragments())
+    except ValueError:  # filtered
+        return None
+    if not fragments or not all(isinstance(fragment, pads.FileFragment) for fragment in fragments):
+        return None
+
+    def opener(place: Any) -> _Fragment:
+        fragment = place.fragment
+        try:
+            rows, num_bytes = _measured(fragment)
+        except (OSError, pa.ArrowException) as cause:
+            raise BadFile(
+                fragment.path,
+                f"cannot be opened ({one_line(cause)})",
+                expected="a file of the dataset",
+                remedy="the dataset made anew; or the file written again",
+            ) from cause
+        return _Fragment(place, dataset.schema, rows, num_bytes, fragment=fragment)
+
+    return open_all([_Place(fragment.path, fragment=fragment) for fragment in fragments], opener, Admission())
+
+
+def _measured(fragment: Any) -> tuple[tuple[int, ...], int]:
+    """Rows of each group, and bytes; a file that is not Parquet is one group."""
+    if isinstance(fragment, pads.ParquetFileFragment):
+        groups = fragment.row_groups
+        return tuple(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
+    return (fragment.count_rows(),), fragment.filesystem.get_file_info(fragment.path).size

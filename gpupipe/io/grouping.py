@@ -1,0 +1,180 @@
+"""Rows with equal keys made into one: each partition is reduced first, then what is left of a group meets.
+
+A median or a number of distinct values cannot be put together of parts: for them all rows of a group meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.io.buckets import Ranges
+from gpupipe.io.exchange import exchange, origin_of, settle
+from gpupipe.io.ordering import Groups, grouped
+from gpupipe.io.rearranging import widest
+from gpupipe.io.reduction import FUNCTIONS, State, of_rows, outcome, reduced, whole_outcome
+from gpupipe.schema import FLOATS, Field, Schema
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["GroupBy"]
+
+_WHOLE = ("median", "nunique")
+_OF_NUMBERS = ("sum", "mean", "var", "std", "median")
+
+
+@dataclass(frozen=True)
+class GroupBy:
+    """A table that is about to be grouped; made by `Dataset.group_by`."""
+
+    table: Dataset
+    keys: Sequence[str]
+    dropna: bool
+
+    def agg(self, **named: tuple[str, str]) -> Dataset:
+        """One row for each distinct key, in the order of the keys, a missing one last.
+
+        Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value.
+
+        Args:
+            named: for each new column the column it is made of and a function: `"size"` (rows), `"count"` (values),
+                `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`
+                or `"nunique"`.
+
+        Raises:
+            BadConfig: nothing is asked for, no such function, or a name that a key has.
+            ColumnNotFound: no such column.
+            SchemaMismatch: a sum, a mean and the like of what is no number.
+
+        Memory: per worker a partition and a few numbers for each of its groups. For a median or a number of distinct
+            values, and only then, all rows of the largest group.
+
+        Example:
+            >>> import gpupipe as gp
+            >>> flights = gp.read_parquet("data/flights.parquet")
+            >>> flights.group_by("origin").agg(flights=("origin", "size"), longest=("distance", "max")).compute()
+              origin  flights  longest
+            0    EWR   120835     4963
+            1    JFK   111279     4983
+            2    LGA   104662     1620
+        """
+        wanted = [_Wanted(name, *pair) for name, pair in named.items()]
+        self._check(wanted)
+        table, keys, num_buckets = self.table, self.keys, self.table.num_partitions
+        work = _Reduction(tuple(keys), tuple(wanted), table.schema, self.dropna)
+        ranges = Ranges.of_sample(table, keys, [True] * len(keys), num_buckets, divide=False)
+        together = exchange(table, work.before, work.between, ranges, num_buckets, "group")
+        origin = origin_of("group", [table], keys, self.dropna, wanted)
+        return settle(together, work.after, work.schema, origin, widest(table), "group")
+
+    def _check(self, wanted: Sequence[_Wanted]) -> None:
+        if not wanted:
+            raise BadConfig(
+                "agg", "nothing is asked for", expected="a name for each column", remedy="agg(rows=('x', 'size'))"
+            )
+        for one in wanted:
+            where = f"agg({one.name}=)"
+            if one.function not in (*FUNCTIONS, *_WHOLE):
+                known = ", ".join([*FUNCTIONS, *_WHOLE])
+                raise BadConfig(where, "no such function", got=one.function, expected=known, remedy="'mean'")
+            if one.name in self.keys:
+                raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({one.name}_=...)")
+            self.table.require([one.column], where)
+            dtype = self.table.schema[one.column].dtype
+            if one.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
+                raise SchemaMismatch(
+                    where,
+                    f"column {one.column!r} holds no numbers",
+                    got=dtype,
+                    expected=f"numbers or booleans for {one.function!r}",
+                    remedy="'min', 'max', 'first', 'last', 'count' or 'nunique'",
+                )
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    name: str
+    column: str
+    function: str
+
+    def field(self, item: Field) -> Field:
+        """Of the result, typed as pandas does."""
+        if self.function in ("size", "count", "nunique"):
+            return Field(self.name, "int64", nullable=False).as_source()
+        if self.function == "sum":
+            dtype = item.dtype if item.dtype in FLOATS else State("sum", item.name).field(item).dtype
+            return Field(self.name, dtype, nullable=False).as_source()
+        if self.function in _OF_NUMBERS:
+            return Field(self.name, "float32" if item.dtype == "float32" else "float64").as_source()
+        return Field(self.name, item.dtype, nullable=item.nullable).as_source()
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """What is done to the rows of a partition, and to those of a bucket."""
+
+    keys: Sequence[str]
+    wanted: Sequence[_Wanted]
+    source: Schema
+    dropna: bool
+
+    @property
+    def meets(self) -> bool:
+        """Whether all rows of a group have to meet."""
+        return any(one.function in _WHOLE for one in self.wanted)
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read."""
+        return list(dict.fromkeys([*self.keys, *(one.column for one in self.wanted)]))
+
+    @property
+    def states(self) -> list[State]:
+        """What the results follow from."""
+        found = (State(name, one.column) for one in self.wanted for name in FUNCTIONS.get(one.function, ()))
+        return list(dict.fromkeys(found))
+
+    @property
+    def between(self) -> Schema:
+        """What goes from partitions to buckets."""
+        if self.meets:
+            return self.source.select(self.columns)
+        states = (state.field(self.source[state.column]) for state in self.states)
+        return Schema([*self.source.select(self.keys), *states])
+
+    @property
+    def schema(self) -> Schema:
+        """Of the result."""
+        keys = (replace(item, nullable=item.nullable and not self.dropna) for item in self.source.select(self.keys))
+        return Schema([*keys, *(one.field(self.source[one.column]) for one in self.wanted)])
+
+    def before(self, part: Dataset, backend: Backend) -> Frame:
+        """A partition's rows, or the states of its groups."""
+        frame = part.read(part.partitions[0], self.columns, backend)
+        for key in self.keys if self.dropna else ():
+            missing = backend.column(frame, key).missing(backend.xp)
+            frame = frame if missing is None else backend.filter(frame, ~missing)
+        return frame if self.meets else self._reduced(of_rows(frame, self.states, backend), backend)[0]
+
+    def after(self, part: Dataset, backend: Backend) -> Frame:
+        """The result of a bucket."""
+        frame = part.read(part.partitions[0], None, backend)
+        if self.meets:
+            frame = of_rows(frame, self.states, backend)
+        found, groups = self._reduced(frame, backend)
+        made = {}
+        for one in self.wanted:
+            item = self.source[one.column]
+            if one.function in _WHOLE:
+                made[one.name] = whole_outcome(one.function, frame, groups, item, backend)
+            else:
+                made[one.name] = outcome(one.function, found, item, backend)
+        return backend.assign(backend.select(found, self.keys), made)
+
+    def _reduced(self, frame: Frame, backend: Backend) -> tuple[Frame, Groups]:
+        groups = grouped([backend.column(frame, key) for key in self.keys], backend)
+        return reduced(frame, groups, self.keys, self.states, backend), groups

@@ -1,0 +1,71 @@
+"""Folders whose names carry values, as in `year=2013/month=1/`: the values are columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.errors import BadFile
+
+__all__ = ["Keys", "keys_in", "typed"]
+
+Keys = Mapping[str, pa.Scalar]
+"""The columns whose one value a file's folders tell."""
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+
+def keys_in(folders: Sequence[str]) -> dict[str, str | None]:
+    """What folder names say: text by column, None for a missing value.
+
+    Example:
+        >>> keys_in(["2013", "month=1", "city=New%20York", "gate=__HIVE_DEFAULT_PARTITION__"])
+        {'month': '1', 'city': 'New York', 'gate': None}
+    """
+    pairs = (folder.partition("=") for folder in folders if "=" in folder)
+    return {unquote(name): None if text == _MISSING else unquote(text) for name, _, text in pairs if name}
+
+
+def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
+    """The values of every file's keys in types that hold for all files.
+
+    Args:
+        keys: the texts, per file.
+        dtypes: known types; else a key is int64 where all its texts are whole numbers, and string where not.
+        where: the folder, for messages.
+
+    Raises:
+        BadFile: a text is no value of its known type.
+
+    Example:
+        >>> [keys["month"].as_py() for keys in typed([{"month": "01"}, {"month": "12"}], {}, "flights")]
+        [1, 12]
+    """
+    texts: dict[str, set[str | None]] = {}
+    for one in keys:
+        for name, text in one.items():
+            texts.setdefault(name, set()).add(text)
+    kinds = {name: arrow_type(dtypes.get(name) or _dtype_of(found)) for name, found in texts.items()}
+    values = {(name, text): _value(name, text, kinds[name], where) for name, found in texts.items() for text in found}
+    return [{name: values[name, text] for name, text in one.items()} for one in keys]
+
+
+def _dtype_of(texts: set[str | None]) -> str:
+    present = [text for text in texts if text is not None]
+    return "int64" if present and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present) else "string"
+
+
+def _value(name: str, text: str | None, kind: pa.DataType, where: str) -> pa.Scalar:
+    try:
+        return pa.scalar(text, pa.large_string()).cast(kind)
+    except pa.ArrowInvalid as cause:
+        raise BadFile(
+            where,
+            f"the folder name {name}={text} holds no {kind}",
+            expected="the folders as write_parquet(partition_by=) left them",
+            remedy="the folder written again",
+        ) from cause

@@ -1,0 +1,101 @@
+"""Files that pyarrow decodes on the host, for both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow import conform
+from gpupipe.io.bounds import Bounds
+from gpupipe.io.paths import Input
+from gpupipe.schema import FLOATS, Field
+
+__all__ = ["HostFile", "host_table", "narrowest"]
+
+
+@dataclass(frozen=True)
+class HostFile:
+    """A file that tells its rows by group, and little else.
+
+    Args:
+        origin: the file.
+        schema: its columns.
+        group_rows: rows of each group.
+        num_bytes: the file's size.
+    """
+
+    origin: Input
+    schema: pa.Schema = field(repr=False)
+    group_rows: tuple[int, ...]
+    num_bytes: int
+    unit: ClassVar[str] = "group"
+
+    def change(self) -> str | None:
+        """See `Input.change`."""
+        return self.origin.change()
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """All rows of these groups, these columns at least."""
+        raise NotImplementedError
+
+    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
+        """Decoded by pyarrow.
+
+        Memory: the groups on the host; on the GPU copied there.
+        """
+        table = self.table(groups, [item.name for item in fields])
+        return backend.from_arrow(host_table(table, fields), fields)
+
+    def bounds(self, group: int, name: str) -> Bounds | None:
+        """Not known without reading."""
+        return None
+
+    def null_count(self, name: str) -> int | None:
+        """Not known without reading."""
+        return None
+
+    def text_bytes(self, group: int, names: Sequence[str]) -> int:
+        """A guess: an even share of the file."""
+        return self.stored_bytes(group, names)
+
+    def stored_bytes(self, group: int, names: Sequence[str]) -> int:
+        """A guess: an even share of the file."""
+        cells = max(1, sum(self.group_rows) * len(self.schema))
+        return self.num_bytes * self.group_rows[group] * len(names) // cells
+
+
+def narrowest(schema: pa.Schema) -> str:
+    """The column that is fetched where only rows are counted.
+
+    Example:
+        >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
+        'flag'
+    """
+
+    def width(item: pa.Field) -> int:
+        try:
+            return int(item.type.bit_width)
+        except ValueError:  # of varying width
+            return 1 << 20
+
+    return str(min(schema, key=width).name)
+
+
+def host_table(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
+    """A table's columns in the types of the fields; a NaN that becomes another type is missing.
+
+    Raises:
+        SchemaMismatch: a value does not fit.
+    """
+    columns = {}
+    for item in fields:
+        column = table.column(item.name)
+        if pa.types.is_floating(column.type) and item.dtype not in FLOATS:
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        columns[item.name] = conform(column, item)
+    return pa.table(columns)

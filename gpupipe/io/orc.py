@@ -1,0 +1,107 @@
+"""ORC files, read by stripe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+from pyarrow import orc
+
+from gpupipe.errors import BadFile
+from gpupipe.io.admission import Admission, open_all
+from gpupipe.io.damage import unreadable
+from gpupipe.io.dataset import Dataset
+from gpupipe.io.files import FileSource
+from gpupipe.io.hostfile import HostFile, narrowest
+from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file
+from gpupipe.io.source import partition_limit
+from gpupipe.words import as_list
+
+__all__ = ["read_orc"]
+
+
+def read_orc(
+    path: PathLike | Sequence[PathLike],
+    *,
+    columns: str | Sequence[str] | None = None,
+    on_mismatch: str = "raise",
+    on_bad: str = "raise",
+    storage_options: StorageOptions | None = None,
+    partition_bytes: int | None = None,
+    backend: str = "auto",
+) -> Dataset:
+    """Open ORC files as one lazy table.
+
+    Stripes are decoded by pyarrow on the host, for both backends, and only the columns that are asked for. Their
+    statistics are not used: a filter reads its column of every stripe. For many passes on a GPU write them once as
+    Parquet: `gp.read_orc(...).write_parquet(...)`.
+
+    Args:
+        path: a file, a list of files, a pattern, a folder (all `*.orc` below it), or a URL that fsspec knows. Folders
+            named `key=value` give columns.
+        columns: the columns to have; all that can be worked with by default. The files need to share no others.
+        on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`.
+        on_bad: what is done about a file that cannot be opened; see `read_parquet`.
+        storage_options: for the file system of a URL; see `read_parquet`.
+        partition_bytes: decoded bytes of a partition, which is one stripe at least; 128 MiB on the CPU and 1 GiB on
+            the GPU by default.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+
+    Raises:
+        BadFile: a file is missing, empty, cut off or no ORC file.
+        SchemaMismatch: files differ; names file and column.
+        ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
+
+    Memory: here one column of one stripe, to count its rows; later a partition, decoded on the host.
+
+    Example:
+        >>> import pathlib, tempfile, pyarrow as pa, gpupipe as gp
+        >>> from pyarrow import orc
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.orc")
+        >>> orc.write_table(pa.table({"origin": ["JFK", "LGA"], "delay": [4.5, None]}), file)
+        >>> gp.read_orc(file, columns="origin").compute()
+          origin
+        0    JFK
+        1    LGA
+    """
+    admission = Admission(on_mismatch, on_bad)
+    files = open_all(find_files(path, [".orc"], storage_options), _open, admission)
+    chosen = None if columns is None else as_list(columns)
+    source = FileSource(files, columns=chosen, limit=partition_limit(partition_bytes, backend), admission=admission)
+    dataset = Dataset(source, source.schema, backend)
+    return dataset if chosen is None else dataset.select(chosen)
+
+
+@dataclass(frozen=True)
+class _OrcFile(HostFile):
+    """An ORC file."""
+
+    unit: ClassVar[str] = "stripe"
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        with _reader(self.origin) as file:
+            return pa.Table.from_batches([file.read_stripe(group, columns=list(names)) for group in groups])
+
+
+def _open(one: Input) -> _OrcFile:
+    try:
+        with _reader(one) as file:
+            schema = file.schema
+            name = [narrowest(schema)]
+            stripes = range(file.nstripes)
+            # Nothing tells the rows of a stripe but its columns.
+            rows = [file.read_stripe(n, columns=name).num_rows for n in stripes] if len(stripes) > 1 else [file.nrows]
+            return _OrcFile(one, schema, tuple(rows), file.file_length)
+    except BadFile:
+        raise
+    except (OSError, pa.ArrowException) as cause:
+        raise unreadable(one, cause, "an ORC file", b"ORC") from cause
+
+
+@contextmanager
+def _reader(one: Input) -> Iterator[orc.ORCFile]:
+    with open_file(one) as source:
+        yield orc.ORCFile(source)

@@ -1,0 +1,194 @@
+"""The parts a dataset is written as, wherever they go: which there are, what is left to do, what was done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.backend import select
+from gpupipe.errors import BadFile
+from gpupipe.io.manifest import Manifest, Part
+from gpupipe.io.passes import in_halves, over_partitions
+from gpupipe.io.source import Partition
+from gpupipe.io.writer import ParquetOptions, write_file, write_hive
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["PartWriter", "check_same_job", "cut", "digest_of", "table_of", "write_parts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartWriter(ABC):
+    """Writes one partition's rows, on a worker; what it leaves is whole or has no record.
+
+    A worker that is no longer waited for may do the same at the same time: then one takes the other's place.
+
+    Args:
+        where: the folder that is written, for messages.
+        options: how files are written.
+        backend: whose frames are read.
+        piece_rows: rows that are held at a time.
+        names: of the parts, by partition.
+        mark: what files' names have behind the part's.
+    """
+
+    where: str
+    options: ParquetOptions
+    backend: str
+    piece_rows: int
+    names: Mapping[int, str]
+    mark: str = ""
+
+    def __call__(self, part: Dataset) -> Part:
+        """Write the dataset's one partition, if need be in pieces."""
+        (partition,) = part.partitions
+        name = self.names[partition.index]
+        with self.scratch() as folder:
+            tables = (t for piece in self._pieces(part) for t in in_halves(partial(table_of, self.backend), piece))
+            files = self._write(tables, part, folder, name + self.mark)
+            record = Part(name, files, partition.num_rows, part.source.files_of(partition))
+            self.keep(folder, record)
+        return record
+
+    @abstractmethod
+    def scratch(self) -> AbstractContextManager[Path]:
+        """A folder on this machine that goes when the block ends."""
+
+    @abstractmethod
+    def keep(self, scratch: Path, record: Part) -> None:
+        """Put the part's files where they belong, and only then its record."""
+
+    @abstractmethod
+    def records(self) -> list[Part]:
+        """The parts that are whole."""
+
+    def _write(self, tables: Iterator[pa.Table], part: Dataset, scratch: Path, name: str) -> dict[str, list[int]]:
+        if not self.options.partition_by:
+            file = f"{name}.parquet"
+            return {file: write_file(tables, part.schema, scratch / file, self.options)}
+        write_hive(tables, part.schema, scratch, name, self.options)
+        found = sorted(path for path in scratch.rglob("*.parquet"))
+        return {str(path.relative_to(scratch)): _groups(path) for path in found}
+
+    def _pieces(self, part: Dataset) -> Iterator[Dataset]:
+        """The partition in parts that are no larger than it was before files were counted."""
+        (rest,) = part.partitions
+        while rest.num_rows > self.piece_rows:
+            piece, rest = rest.split_at(self.piece_rows)
+            yield part.of_partitions([piece])
+        yield part.of_partitions([rest])
+
+
+def write_parts(
+    dataset: Dataset,
+    writer: PartWriter,
+    job: str | None,
+    inputs: Mapping[str, str] | None,
+    before: Manifest | None,
+) -> Manifest:
+    """Write the parts that have no record yet; tells what the folder will hold."""
+    old = () if before is None else before.parts
+    first = 1 + max((int(part.name.rpartition("-")[2]) for part in old), default=-1)
+    names = {part.index: f"part-{first + part.index:05d}" for part in dataset.partitions}
+    done = {part.name: part for part in writer.records()}
+    missing = [partition for partition in dataset.partitions if names[partition.index] not in done]
+    num_done = len(old) + len(done)
+    work = replace(writer, names=names)
+    made = over_partitions(work, dataset.of_partitions(missing), writer.backend, "write", whole=True)
+    done |= {part.name: part for part in (made if missing else ())}
+    return Manifest(
+        job,
+        {**(before.inputs if before else {}), **(inputs or {})},
+        (*old, *(done[name] for name in names.values())),
+        notes=tuple(dataset.source.notes),
+        partition_by={key: dataset.schema[key].dtype for key in writer.options.partition_by},
+        num_done=num_done,
+    )
+
+
+def check_same_job(
+    before: Manifest | None,
+    where: str,
+    job: str | None,
+    inputs: Mapping[str, str] | None,
+    is_there: Callable[[str], bool],
+) -> Manifest:
+    """The manifest of what is there, if this job wrote it and can add to it.
+
+    Args:
+        before: the manifest, if there is one.
+        where: the folder, for messages.
+        job: see `Manifest`.
+        inputs: see `Manifest`.
+        is_there: whether a file that the manifest lists is.
+
+    Raises:
+        BadFile: something else is there, or the inputs have changed.
+    """
+    if before is None or job is None or inputs is None:
+        raise BadFile(where, "something is there already", expected="a new path", remedy="overwrite=True")
+    if before.job != job:
+        raise BadFile(
+            where,
+            "it was written by another pipeline, or with other options",
+            expected="the same job, which would add what is new",
+            remedy="another path, or overwrite=True",
+        )
+    changed = sorted(name for name, stamp in before.inputs.items() if inputs.get(name, stamp) != stamp)
+    if changed:
+        raise BadFile(
+            where,
+            f"{len(changed)} of its input files have changed since",
+            got=changed[0],
+            expected="new files beside the old ones",
+            remedy="overwrite=True, which writes everything again",
+        )
+    for name in before.files:
+        if not is_there(name):
+            raise BadFile(
+                f"{where}/{name}",
+                "it is missing, though the manifest beside it lists it",
+                expected="all that was written",
+                remedy="overwrite=True, which writes everything again",
+            )
+    return before
+
+
+def cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
+    """The same rows in as many partitions of nearly equal size."""
+    rest = Partition(0, tuple(span for partition in partitions for span in partition.spans), "")
+    total, found = rest.num_rows, []
+    for index in range(num_parts):
+        first, last = total * index // num_parts, total * (index + 1) // num_parts
+        part, rest = rest.split_at(last - first)
+        found.append(replace(part, index=index, description=f"rows {first:,} to {last:,}"))
+    return found
+
+
+def digest_of(dataset: Dataset, job: str | None, inputs: Mapping[str, str] | None, before: Manifest | None) -> str:
+    """What tells a job on these inputs, cut into these parts, apart from any other."""
+    cuts = [[astuple(span) for span in partition.spans] for partition in dataset.partitions]
+    facts = [job, inputs, None if before is None else before.to_json(), cuts]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def table_of(backend_name: str, part: Dataset) -> pa.Table:
+    """The rows of one partition on the host."""
+    backend = select(backend_name)
+    return backend.to_arrow(part.read(part.partitions[0], None, backend))
+
+
+def _groups(path: Path) -> list[int]:
+    metadata = pq.read_metadata(path)
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]

@@ -1,0 +1,150 @@
+"""The rows of one file: as a frame, or as a table where those of many small files become one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.io.damage import one_line
+from gpupipe.io.hive import Keys
+from gpupipe.io.hostfile import host_table
+from gpupipe.io.source import Span
+from gpupipe.schema import Field
+from gpupipe.words import counted
+
+if TYPE_CHECKING:
+    from gpupipe.io.files import TableFile
+
+__all__ = ["frame_of", "holds", "listed", "table_of"]
+
+
+def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
+    """The spans' rows with these columns, decoded as the file and the backend do best.
+
+    Raises:
+        BadFile: the file cannot be read, or is not what it was.
+        SchemaMismatch: a value does not fit the type it is cast to.
+    """
+    held, groups, num_rows = _asked(file, spans, fields)
+    with _named(file, groups):
+        frame = file.read(groups, held, backend) if held else backend.frame({}, num_rows)
+    _check(file, groups, len(frame), num_rows if held else None)
+    pieces = _pieces(file, spans)
+    if pieces != [(0, num_rows)]:
+        rows = backend.xp.concatenate([backend.xp.arange(start, start + length) for start, length in pieces])
+        frame = backend.concat([backend.take(frame, rows)])
+    if len(held) == len(fields):
+        return frame
+    added = [item for item in fields if item not in held]
+    arrays = {item.name: _repeated(file.origin.keys, item, len(frame)) for item in added}
+    constants = backend.from_arrow(pa.table(arrays), added)
+    frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
+    return backend.select(frame, [item.name for item in fields])
+
+
+def table_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) -> pa.Table:
+    """The same on the host, as Arrow columns in the types that `backend.arrow.conform` gives; raises the same."""
+    held, groups, num_rows = _asked(file, spans, fields)
+    names = [item.name for item in held]
+    columns: dict[str, pa.ChunkedArray] = {}
+    if held:
+        with _named(file, groups):
+            table = host_table(file.table(groups, names), held)
+        _check(file, groups, table.num_rows, num_rows)
+        table = pa.concat_tables(table.slice(start, length) for start, length in _pieces(file, spans))
+        columns = {name: table.column(name) for name in names}
+    kept = sum(span.num_rows for span in spans)
+    for item in fields:
+        if item not in held:
+            constant = pa.table({item.name: _repeated(file.origin.keys, item, kept)})
+            columns[item.name] = host_table(constant, [item]).column(item.name)
+    return pa.table({item.name: columns[item.name] for item in fields})
+
+
+def holds(file: TableFile, name: str) -> bool:
+    """Whether a column is in the file itself."""
+    return bool(file.schema.get_field_index(name) >= 0)
+
+
+def listed(unit: str, groups: Sequence[int]) -> str:
+    """Groups in words.
+
+    Example:
+        >>> listed("row group", [4]), listed("stripe", [0, 1, 2]), listed("row group", [0, 2])
+        ('row group 4', 'stripes 0-2', 'row groups 0, 2')
+    """
+    if len(groups) == 1:
+        return f"{unit} {groups[0]}"
+    if list(groups) == list(range(groups[0], groups[-1] + 1)):
+        return f"{unit}s {groups[0]}-{groups[-1]}"
+    return f"{unit}s {', '.join(map(str, groups))}"
+
+
+def _asked(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) -> tuple[list[Field], list[int], int]:
+    """The columns the file holds, the groups, and the rows these have."""
+    groups = [span.group for span in spans]
+    return [item for item in fields if holds(file, item.name)], groups, sum(file.group_rows[group] for group in groups)
+
+
+def _pieces(file: TableFile, spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """First row and number of rows of each span among those of the whole groups; spans that touch are one."""
+    pieces: list[tuple[int, int]] = []
+    before = 0
+    for span in spans:
+        start = before + span.first_row - sum(file.group_rows[: span.group])
+        if pieces and sum(pieces[-1]) == start:
+            pieces[-1] = pieces[-1][0], pieces[-1][1] + span.num_rows
+        else:
+            pieces.append((start, span.num_rows))
+        before += file.group_rows[span.group]
+    return pieces
+
+
+def _repeated(keys: Keys, item: Field, num_rows: int) -> pa.Array:
+    """A column of one value: a key's, or missing throughout."""
+    if item.name not in keys:
+        return pa.nulls(num_rows)
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), num_rows), pa.array([keys[item.name]]))
+
+
+def _check(file: TableFile, groups: Sequence[int], found: int, expected: int | None) -> None:
+    if expected is None:
+        return
+    if found != expected:
+        raise BadFile(
+            file.origin.path,
+            f"{listed(file.unit, groups)} hold other rows than before",
+            got=found,
+            expected=counted(expected, "row"),
+            remedy="make the dataset again; the file was replaced",
+        )
+    if change := file.change():
+        raise BadFile(
+            file.origin.path,
+            f"{listed(file.unit, groups)} may be of two versions of the file: {change}",
+            expected="files that stay as they are",
+            remedy="make the dataset again",
+        )
+
+
+@contextmanager
+def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
+    """Name the file in whatever fails inside."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as cause:
+        raise BadFile(
+            file.origin.path,
+            f"{listed(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
+            expected="the rows its footer tells of",
+            remedy="write the file again; it is damaged, or was replaced after the dataset was made",
+        ) from cause
+    except SchemaMismatch as cause:
+        raise SchemaMismatch(
+            file.origin.path, f"{cause.where}: {cause.problem}", expected=cause.expected, remedy="on_mismatch='skip'"
+        ) from cause

@@ -1,0 +1,281 @@
+"""Bytes of files in stores, by fsspec: only the ranges that are needed, tried again where a network fails."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from gpupipe.errors import BackendMissing, BadConfig, BadFile
+
+__all__ = [
+    "StorageOptions",
+    "change_since",
+    "fetch",
+    "is_local",
+    "is_remote",
+    "locate",
+    "look_at",
+    "opened",
+    "retried",
+    "stamp_of",
+]
+
+StorageOptions: TypeAlias = Mapping[str, Any]
+Range: TypeAlias = tuple[int, int]
+Result = TypeVar("Result")
+
+ATTEMPTS = 4
+FIRST_WAIT = 0.5
+"""Seconds before the second attempt; doubled for each further one, and up to half of it more or less by chance."""
+PIECE_BYTES = 8 << 20
+"""Asked for in one request, so that little is lost when the connection is."""
+STREAM_BYTES = 32 << 20
+"""Of a file that is read from its beginning to its end, what is asked for at once."""
+
+_STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "created")
+_FINAL = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")  # botocore's, Google's
+_log = logging.getLogger("gpupipe")
+
+
+class Stat(NamedTuple):
+    """A file's size in bytes, and what changes when it is replaced."""
+
+    size: int
+    stamp: str
+
+
+def is_remote(path: str) -> bool:
+    """Whether it is a URL of something that is not on this machine's disks."""
+    return "://" in path and not path.startswith(("file://", "local://"))
+
+
+def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[Any, str]:
+    """The file system that a path or URL belongs to, and the name it has there.
+
+    Args:
+        path: a path, or a URL that fsspec knows.
+        storage_options: for the file system of a URL; local paths need none.
+
+    Raises:
+        BackendMissing: the package for such URLs is not installed.
+        BadConfig: fsspec knows no such URLs, or the file system takes other options.
+    """
+    try:
+        fs, inner = url_to_fs(path, **(storage_options or {} if is_remote(path) else {}))
+    except ImportError as cause:
+        raise BackendMissing(
+            path, str(cause), expected="the package for such URLs", remedy="pip install s3fs (or gcsfs, adlfs, ...)"
+        ) from cause
+    except (ValueError, TypeError) as cause:
+        raise BadConfig(
+            path,
+            f"it cannot be reached ({type(cause).__name__}: {cause})",
+            expected="a URL that fsspec knows, and storage_options= its file system takes",
+            remedy="fsspec.available_protocols() has the kinds of URLs",
+        ) from cause
+    return fs, str(inner)
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a file system is this machine's own."""
+    return isinstance(fs, LocalFileSystem)
+
+
+def retried(work: Callable[[], Result], path: str, doing: str) -> Result:
+    """What `work` returns; called again, a few times and after growing waits, where a store or the network fails.
+
+    Stores' own libraries try again too, each what it knows of; this is for the rest, and says so in the log.
+
+    Args:
+        work: must do no harm when called twice.
+        path: what messages name.
+        doing: `"read"` or `"written"`.
+
+    Raises:
+        BadFile: it failed each time, or there is no such file, or it may not be touched; has the last cause.
+    """
+    for attempt in count(1):
+        try:
+            return work()
+        except Exception as cause:
+            if isinstance(cause, _FINAL) or type(cause).__name__ in _NO_CREDENTIALS:
+                raise BadFile(
+                    path,
+                    f"it cannot be {doing} ({_words(cause)})",
+                    expected="a file that is there and may be used",
+                    remedy="the right path; storage_options= or the environment for credentials",
+                ) from cause
+            if attempt == ATTEMPTS:
+                raise BadFile(
+                    path,
+                    f"it cannot be {doing}: {attempt} attempts failed, the last with {_words(cause)}",
+                    expected="a store that answers",
+                    remedy="the same call again when it does",
+                ) from cause
+            wait = FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
+            _log.warning(
+                "%s: attempt %d of %d failed (%s), again in %.1f s", path, attempt, ATTEMPTS, _words(cause), wait
+            )
+        time.sleep(wait)
+    raise AssertionError
+
+
+def look_at(path: str, storage_options: StorageOptions | None = None) -> Stat:
+    """How large a file is and what its stamp is now, whatever was seen of it before.
+
+    Raises:
+        BadFile: there is none, or the store does not tell.
+    """
+    fs, inner = locate(path, storage_options)
+
+    def look() -> dict[str, Any]:
+        fs.invalidate_cache(inner)
+        return dict(fs.info(inner))
+
+    info = retried(look, path, "read")
+    if info.get("size") is None:
+        raise BadFile(path, "its size is not known", expected="a store that tells sizes", remedy="a copy of the file")
+    changed = next((info[key] for key in _STAMPS if info.get(key)), "")
+    return Stat(int(info["size"]), f"{info['size']} {changed}")
+
+
+def stamp_of(path: str, storage_options: StorageOptions | None = None) -> str | None:
+    """What changes when a file is replaced: size and time of change, or etag; None where there is no such file."""
+    try:
+        return look_at(path, storage_options).stamp
+    except BadFile as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+
+
+def change_since(path: str, stamp: str, storage_options: StorageOptions | None = None) -> str | None:
+    """In words, what has become of a file that had this stamp; None where it still has, as had all that was read."""
+    now = stamp_of(path, storage_options)
+    if now is None:
+        return "it is gone"
+    return None if now == stamp else f"it was replaced after it was first looked at: {stamp} then, {now} now"
+
+
+@contextmanager
+def opened(path: str, storage_options: StorageOptions | None = None) -> Iterator[Any]:
+    """A file open for reading; one in a store is read with patience.
+
+    Raises:
+        BadFile: it cannot be read; or it was replaced meanwhile, so that what was read may be of both versions.
+
+    Memory: `STREAM_BYTES` on the host.
+    """
+    if not is_remote(path):
+        with Path(locate(path)[1]).open("rb") as file:
+            yield file
+        return
+    size, stamp = look_at(path, storage_options)
+    with io.BufferedReader(_RemoteFile(path, size, storage_options), STREAM_BYTES) as file:
+        yield file
+    if change := change_since(path, stamp, storage_options):
+        raise BadFile(path, change, expected="one version of it", remedy="the same call again, on files that stay")
+
+
+def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | None = None) -> list[bytes]:
+    """The bytes of these ranges of a file, all asked for at once; what did not come whole is asked for again.
+
+    Raises:
+        BadFile: they did not come whole; see `retried`.
+
+    Memory: the bytes, on the host.
+    """
+    fs, inner = locate(path, storage_options)
+    pieces = {whole: _pieces(*whole) for whole in ranges}
+    found: dict[Range, bytes] = {}
+
+    def ask() -> None:
+        missing = [piece for own in pieces.values() for piece in own if piece not in found]
+        if not missing:
+            return
+        starts, stops = [start for start, _ in missing], [stop for _, stop in missing]
+        failures = []
+        for piece, data in zip(missing, fs.cat_ranges([inner] * len(missing), starts, stops), strict=True):
+            if isinstance(data, BaseException):
+                failures.append(data)
+            elif len(data) == piece[1] - piece[0]:
+                found[piece] = data
+            else:
+                failures.append(OSError(f"{len(data)} bytes from {piece[0]} to {piece[1]}"))
+        for failure in failures:
+            raise failure
+
+    retried(ask, path, "read")
+    return [b"".join(found[piece] for piece in pieces[whole]) for whole in ranges]
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file in a store, read by a few requests at once; for `io.BufferedReader`, which asks for large parts.
+
+    Args:
+        path: a URL.
+        size: in bytes.
+        storage_options: see `locate`.
+    """
+
+    def __init__(self, path: str, size: int, storage_options: StorageOptions | None) -> None:
+        super().__init__()
+        self._path, self._size, self._storage_options = path, size, storage_options
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        stop = min(self._position + len(view), self._size)
+        if stop <= self._position:
+            return 0
+        (data,) = fetch(self._path, [(self._position, stop)], self._storage_options)
+        view[: len(data)] = data
+        self._position = stop
+        return len(data)
+
+
+def _pieces(start: int, stop: int) -> list[Range]:
+    """A range in pieces of a size that is worth a request.
+
+    Example:
+        >>> _pieces(5, 5 + PIECE_BYTES + 1)
+        [(5, 8388613), (8388613, 8388614)]
+    """
+    return [(first, min(first + PIECE_BYTES, stop)) for first in range(start, stop, PIECE_BYTES)]
+
+
+def _words(cause: BaseException) -> str:
+    """A cause in a line."""
+    return " ".join(f"{type(cause).__name__}: {cause}".split())

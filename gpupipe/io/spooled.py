@@ -1,0 +1,158 @@
+"""Temporary files of a dataset's own as a source, whose partitions take row groups from many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from copy import copy
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import attrgetter
+from typing import Self
+
+import pyarrow as pa
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.errors import BadConfig, BadFile
+from gpupipe.io.bounds import Bounds
+from gpupipe.io.source import FileNote, Partition, Reads, Span
+from gpupipe.schema import Field, Schema
+
+__all__ = ["Run", "Spooled"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A temporary Parquet file. Its footer is left there: with a row group for each bucket it may be large.
+
+    Args:
+        path: a local path.
+        num_bytes: the file's size.
+        groups: of each row group its bucket and its rows.
+    """
+
+    path: str
+    num_bytes: int
+    groups: tuple[tuple[int, int], ...]
+
+    @property
+    def group_rows(self) -> list[int]:
+        """The rows of each row group."""
+        return [num_rows for _, num_rows in self.groups]
+
+    @property
+    def first_rows(self) -> list[int]:
+        """The number of each row group's first row in the file."""
+        return list(accumulate(self.group_rows, initial=0))[:-1]
+
+
+class Spooled:
+    """The rows of temporary files.
+
+    Args:
+        runs: the files, all of the same columns, by number.
+        partitions: of their row groups.
+        schema: the columns.
+        made_by: see `Source`.
+        inputs: what the rows were made of; see `Source.inputs`.
+        owner: kept alive as long as the source: the folder the files lie in.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[int, Run],
+        partitions: Sequence[Partition],
+        schema: Schema,
+        made_by: str | None,
+        inputs: dict[str, str] | None,
+        owner: object,
+    ) -> None:
+        self.schema = schema
+        self.partitions = partitions
+        self.made_by = made_by
+        self.left_out: Mapping[str, str] = {}
+        self.notes: Sequence[FileNote] = ()
+        self.reads = Reads()
+        self._runs, self._inputs, self._owner = runs, inputs, owner
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """See `Source.read`.
+
+        Raises:
+            BadFile: a temporary file is gone or damaged.
+        """
+        names = [item.name for item in fields]
+        by_file = [(self._runs[number], list(own)) for number, own in groupby(partition.spans, attrgetter("file"))]
+        self.reads.add(partition.spans, names, self._stored_bytes(partition, len(names)))
+        if not names:
+            return backend.frame({}, partition.num_rows)
+        if not by_file:
+            empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
+            return backend.from_arrow(empty, fields)
+        frames = [_rows(run, spans, fields, backend) for run, spans in by_file]
+        return frames[0] if len(frames) == 1 else backend.concat(frames)
+
+    def only(self, partitions: Sequence[Partition]) -> Self:
+        """The partitions' own files; see `Source.only`."""
+        part = copy(self)
+        numbers = {span.file for partition in partitions for span in partition.spans}
+        part._runs = {number: self._runs[number] for number in numbers}
+        part.partitions = list(partitions)
+        return part
+
+    def inputs(self) -> dict[str, str] | None:
+        """Of what the rows were made of; see `Source.inputs`."""
+        return self._inputs
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """They were made of all input files together."""
+        raise BadConfig(
+            "write_parquet",
+            "rows that were sorted, shuffled, joined or grouped come from all input files together",
+            expected="a table that is written as a whole",
+            remedy="overwrite=True",
+        )
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """None in particular."""
+        return []
+
+    def bounds(self, span: Span, name: str) -> Bounds | None:
+        """Not known without reading."""
+        return None
+
+    def null_count(self, name: str) -> int | None:
+        """None missing where the field says so; else not known without reading."""
+        return None if self.schema[name].nullable else 0
+
+    def _stored_bytes(self, partition: Partition, num_columns: int) -> int:
+        """An even share of each file."""
+        total = 0.0
+        for span in partition.spans:
+            run = self._runs[span.file]
+            total += run.num_bytes * span.num_rows / sum(run.group_rows)
+        return int(total) * num_columns // max(1, len(self.schema))
+
+
+def _rows(run: Run, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
+    groups = [span.group for span in spans]
+    try:
+        frame = backend.read_parquet(run.path, groups, fields)
+    except (OSError, pa.ArrowException) as cause:
+        raise BadFile(
+            run.path,
+            f"a temporary file cannot be read ({cause})",
+            expected="files that stay as long as the dataset, on all workers",
+            remedy="TMPDIR= a folder that is not tidied up and that all workers share",
+        ) from cause
+    group_rows, first_rows, xp = run.group_rows, run.first_rows, backend.xp
+    sizes = [group_rows[group] for group in groups]
+    if sizes == [span.num_rows for span in spans]:
+        return frame
+    starts = [
+        before + span.first_row - first_rows[span.group]
+        for before, span in zip(accumulate(sizes, initial=0), spans, strict=False)
+    ]
+    rows = [xp.arange(start, start + span.num_rows) for start, span in zip(starts, spans, strict=True)]
+    return backend.concat([backend.take(frame, xp.concatenate(rows))])

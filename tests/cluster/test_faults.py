@@ -1,0 +1,398 @@
+"""Whatever is killed, filled, cut off or taken away: the job ends with the same content, or says why not; in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from distributed import Client
+from distributed.core import Status
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe.cluster import in_force
+from gpupipe.io.manifest import Manifest
+from tests.cluster.inputs import (
+    DAYS,
+    REPEATED,
+    ROOT,
+    content,
+    environment,
+    is_alive,
+    pipeline,
+    read_days,
+    running,
+    script,
+    state_of,
+    until,
+)
+from tests.cluster.steps import Deadly, KilledOnce, Picky, Roomy
+
+EVERYWHERE = pytest.mark.parametrize("where", ["here", "cluster"])
+
+
+@pytest.fixture
+def inside(where: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test runs in this process, or on the cluster."""
+    with in_force(request.getfixturevalue("cluster")) if where == "cluster" else nullcontext():
+        yield where
+
+
+@pytest.fixture
+def recovering(cluster: gp.Cluster) -> Iterator[gp.Cluster]:
+    """A cluster whose workers may be killed; they are there again in the end."""
+    before = dict(os.environ)
+    yield cluster
+    until(lambda: cluster.num_workers == 2)
+    os.environ.clear()  # Dask sets variables for a worker it starts again, which the cluster takes back in the end
+    os.environ.update(before)
+
+
+# a worker -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_worker_that_is_killed_during_fit(
+    flights: gp.Dataset, recovering: gp.Cluster, tmp_path: Path, repetition: int
+) -> None:
+    killed = KilledOnce(repetition, DAYS, tmp_path / "killed")
+    together = pipeline(killed).fit(flights, executor=recovering)
+    until(lambda: not psutil.pid_exists(killed.victim))
+    assert state_of(together) == state_of(pipeline().fit(flights))
+
+
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_worker_that_is_killed_while_it_writes(
+    flights: gp.Dataset, recovering: gp.Cluster, tmp_path: Path, repetition: int
+) -> None:
+    killed = KilledOnce(repetition, DAYS, tmp_path / "killed")
+    undisturbed, disturbed = pipeline(), pipeline(killed)
+    undisturbed.fit(flights)
+    killed.marker.touch()
+    disturbed.fit(flights)
+    killed.marker.unlink()
+    undisturbed.transform(flights).write_parquet(tmp_path / "alone")
+    with in_force(recovering):
+        manifest = disturbed.transform(flights).write_parquet(tmp_path / "together")
+    until(lambda: not psutil.pid_exists(killed.victim))
+    assert content(tmp_path / "together") == content(tmp_path / "alone")
+    assert manifest.rows_out == len(flights) and len(manifest.parts) == DAYS
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone", "killed", "together"]
+
+
+def test_a_partition_that_kills_every_worker_is_given_up_and_named(flights: gp.Dataset, recovering: gp.Cluster) -> None:
+    fitted = pipeline(Deadly(99)).fit(flights)
+    fitted.steps[0].fn.day = 3
+    with (
+        in_force(recovering),
+        pytest.raises(errors.PartitionFailed, match=r"day03.parquet row group 0: .*KilledWorker"),
+    ):
+        fitted.loader(flights)
+    assert list(recovering.map(abs, [-1])) == [1]
+
+
+# the driver -----------------------------------------------------------------------------------------------------------
+
+DRIVER = """
+import sys
+import gpupipe as gp
+from tests.cluster.inputs import pipeline, read_days
+from tests.cluster.steps import slowly
+def main(days, out):
+    flights = read_days(days)
+    fitted = pipeline().fit(flights)
+    fitted.steps[0].fn = slowly
+    with gp.Cluster(n_workers=2, gpu=False):
+        print(fitted.transform(flights).write_parquet(out).num_done)
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_driver_that_is_killed_and_started_again(
+    days: Path, flights: gp.Dataset, tmp_path: Path, repetition: int
+) -> None:
+    chance = random.Random(repetition)
+    folder = tmp_path / "target"
+    folder.mkdir()
+    out, drafts = folder / "out", folder / ".out.draft"
+    command = [*script(tmp_path / "driver.py", DRIVER), str(days), str(out)]
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as driver:
+        until(lambda: driver.poll() is not None or list(drafts.glob("*/*.record")))
+        moment = time.monotonic() + chance.uniform(0, 0.6)
+        while time.monotonic() < moment:
+            assert _is_nothing_or_whole(out)
+        family = psutil.Process(driver.pid).children(recursive=True)
+        driver.kill()
+        driver.wait()
+    assert len(family) >= 2
+    until(lambda: not any(map(is_alive, family)), seconds=20)
+    assert _is_nothing_or_whole(out)
+    records = list(drafts.glob("*/*.record"))
+    finished = out.exists()
+    parts = {path.name: path.stat() for path in (out if finished else drafts).rglob("part-*.parquet")}
+    assert finished or 0 < len(records) <= len(parts) <= DAYS
+
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) == (DAYS if finished else len(records))
+    pipeline().fit(flights).transform(flights).write_parquet(tmp_path / "alone")
+    assert content(out) == content(tmp_path / "alone")
+    names = parts if finished else {record.name.replace(".record", ".parquet") for record in records}
+    for name in names:  # what was done has not been written again
+        assert (out / name).stat().st_ino == parts[name].st_ino
+        assert (out / name).stat().st_mtime_ns == parts[name].st_mtime_ns
+    assert [p.name for p in folder.iterdir()] == ["out"]
+
+
+def _is_nothing_or_whole(out: Path) -> bool:
+    """What anybody sees who looks at the target now."""
+    try:
+        names = {path.name for path in out.iterdir()}
+    except FileNotFoundError:
+        return True
+    manifest = Manifest.read(out)
+    return manifest is not None and names == {*manifest.files, "_manifest.json"} and len(manifest.files) == DAYS
+
+
+# the disk -------------------------------------------------------------------------------------------------------------
+
+FULL = """
+import resource, sys
+import gpupipe as gp
+from tests.cluster.inputs import pipeline, read_days
+def main(days, out, where):
+    def write():
+        if where == "here":
+            return data.write_parquet(out)
+        with gp.Cluster(n_workers=1, gpu=False):
+            return data.write_parquet(out)
+    flights = read_days(days)
+    data = pipeline().fit(flights).transform(flights)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))  # every file ends there, as on a full disk
+    try:
+        print(write(), flush=True)
+    except gp.errors.BadFile as error:
+        print(error, flush=True)
+    sys.stdin.readline()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    write()
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("name", ["out", "out.parquet"])
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_disk_that_is_full(days: Path, tmp_path: Path, name: str, where: str, repetition: int) -> None:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    command = [*script(tmp_path / "program.py", FULL), str(days), str(folder / name), where]
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        said = program.stdout.readline()
+        assert said.startswith(f"{folder / name}: it cannot be written (") and "File too large" in said
+        assert [p.name for p in folder.iterdir()] == ([".out.draft"] if name == "out" else [])
+        _, error = program.communicate("on\n", timeout=60)
+    assert program.returncode == 0, error
+    flights = read_days(days)
+    pipeline().fit(flights).transform(flights).write_parquet(tmp_path / name)
+    if name == "out":
+        assert content(folder / name) == content(tmp_path / name)
+    else:
+        assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert [p.name for p in folder.iterdir()] == [name]
+
+
+# inputs ---------------------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("how", ["truncated", "deleted"])
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_file_that_is_gone_after_planning(days: Path, inside: str, tmp_path: Path, how: str, repetition: int) -> None:
+    shutil.copytree(days, tmp_path / "in")
+    flights = read_days(tmp_path / "in")
+    lost = tmp_path / "in" / f"day{random.Random(repetition).randint(1, DAYS):02d}.parquet"
+    if how == "deleted":
+        lost.unlink()
+    else:
+        lost.write_bytes(lost.read_bytes()[: random.Random(repetition).randint(0, 20_000)])
+    with pytest.raises(errors.BadFile, match=rf"{lost.name}: row group 0 cannot be read"):
+        pipeline().fit(flights)
+    with pytest.raises(errors.BadFile, match=rf"{lost.name}: row group 0 cannot be read") as caught:
+        flights.write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert any(note.startswith("in partition ") and lost.name in note for note in caught.value.__notes__)
+
+
+# partitions -----------------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_partition_that_raises(flights: gp.Dataset, inside: str, tmp_path: Path, repetition: int) -> None:
+    day = random.Random(repetition).randint(1, DAYS)
+    fitted = pipeline(Picky(99)).fit(flights)
+    fitted.steps[0].fn.day = day
+    text = (
+        rf"day{day:02d}.parquet row group 0: partition {day - 1} failed \(ValueError: no flights on day {day}, please\)"
+    )
+    for job in (
+        lambda: pipeline(Picky(day)).fit(flights),
+        lambda: fitted.loader(flights),
+        lambda: fitted.transform(flights).write_parquet(tmp_path / "out"),
+    ):
+        with pytest.raises(errors.PartitionFailed, match=text) as caught:
+            job()
+        assert isinstance(caught.value.__cause__, ValueError)
+        notes = getattr(caught.value, "__notes__", [])
+        assert any(note.startswith("on worker tcp://") for note in notes) == (inside == "cluster")
+    assert not (tmp_path / "out").exists()
+
+
+@EVERYWHERE
+def test_a_partition_too_large_for_memory_is_halved(
+    flights: gp.Dataset,
+    inside: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    halved = pipeline(Roomy(300)).fit(flights)
+    seen = caplog.text + capfd.readouterr().err
+    assert "day01.parquet row group 0" in seen and "no room for" in seen and "in halves" in seen
+    data = halved.transform(flights)
+    manifest = data.write_parquet(tmp_path / "halved")
+    block = next(iter(halved.loader(flights, batch_size=100_000)))
+    assert all(len(part.files) == 1 for part in manifest.parts) and len(manifest.parts) == DAYS
+    halved.steps[0].fn.max_rows = 10**9
+    whole = pipeline().fit(flights)
+    assert [_rounded(item) for item in state_of(halved)] == [_rounded(item) for item in state_of(whole)]
+    data.write_parquet(tmp_path / "whole")
+    assert gp.read_parquet(tmp_path / "halved").compute().equals(gp.read_parquet(tmp_path / "whole").compute())
+    assert block.numeric.equal(next(iter(halved.loader(flights, batch_size=100_000))).numeric)
+
+
+@EVERYWHERE
+def test_a_row_too_large_for_memory_is_named(flights: gp.Dataset, inside: str, tmp_path: Path) -> None:
+    fitted = pipeline(Roomy(10**9)).fit(flights)
+    fitted.steps[0].fn.max_rows = 0
+    for job in (lambda: fitted.loader(flights), lambda: fitted.transform(flights).write_parquet(tmp_path / "out")):
+        with pytest.raises(
+            errors.PartitionFailed, match=r"partition 0 failed \(MemoryError: no room for 1 rows"
+        ) as caught:
+            job()
+        assert isinstance(caught.value.__cause__, MemoryError)
+    assert not (tmp_path / "out").exists()
+
+
+def _rounded(value: Any) -> Any:
+    """Sums of halves are sums in another order."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], bytes):
+        return np.frombuffer(value[1], value[0]).astype("float64").round(9).tolist()
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+# the scheduler --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[tuple[psutil.Process, str]]:
+    """A scheduler of its own, and its address."""
+    note = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "dask", "scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard"]
+    with running([*command, "--scheduler-file", str(note)], stderr=subprocess.DEVNULL) as process:
+        yield psutil.Process(process.pid), until(lambda: note.exists() and _address(note))
+
+
+def _address(note: Path) -> Any:
+    try:
+        return json.loads(note.read_text())["address"]
+    except ValueError:
+        return None
+
+
+def _worker(address: str) -> Any:
+    command = [sys.executable, "-m", "dask", "worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
+    return running([*command, "--death-timeout", "20"], stderr=subprocess.DEVNULL)
+
+
+def _lost_within(seconds: float, job: Callable[[], Any], message: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(errors.ClusterLost, match=message):
+        job()
+    assert time.monotonic() - started < seconds
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_scheduler_that_goes_away(
+    flights: gp.Dataset, scheduler: tuple[psutil.Process, str], tmp_path: Path, how: signal.Signals, repetition: int
+) -> None:
+    process, address = scheduler
+    with _worker(address), gp.Cluster(address=address, patience=3) as cluster:
+        results = cluster.map(
+            abs, _counted(lambda: process.send_signal(how), at=random.Random(repetition).randint(0, 9))
+        )
+        _lost_within(
+            40, lambda: list(results), "the connection to the scheduler broke|the scheduler did not answer for 3 s"
+        )
+        _lost_within(
+            40, lambda: flights.write_parquet(tmp_path / "out"), "the connection to the sch|did not answer|no sch"
+        )
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "out").exists()
+
+
+def _counted(act: Callable[[], Any], at: int) -> Iterator[int]:
+    for number in range(10):
+        if number == at:
+            act()
+        yield number
+
+
+def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flights: gp.Dataset) -> None:
+    with gp.Cluster(address=scheduler[1], patience=2) as cluster:
+        _lost_within(30, lambda: list(cluster.map(abs, [-1])), "no worker was there for 2 s")
+        with _worker(scheduler[1]):
+            until(lambda: cluster.num_workers)
+            assert list(cluster.map(abs, [-1])) == [1]
+            assert state_of(pipeline().fit(flights)) == state_of(pipeline().fit(flights, executor=cluster))
+
+
+def test_workers_that_are_paused(scheduler: tuple[psutil.Process, str]) -> None:
+    with _worker(scheduler[1]), Client(scheduler[1], set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=30)
+        with gp.Cluster(address=client, patience=2) as cluster:
+            client.run(_set_status, Status.paused)
+            _lost_within(
+                30, lambda: list(cluster.map(abs, [-1])), "every worker was paused, nearly out of memory, for 2 s"
+            )
+            client.run(_set_status, Status.running)
+            assert list(cluster.map(abs, [-1])) == [1]
+
+
+def _set_status(status: Status, dask_worker: Any) -> None:
+    dask_worker.status = status
+
+
+def test_nobody_at_the_address() -> None:
+    _lost_within(30, lambda: gp.Cluster(address="tcp://127.0.0.1:9", patience=2), "no scheduler answers")

@@ -1,0 +1,307 @@
+"""What is done about files that are damaged, differ, or come in numbers: each by its message."""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import gpupipe as gp
+from gpupipe.backend import select
+from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
+from gpupipe.io import inspect, parquet
+from gpupipe.io.manifest import Manifest
+from tests.io.tables import arrow, damage, plain, values
+
+GOOD = pa.table({"n": [1, 2], "s": ["a", "b"]})
+
+
+def whole(table: pa.Table = GOOD) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "truncated": (lambda: whole()[:-30], r"damaged or cut off: \d+ bytes, the footer cannot be read"),
+    "half": (lambda: whole()[: len(whole()) // 2], "damaged or cut off"),
+    "magic": (
+        lambda: b"\x89PNG" + whole()[4:-4] + b"\x89PNG",
+        r"not a Parquet file, its first bytes differ, got b'\\x89",
+    ),
+    "text": (lambda: b"n,s\n1,a\n", r"not a Parquet file, its first bytes differ, got b'n,s"),
+    "nothing": (lambda: b"", r"the file is empty \(0 bytes\)"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_an_unreadable_file_is_an_error_or_told_of(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, message = BAD[kind]
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    for name in ("a", "c"):
+        (inputs / f"{name}.parquet").write_bytes(whole())
+    bad = inputs / "b.parquet"
+    bad.write_bytes(make())
+    with pytest.raises(BadFile, match=rf"b\.parquet: {message}"):
+        gp.read_parquet(inputs)
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        dataset = gp.read_parquet(inputs, on_bad="skip")
+    assert len(dataset) == 4
+    (note,) = dataset.rejected
+    assert (note.file, note.action) == (str(bad), "skipped")
+    assert pc.match_substring_regex(pa.scalar(note.reason), message).as_py()
+    assert f"1 file is not read as it is: {bad}: skipped, {note.reason}" in caplog.text
+    assert str(note) in repr(inspect(dataset))
+    assert html.escape(str(note)) in inspect(dataset)._repr_html_()
+    # The rows of the others are who they would be beside a good file.
+    assert [span.file for part in dataset.partitions for span in part.spans] == [0, 2]
+
+
+def test_a_quarantined_file_is_named_beside_what_is_written(tmp_path: Path) -> None:
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    inputs.mkdir()
+    (inputs / "a.parquet").write_bytes(whole())
+    (inputs / "b.parquet").write_bytes(b"")
+    dataset = gp.read_parquet(inputs, on_bad="quarantine")
+    expected = {"file": str(inputs / "b.parquet"), "reason": "the file is empty (0 bytes)"}
+    manifest = dataset.write_parquet(out)
+    assert "b.parquet: quarantined, the file is empty" in repr(manifest)
+    assert Manifest.read(out).notes == manifest.notes == dataset.rejected
+    assert [json.loads(line) for line in (out / "_quarantine.jsonl").read_text().splitlines()] == [expected]
+    dataset.write_parquet(tmp_path / "one.parquet")
+    assert json.loads((tmp_path / "one.quarantine.jsonl").read_text()) == expected
+    assert sorted(path.name for path in out.iterdir()) == ["_manifest.json", "_quarantine.jsonl", "part-00000.parquet"]
+    # The file comes again, whole: its rows are added, and nothing is said against it any more.
+    (inputs / "b.parquet").write_bytes(whole())
+    manifest = gp.read_parquet(inputs, on_bad="quarantine").write_parquet(out)
+    assert (manifest.num_done, manifest.rows_out, manifest.notes) == (1, 4, ())
+    assert not (out / "_quarantine.jsonl").exists()
+    assert values(gp.read_parquet(out), "n") == [1, 2, 1, 2]
+
+
+def test_skipped_files_leave_no_file_beside_the_output(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(whole())
+    (tmp_path / "b.parquet").write_bytes(b"")
+    gp.read_parquet(tmp_path, on_bad="skip").write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out" / "_quarantine.jsonl").exists()
+
+
+def test_nothing_but_bad_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"")
+    with pytest.raises(BadFile, match=r"none of 2 files can be used; this one: the file is empty"):
+        gp.read_parquet(tmp_path, on_bad="skip")
+    for name, value in (("on_bad", "cast"), ("on_mismatch", "quarantine")):
+        with pytest.raises(BadConfig, match=rf"{name}: no such choice, got '{value}'.\nExpected raise, "):
+            gp.read_parquet(tmp_path, **{name: value})
+
+
+def test_damage_within_the_rows_is_always_an_error(tmp_path: Path) -> None:
+    pq.write_table(GOOD, tmp_path / "a.parquet")
+    damage(tmp_path / "a.parquet", 0, "n")
+    dataset = gp.read_parquet(tmp_path, on_bad="skip")
+    assert dataset.rejected == ()
+    with pytest.raises(BadFile, match=r"a\.parquet: row group 0 cannot be read"):
+        dataset.compute()
+
+
+def test_no_rows_and_another_order_of_columns_are_no_fault(tmp_path: Path) -> None:
+    for name, table in (("a", GOOD.slice(0, 0)), ("b", GOOD.select(["s", "n"])), ("c", GOOD)):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    dataset = gp.read_parquet(tmp_path)
+    assert plain(dataset.compute()) == GOOD.to_pylist() * 2
+    assert dataset.rejected == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "told"),
+    [
+        (pa.table({"n": [3.0], "s": ["c"]}), "column 'n' is float64.\nExpected int64, as in", "float64, read as int64"),
+        (pa.table({"n": ["3"], "s": ["c"]}), "column 'n' is string", "string, read as int64"),
+        (pa.table({"n": pa.array([3], pa.int8()), "s": ["c"]}), "column 'n' is int8", "int8, read as int64"),
+        (pa.table({"s": ["c"]}), "column 'n' is not there", "not there and missing throughout"),
+        (
+            pa.table({"n": [3], "s": ["c"], "x": [1]}),
+            "column 'x' is int64.\nExpected no such column",
+            "new and left out",
+        ),
+    ],
+)
+def test_another_schema_is_an_error_cast_or_skipped(tmp_path: Path, table: pa.Table, message: str, told: str) -> None:
+    for name, content in (("a", GOOD), ("b", table), ("c", GOOD)):
+        pq.write_table(content, tmp_path / f"{name}.parquet")
+    with pytest.raises(SchemaMismatch, match=rf"b\.parquet: {message}"):
+        gp.read_parquet(tmp_path)
+    skipped = gp.read_parquet(tmp_path, on_mismatch="skip")
+    assert plain(skipped.compute()) == GOOD.to_pylist() * 2
+    assert [note.file for note in skipped.rejected] == [str(tmp_path / "b.parquet")]
+    cast = gp.read_parquet(tmp_path, on_mismatch="cast")
+    added = {"n": None if "n" not in table.column_names else 3, "s": "c"}
+    assert plain(cast.compute()) == [*GOOD.to_pylist(), added, *GOOD.to_pylist()]
+    assert {item.name: item.dtype for item in cast.schema} == {"n": "int64", "s": "string"}
+    assert cast.rejected == ()
+    (note,) = inspect(cast).notes
+    assert (note.file, note.action) == (str(tmp_path / "b.parquet"), "cast")
+    assert told in note.reason
+    # Statistics are of the file's own type: a condition looks at the values.
+    assert len(cast.filter("n >= 3")) == (added["n"] == 3)
+    assert cast.write_parquet(tmp_path / "out.parquet").notes == (note,)
+
+
+def test_a_value_that_does_not_fit_the_cast_is_named(tmp_path: Path) -> None:
+    pq.write_table(GOOD, tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [1.0, float("nan"), 2.5], "s": ["", "", ""]}), tmp_path / "b.parquet")
+    dataset = gp.read_parquet(tmp_path, on_mismatch="cast")
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'n': values of type double do not fit int64"):
+        dataset.compute()
+    pq.write_table(pa.table({"n": [1.0, float("nan"), 2.0], "s": ["", "", ""]}), tmp_path / "b.parquet")
+    assert values(gp.read_parquet(tmp_path, on_mismatch="cast"), "n") == [1, 2, 1, None, 2]
+    pq.write_table(pa.table({"n": [[1]], "s": [""]}), tmp_path / "b.parquet")
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'n' is list<element: int64>"):
+        gp.read_parquet(tmp_path, on_mismatch="cast")
+
+
+def test_casts_that_pyarrow_does_not_know(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": pa.array([0], pa.timestamp("us"))}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [True]}), tmp_path / "b.parquet")
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'n': values of type bool do not fit timestamp"):
+        gp.read_parquet(tmp_path, on_mismatch="cast").compute()
+
+
+def test_the_rows_of_half_a_cast_file(tmp_path: Path) -> None:
+    for name, dtype in (("a", pa.int64()), ("b", pa.float64())):
+        pq.write_table(pa.table({"n": pa.array(range(10), dtype)}), tmp_path / f"{name}.parquet")
+    dataset = gp.read_parquet(tmp_path, on_mismatch="cast", partition_bytes=1)
+    _, right = dataset.partitions[1].split_at(7)
+    assert values(dataset.of_partitions([right]), "n") == [7, 8, 9]
+    assert dataset.schema["n"].nullable  # floats do not tell how many are missing
+    assert len(dataset.split(by="n", at=5)[0]) == 10
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_text_files_follow_the_same_rules(tmp_path: Path, packed: str) -> None:
+    def write(name: str, text: str) -> None:
+        codec = {"": None, ".gz": "gzip", ".zst": "zstd"}[packed]
+        with pa.output_stream(tmp_path / f"{name}.csv{packed}", compression=codec) as file:
+            file.write(text.encode())
+
+    write("a", "n,s\n1,a\n")
+    write("b", "n,s\n2,b,c\n")
+    write("c", "s,x\nc,1\n")
+    write("d", "n,s\nx,d\n")
+    write("e", "s,n\ne,5\n")
+    with pytest.raises(BadFile, match=rf"b\.csv{packed}: row 2 has 3 values"):
+        gp.read_csv(tmp_path)
+    with pytest.raises(SchemaMismatch, match=rf"c\.csv{packed}: column 'n' is not there"):
+        gp.read_csv(tmp_path, on_bad="skip")
+    dataset = gp.read_csv(tmp_path, on_bad="quarantine", on_mismatch="skip")
+    assert plain(dataset.compute()) == [{"n": 1, "s": "a"}, {"n": 5, "s": "e"}]
+    assert [note.action for note in dataset.rejected] == ["quarantined", "skipped", "skipped"]
+    assert "row 2, column 'n': invalid value 'x'" in dataset.rejected[2].reason
+    (tmp_path / f"d.csv{packed}").unlink()
+    cast = gp.read_csv(tmp_path, on_bad="skip", on_mismatch="cast")
+    assert plain(cast.compute()) == [{"n": 1, "s": "a"}, {"n": None, "s": "c"}, {"n": 5, "s": "e"}]
+    assert {note.action for note in cast.source.notes} == {"skipped", "cast"}
+    told = [note.reason for note in cast.source.notes if note.action == "cast"]
+    assert [text.split(" and")[0] for text in told] == [
+        f"column 'x' is not in {tmp_path / f'a.csv{packed}'}",
+        "column 'n' is not there",
+    ]
+
+
+def test_a_cut_off_zst_file(tmp_path: Path) -> None:
+    with pa.output_stream(tmp_path / "a.csv.zst", compression="zstd") as file:
+        file.write(b"n\n" + b"".join(b"%d\n" % n for n in range(100_000)))
+    content = (tmp_path / "a.csv.zst").read_bytes()
+    (tmp_path / "a.csv.zst").write_bytes(content[:-100])
+    with pytest.raises(BadFile, match=r"a\.csv\.zst: cannot be read as CSV"):
+        gp.read_csv(tmp_path)
+
+
+# large and small ------------------------------------------------------------------------------------------------------
+def test_a_dictionary_that_overflows_its_page(tmp_path: Path) -> None:
+    words = [f"word {n * 7919 % 3000:05d}" if n % 11 else None for n in range(20_000)]
+    table = pa.table({"s": words, "n": pa.array([n % 1000 for n in range(20_000)])})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, dictionary_pagesize_limit=1_000, data_page_size=4_000, row_group_size=7_000)
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    assert {"RLE_DICTIONARY", "PLAIN"} <= set(chunk.encodings)
+    dataset = gp.read_parquet(path, partition_bytes=1)
+    assert plain(dataset.compute()) == table.to_pylist()
+    assert values(dataset.filter("s == 'word 02999'"), "s") == [word for word in words if word == "word 02999"]
+
+
+def test_a_row_group_larger_than_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": np.arange(10_000)}), path)
+    dataset = gp.read_parquet(path, partition_bytes=8_000)
+    (partition,) = dataset.partitions
+    assert partition.description == (
+        f"{path} row group 0 (80,000 bytes, over the limit of 8,000: one row group is the least)"
+    )
+    pieces, rest = [], partition
+    while rest.num_rows > 3_000:
+        piece, rest = rest.split_at(3_000)
+        pieces.append(piece)
+    assert [values(dataset.of_partitions([piece]), "n")[0] for piece in (*pieces, rest)] == [0, 3_000, 6_000, 9_000]
+
+
+def test_thousands_of_tiny_files(tmp_path: Path) -> None:
+    one = whole(pa.table({"n": [0], "s": ["a"]}))
+    (tmp_path / "00000.parquet").write_bytes(one)
+    for number in range(1, 2_000):
+        (tmp_path / f"{number:05d}.parquet").write_bytes(one)
+    dataset = gp.read_parquet(tmp_path)
+    assert (dataset.num_partitions, len(dataset)) == (1, 2_000)
+    assert "(2000 files)" in dataset.partitions[0].description
+    few = gp.read_parquet(tmp_path, partition_bytes=40_000)
+    assert 1 < few.num_partitions < 100
+    assert arrow(few.compute()).num_rows == 2_000
+    ids = np.concatenate([part.row_ids(np) for part in few.partitions])
+    assert (ids == np.arange(2_000, dtype="uint64") << np.uint64(40)).all()
+    # A footer is kept as bytes, and the schema once.
+    files = few.source.files.values()
+    assert len({id(file.schema) for file in files}) == 1
+    assert max(len(file.footer) for file in files) < 1_000
+    part = few.of_partitions(few.partitions[:1])
+    assert len(part.source.files) == len(few.partitions[0].spans) < 2_000
+
+
+def test_an_error_among_many_files_is_not_waited_for(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number:03d}.parquet").write_bytes(whole() if number else b"")
+    opened = []
+    real = parquet.end_of
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "end_of", lambda one: opened.append(1) or real(one))
+        with pytest.raises(BadFile, match=r"000\.parquet: the file is empty"):
+            gp.read_parquet(tmp_path)
+    assert len(opened) < 300
+
+
+def test_partitions_of_small_files_keep_the_rows_in_order(tmp_path: Path) -> None:
+    n = 0
+    expected = []
+    for number, rows in enumerate([3, 0, 5, 1, 40, 2, 2]):
+        pq.write_table(pa.table({"n": np.arange(n, n + rows)}), tmp_path / f"{number}.parquet", row_group_size=10)
+        expected += [(number << 40) + row for row in range(rows)]
+        n += rows
+    for limit in (1, 80, 200, 1 << 20):
+        dataset = gp.read_parquet(tmp_path, partition_bytes=limit)
+        assert values(dataset, "n") == list(range(n))
+        assert [row for part in dataset.partitions for row in part.row_ids(np).tolist()] == expected
+    backend = select("cpu")
+    (partition,) = dataset.partitions
+    left, right = partition.split_at(7)
+    assert dataset.of_partitions([left]).read(left, ["n"], backend)["n"].tolist() == list(range(7))
+    assert dataset.of_partitions([right]).read(right, ["n"], backend)["n"].tolist() == list(range(7, n))

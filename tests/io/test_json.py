@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, SchemaMismatch
+from gpupipe.io import json as json_lines
+from tests.io.tables import arrow, flights, plain, values
+
+several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def write(path: Path, *rows: Any) -> Path:
+    lines = (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows)
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_the_flights_come_back_from_text(tmp_path: Path, packed: str) -> None:
+    table = flights().slice(0, 40_000)
+    text = pl.DataFrame(table).write_ndjson().encode()
+    codec = {"": None, ".gz": "gzip", ".zst": "zstd"}[packed]
+    with pa.output_stream(tmp_path / f"flights.jsonl{packed}", compression=codec) as file:
+        file.write(text)
+    dataset = gp.read_json(tmp_path, partition_bytes=1 << 20)
+    assert len(dataset) == 40_000
+    assert dataset.num_partitions > 1
+    assert dataset.schema["time_hour"].dtype == "timestamp"
+    expected = pl.DataFrame(table)
+    assert pl.DataFrame(arrow(dataset.compute())).cast(expected.schema).equals(expected)
+
+
+_values = st.fixed_dictionaries(
+    {
+        "n": st.integers(-(2**63), 2**63 - 1),
+        "x": st.floats(allow_nan=False, allow_infinity=False),
+        "s": st.text(st.characters(exclude_categories=["Cs", "Cc"])).map(lambda text: f"s{text}"),
+        "ok": st.booleans(),
+    }
+)
+
+
+@several
+@given(rows=st.lists(_values, min_size=1, max_size=30), holes=st.randoms(), block=st.sampled_from([40, 8 << 20]))
+def test_any_rows_come_back(tmp_path: Path, rows: list[dict[str, Any]], holes: Any, block: int) -> None:
+    first, *rest = rows
+    dtypes = {"n": "int64", "x": "float64", "s": "string", "ok": "bool"}
+    kept = [first, *({name: value for name, value in row.items() if holes.random() < 0.8} for row in rest)]
+    path = write(tmp_path / "any.jsonl", *kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_lines, "BLOCK_BYTES", block)
+        found = plain(gp.read_json(path, dtypes=dtypes).select(list(dtypes)).compute())
+    assert found == [{name: row.get(name) for name in dtypes} for row in kept]
+
+
+def test_types_are_inferred_as_polars_does(tmp_path: Path) -> None:
+    rows = [
+        {"n": 1, "x": 1, "ok": True, "s": "a", "at": "2013-01-01T05:00:00+02:00", "day": "2013-01-01", "none": None},
+        {"n": 2**53 + 1, "x": 2.5, "at": "2013-01-01 05:00:00.5"},
+        {},
+    ]
+    path = write(tmp_path / "a.jsonl", *rows)
+    # Without its type, times with fractions would be text.
+    dataset = gp.read_json(path, dtypes={"at": "timestamp"})
+    assert {item.name: item.dtype for item in dataset.schema} == {
+        "at": "timestamp",
+        "n": "int64",
+        "x": "float64",
+        "ok": "bool",
+        "s": "string",
+        "day": "timestamp",
+        "none": "float64",
+    }
+    first, second, third = plain(dataset.compute())
+    assert first["at"] == datetime.fromisoformat("2013-01-01T03:00")
+    assert second["at"] == datetime.fromisoformat("2013-01-01T05:00:00.500000")
+    assert (second["n"], second["x"], second["ok"]) == (2**53 + 1, 2.5, None)
+    assert set(third.values()) == {None}
+    other = pl.read_ndjson(path)
+    for name in ("n", "x", "ok", "s"):
+        assert other[name].to_list() == values(dataset, name)
+
+
+def test_types_can_be_given(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"n": 1, "x": 1}, {"n": 300, "x": 2})
+    dataset = gp.read_json(path, dtypes={"n": "uint16", "x": "float32", "later": "string"})
+    assert {item.name: item.dtype for item in dataset.schema} == {"n": "uint16", "x": "float32", "later": "string"}
+    assert values(dataset, "later") == [None, None]
+    with pytest.raises(BadConfig, match=r"read_json\(dtypes=\{'x': \.\.\.\}\): unknown type, got 'text'"):
+        gp.read_json(path, dtypes={"x": "text"})
+    with pytest.raises(SchemaMismatch, match=r"row 2, column 'n' does not fit, got 300.\nExpected int8"):
+        gp.read_json(path, dtypes={"n": "int8"})
+    assert gp.read_json(path, columns="x").columns == ["x"]
+    with pytest.raises(ColumnNotFound, match="Try: 'x'"):
+        gp.read_json(path, columns=["xx"])
+
+
+def test_values_inside_values_are_left_out_and_explained(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"n": 1, "tags": ["a"], "place": {"lat": 1.5}}, {"n": 2, "tags": []})
+    dataset = gp.read_json(path)
+    assert plain(dataset.compute()) == [{"n": 1}, {"n": 2}]
+    for ask in (lambda: dataset.select("place"), lambda: gp.read_json(path, columns=["place"])):
+        with pytest.raises(SchemaMismatch, match=r"column 'place': this type is not worked with, got 'struct<lat: "):
+            ask()
+
+
+def test_forms_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": "x"}\r\n\r\n  \n{"a": "y"}')
+    assert values(gp.read_json(path), "a") == ["x", "y"]
+    long = "x" * 300_000
+    assert values(gp.read_json(write(path, {"a": long}, {"a": "é\n"})), "a") == [long, "é\n"]
+
+
+@pytest.mark.parametrize("block", [32, 8 << 20])
+def test_a_bad_line_is_named(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", block)
+    good = [{"n": 1, "s": "a"}] * 20
+    for line, error, message in (
+        ('{"n": 1', BadFile, r"a\.jsonl: row 21 is no JSON object \(.*\), got b'\{\"n\": 1'"),
+        ("[1, 2]", BadFile, r"row 21 is no JSON object \(does not begin with \{\), got b'\[1, 2\]'"),
+        ("null", BadFile, r"row 21 is no JSON object"),
+        ("garbage", BadFile, r"row 21 is no JSON object"),
+        ({"n": 1.5}, SchemaMismatch, r"row 21, column 'n' does not fit, got 1\.5.\nExpected int64"),
+        ({"n": "x"}, SchemaMismatch, r"row 21, column 'n' does not fit, got 'x'"),
+        ({"n": 2**80}, SchemaMismatch, r"row 21, column 'n' does not fit, got 1208925819614629174706176"),
+    ):
+        with pytest.raises(error, match=message):
+            gp.read_json(write(tmp_path / "a.jsonl", *good, line, *good), dtypes={"n": "int64"})
+
+
+def test_a_line_that_begins_the_file_with_null_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="row 1 is no JSON object"):
+        gp.read_json(write(tmp_path / "a.jsonl", "null", {"n": 1}))
+
+
+def test_types_that_change_within_the_first_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"n": 1}, {"n": "x"})
+    with pytest.raises(SchemaMismatch, match=r"row 2, column 'n' does not fit, got 'x'.\nExpected number, as in"):
+        gp.read_json(path)
+
+
+def test_a_key_that_is_new_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 20)
+    path = write(tmp_path / "a.jsonl", {"n": 1}, {"n": 2}, {"n": 3, "new": "x"}, {"n": 4, "new": "y"})
+    with pytest.raises(SchemaMismatch, match=r"column 'new' is new in or after row 3.*\n.*\nTry: dtypes=\{'new'"):
+        gp.read_json(path)
+    assert values(gp.read_json(path, columns=["n"]), "n") == [1, 2, 3, 4]
+    assert values(gp.read_json(path, dtypes={"new": "string"}), "new") == [None, None, "x", "y"]
+    cast = gp.read_json(path, on_mismatch="cast")
+    assert cast.columns == ["n"]
+    assert [str(note) for note in cast.source.notes] == [f"{path}: cast, column 'new' is new and left out"]
+
+
+def test_files_of_one_table(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", {"a": 1, "b": "x"})
+    two = write(tmp_path / "2.ndjson", {"b": "y"}, {"a": 2})
+    dataset = gp.read_json(tmp_path)
+    assert plain(dataset.compute()) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}, {"a": 2, "b": None}]
+    assert [span.file for part in dataset.partitions for span in part.spans] == [0, 1]
+    write(two, {"a": "x"})
+    with pytest.raises(SchemaMismatch, match=r"2\.ndjson: row 1, column 'a' does not fit"):
+        gp.read_json(tmp_path)
+    kept = gp.read_json(tmp_path, on_mismatch="skip")
+    assert (values(kept, "a"), [note.file for note in kept.rejected]) == ([1], [str(two)])
+
+
+def test_what_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for content in (b"", b"\n \n"):
+        path.write_bytes(content)
+        with pytest.raises(BadFile, match="the file is empty"):
+            gp.read_json(path)
+    path.write_bytes('{"a": "José"}\n'.encode("latin1"))
+    with pytest.raises(BadFile, match=r"row 1 is no JSON object \(.*utf-8"):
+        gp.read_json(path)
+    packed = tmp_path / "b.jsonl.gz"
+    packed.write_bytes(gzip.compress(b'{"a": 1}\n' * 10_000)[:-20])
+    with pytest.raises(BadFile, match="cannot be read as JSON"):
+        gp.read_json(packed)
+
+
+def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    dataset = gp.read_json(write(tmp_path / "a.jsonl", {"a": 1}, {"a": 2}))
+    assert values(dataset.filter("a > 1"), "a") == [2]
+    del dataset
+    gc.collect()
+    assert list((tmp_path / "tmp").iterdir()) == []
