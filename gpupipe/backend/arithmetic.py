@@ -71,7 +71,7 @@ def _divided(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
     rest = xp.fmod(a, b)
     other_side = (rest != 0) & ((rest < 0) != (b < 0))
     if sign == "%":
-        return xp.where(other_side, rest + b, rest)
+        return xp.where(other_side, rest + b, xp.where(rest == 0, xp.copysign(rest, b), rest))
     quotient = (a - rest) / b - other_side
     whole = xp.floor(quotient)
     return whole + (quotient - whole > 0.5)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,6 +220,12 @@ def as_columns(table: dict[str, list[Any]]) -> dict[str, Column]:
 
 def as_pandas(table: dict[str, list[Any]]) -> pd.DataFrame:
     return pd.DataFrame({key: pd.array(values, dtype=PANDAS[DTYPES[key]]) for key, values in table.items()})
+
+
+@pytest.mark.parametrize(("a", "b"), [(-2.0, 1.0), (2.0, -1.0), (0.0, -3.0), (-0.0, 3.0)])
+def test_a_remainder_of_zero_has_the_divisors_sign(backend: Backend, a: float, b: float) -> None:
+    (found,) = result_of(backend, "a % b", a=column("float64", [a]), b=column("float64", [b]))
+    assert math.copysign(1, found) == math.copysign(1, a % b)
 
 
 @settings(max_examples=400, deadline=None)
