@@ -1,9 +1,10 @@
 """What `make bench` runs: each benchmark in a process of its own, one after the other.
 
-    python benchmarks/bench.py [etl] [loader] [accuracy] [--rounds N] [--docs]
+    python benchmarks/bench.py [NAME ...] [--rounds N] [--nvtabular PYTHON] [--docs]
 
-Without names all of them. Each writes `benchmarks/results/NAME_cpu.json`, and its table is printed; `--docs` puts the
-tables of all result files that are there into `docs/benchmarks.md`, and runs only what is named.
+Without names all of them, `peer_nvtabular` only where its interpreter is given. Each writes
+`benchmarks/results/NAME_cpu.json`, and its table is printed; `--docs` puts the tables of all result files that are
+there into `docs/benchmarks.md`, and runs only what is named.
 """
 
 from __future__ import annotations
@@ -17,10 +18,23 @@ from typing import Any
 
 from environment import HERE, RESULTS, shown
 
-BENCHMARKS = {"etl": "From Parquet to features", "loader": "Shuffled batches", "accuracy": "The demonstration's model"}
+BENCHMARKS = {
+    "etl": "From Parquet to features",
+    "joins": "Joins and a group's mean",
+    "large": "Ten times as many rows",
+    "peer_nvtabular": "NVTabular's own kind of job",
+    "loader": "Shuffled batches",
+    "accuracy": "The demonstration's model",
+}
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 MARK = "<!-- below: made of benchmarks/results/ by `python benchmarks/bench.py --docs` -->"
-UNITS = {"cpu_s": "CPU s", "wall_s": "wall s", "peak_gb": "peak GB", "auc": "AUC"}
+UNITS = {
+    "cpu_s": "CPU s",
+    "wall_s": "wall s",
+    "peak_gb": "peak GB",
+    "auc": "AUC",
+    "million_rows_per_s": "million rows/s",
+}
 
 
 def markdown(name: str, result: dict[str, Any]) -> str:
@@ -34,7 +48,7 @@ def markdown(name: str, result: dict[str, Any]) -> str:
 
 def figures_table(figures: dict[str, Any]) -> list[str]:
     keys = list(next(iter(figures.values())))
-    digits = {"auc": 4, "peak_gb": 2}
+    digits = {"auc": 4, "peak_gb": 2, "million_rows_per_s": 2}
     rows = [[name, *(shown(found[k], digits=digits.get(k, 1)) for k in keys)] for name, found in figures.items()]
     return [table(["", *(UNITS[key] for key in keys)], rows)]
 
@@ -87,15 +101,18 @@ def provenance(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=" | ".join(BENCHMARKS))
-    parser.add_argument("--rounds", type=int, help="of etl and loader; by default their own")
+    parser.add_argument("--rounds", type=int, help="of all but accuracy; by default their own")
+    parser.add_argument("--nvtabular", help="an interpreter that can import nvtabular")
     parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
     parsed = parser.parse_args()
     unknown = sorted(set(parsed.names) - set(BENCHMARKS))
     if unknown:
         parser.error(f"no benchmark is called {unknown[0]!r}: {', '.join(BENCHMARKS)}")
-    for name in parsed.names or ([] if parsed.docs else BENCHMARKS):
-        rounds = ["--rounds", str(parsed.rounds)] if parsed.rounds and name != "accuracy" else []
-        subprocess.run([sys.executable, str(HERE / f"{name}.py"), *rounds], check=True)
+    possible = [name for name in BENCHMARKS if name != "peer_nvtabular" or parsed.nvtabular]
+    for name in parsed.names or ([] if parsed.docs else possible):
+        options = ["--rounds", str(parsed.rounds)] if parsed.rounds and name != "accuracy" else []
+        options += ["--nvtabular", parsed.nvtabular] if name == "peer_nvtabular" else []
+        subprocess.run([sys.executable, str(HERE / f"{name}.py"), *options], check=True)
         print(f"\n{markdown(name, read(name))}\n", flush=True)
     if parsed.docs:
         text, mark, _ = PAGE.read_text().partition(MARK)

@@ -51,10 +51,11 @@ def with_gpupipe(folder: Path) -> Callable[[], Batches]:
 
     def job() -> Batches:
         data = gp.read_parquet(folder / "flights.parquet").filter("distance >= 200 and notnull(dep_delay)")
+        weather = gp.read_parquet(folder / "weather.parquet", columns=WEATHER)
         means = data.group_by("dest").agg(dest_delay=("arr_delay", "mean"))
         steps = [
             T.Join(gp.read_parquet(folder / "planes.parquet", columns=PLANES), on="tailnum", name="planes"),
-            T.Join(gp.read_parquet(folder / "weather.parquet", columns=WEATHER), on=["origin", "time_hour"], name="weather"),
+            T.Join(weather, on=["origin", "time_hour"], name="weather"),
             T.Join(means, on="dest", name="means"),
             T.Derive(
                 speed="distance / (air_time / 60)",
@@ -103,7 +104,8 @@ def with_polars(folder: Path) -> Callable[[], Batches]:
         rows = flights.select(pl.len()).collect().item()
         seen = derived(flights)
         moments = seen.select(
-            *(col(c).mean().alias(f"{c}_mean") for c in NUMBERS), *(col(c).std(ddof=0).alias(f"{c}_std") for c in NUMBERS)
+            *(col(c).mean().alias(f"{c}_mean") for c in NUMBERS),
+            *(col(c).std(ddof=0).alias(f"{c}_std") for c in NUMBERS),
         )
         means = seen.group_by("dest").agg(dest_delay=col("arr_delay").mean())
         counts = [
@@ -123,7 +125,10 @@ def with_polars(folder: Path) -> Callable[[], Batches]:
             for c, table in zip(TEXTS, ids, strict=True):
                 part = part.join(table.lazy(), on=c, how="left")
             made = part.select(
-                *(((col(c) - learned[f"{c}_mean"]) / learned[f"{c}_std"]).fill_null(0).cast(pl.Float32) for c in NUMBERS),
+                *(
+                    ((col(c) - learned[f"{c}_mean"]) / learned[f"{c}_std"]).fill_null(0).cast(pl.Float32)
+                    for c in NUMBERS
+                ),
                 *(col(c).cast(pl.Float32) for c in AS_THEY_ARE),
                 *(
                     pl.when(col(c).is_null()).then(0).otherwise(col(f"{c}_id").fill_null(1)).cast(pl.Int32).alias(c)

@@ -3,9 +3,9 @@
     python benchmarks/peer_nvtabular.py --nvtabular PYTHON [--data data/big] [--rounds 3]
 
 Fit, transform and write 10 million rows: Categorify on eight columns, fill missing values and normalise four, carry the
-label. NVTabular needs an interpreter of its own with the pins of its time (pandas 1.5, pyarrow 12, Dask 2023.5); without
-one there is no comparison, and no ratio. Its ids begin at 3 and ours at 2, so what is compared of the output is the number
-of rows and, of each column of ids, how many ids there are.
+label. NVTabular needs an interpreter of its own with the pins of its time (pandas 1.5, pyarrow 12, Dask 2023.5);
+without one there is no comparison, and no ratio. Its ids begin at 3 and ours at 2, so what is compared of the output is
+the number of rows and, of each column of ids, how many ids there are.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
     else:
         from environment import write_result
 
-        print(write_result("nvtabular_cpu", measure(source, parsed.nvtabular, parsed.rounds)))
+        print(write_result("peer_nvtabular_cpu", measure(source, parsed.nvtabular, parsed.rounds)))
 
 
 if __name__ == "__main__":

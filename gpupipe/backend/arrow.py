@@ -88,4 +88,9 @@ def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.
         values = united.chunk(0) if isinstance(united, pa.ChunkedArray) else united
     if values.dictionary.null_count:
         values = values.cast(pa.large_string()).dictionary_encode()
-    return values if values.type == wanted else values.cast(wanted)
+    if values.type == wanted:
+        return values
+    # Not values.cast(wanted), which looks every string up again.
+    return pa.DictionaryArray.from_arrays(
+        values.indices.cast(wanted.index_type), values.dictionary.cast(wanted.value_type), safe=False
+    )

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import uuid
-import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import Field, Schema
+from gpupipe.scratch import ScratchFolder
 
 __all__ = ["Spool", "workable"]
 
@@ -28,16 +25,19 @@ GROUP_BYTES = 32 << 20
 
 
 class Spool:
-    """A temporary folder, removed with the object or at the end of the process, whichever comes first.
+    """Temporary files, removed with the object.
 
     Args:
         limit: decoded bytes of a row group; `GROUP_BYTES` at most.
     """
 
     def __init__(self, limit: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="gpupipe-"))
-        self._limit = min(limit, GROUP_BYTES)
-        weakref.finalize(self, _remove, self.folder, os.getpid())
+        self._scratch, self._limit = ScratchFolder(), min(limit, GROUP_BYTES)
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._scratch.path
 
     def write(self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input) -> ParquetFile:
         """Write these columns of `batches` to a file of their own, made of what `origin` names.
@@ -83,9 +83,3 @@ def _stored_type(dtype: str) -> pa.DataType:
 def _conformed(batches: Sequence[pa.RecordBatch], fields: Sequence[Field]) -> pa.Table:
     table = pa.Table.from_batches(batches)
     return pa.table({item.name: arrow.conform(table.column(item.name), item) for item in fields})
-
-
-def _remove(folder: Path, owner: int) -> None:
-    # A forked child runs this too, and must not take the files from under its parent.
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -38,8 +38,9 @@ class Categorify(Invertible):
     Raises:
         BadConfig: a limit that is no positive integer.
 
-    Memory: distinct values and their counts go to the host once a partition; transform allocates n int32 per column on
-    the device, and one lookup table.
+    Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
+    has more than 32 MB of them; the vocabulary stays on the host. Transform allocates n int32 per column on the device,
+    and one lookup table.
 
     Example:
         >>> import pandas as pd
@@ -87,9 +88,8 @@ class Categorify(Invertible):
     def finish(self, summary: CategoryCounts) -> Self:
         self.vocabularies_, self.dtypes_in_ = {}, {}
         for name, column in zip(summary.names, summary.columns, strict=True):
-            values, counts = column.ranked()
-            kept = int(np.searchsorted(-counts, -(self.min_frequency or 1), side="right"))
-            self.vocabularies_[name] = values[: min(kept, self.max_categories or kept)]
+            values, _ = column.ranked(self.min_frequency or 1)
+            self.vocabularies_[name] = values[: self.max_categories or len(values)]
             self.dtypes_in_[name] = column.dtype
         self.names_in_ = list(summary.names)
         return self

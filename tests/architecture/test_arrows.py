@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-FLOOR = {"words", "errors", "schema", "config", "step", "expressions"}
+FLOOR = {"words", "errors", "scratch", "schema", "config", "step", "expressions"}
 ROOMS = {"backend", "cluster", "io", "transforms", "preprocessing", "tensors", "training", "models"}
 
 OURS: dict[str, set[str]] = {
     "words": set(),
     "errors": set(),
+    "scratch": set(),
     "schema": {"words", "errors"},
     "step": {"words", "errors"},
     "config": {"errors"},
