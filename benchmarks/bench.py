@@ -22,6 +22,7 @@ BENCHMARKS = {
     "etl": "From Parquet to features",
     "joins": "Joins and a group's mean",
     "large": "Ten times as many rows",
+    "vocabulary": "Ever more distinct values",
     "peer_nvtabular": "NVTabular's own kind of job",
     "loader": "Shuffled batches",
     "accuracy": "The demonstration's model",
@@ -42,8 +43,8 @@ def markdown(name: str, result: dict[str, Any]) -> str:
     made = loader_tables(result) if name == "loader" else figures_table(result["figures"])
     bars = loader_bars(result) if name == "loader" else result["bars"]
     lines = [[b["what"], f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"] for b in bars]
-    parts = [f"## {BENCHMARKS[name]}", *made, table(["asked for", "found", "bar", ""], lines), provenance(result)]
-    return "\n\n".join(parts)
+    asked = [table(["asked for", "found", "bar", ""], lines)] if lines else []
+    return "\n\n".join([f"## {BENCHMARKS[name]}", *made, *asked, provenance(result)])
 
 
 def figures_table(figures: dict[str, Any]) -> list[str]:

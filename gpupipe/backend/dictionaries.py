@@ -7,6 +7,7 @@ by their UTF-8 bytes, which is the order of their code points.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.hashing import hash_strings
+from gpupipe.backend.protocol import Array
 from gpupipe.schema import FLOATS
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "positions_by_hash",
     "positions_in",
     "ranked",
+    "searched",
     "sorted_hashes",
     "strings",
     "united",
@@ -139,14 +142,24 @@ def positions_by_hash(values: Dictionary, vocabulary: Dictionary, hashes: tuple[
     """
     known, order = hashes
     wanted = hash_strings(values)
-    # In order they are met by one walk through the hashes: at millions of them, ten times faster than as they come.
-    walk = np.argsort(wanted)
-    place = np.empty(len(wanted), dtype=np.int64)
-    place[walk] = np.minimum(np.searchsorted(known, wanted[walk]), len(known) - 1)
+    place = np.minimum(searched(known, wanted, np), len(known) - 1)
     found = order[place]
     # Another string may have the same hash.
     same = pc.equal(vocabulary.take(pa.array(found)), values.cast(vocabulary.type)).to_numpy(zero_copy_only=False)
     return np.where((known[place] == wanted) & same, found, -1)
+
+
+def searched(ordered: Array, values: Array, xp: ModuleType) -> Array:
+    """`xp.searchsorted`, with the values put in order first: one walk through `ordered`, many times faster on a CPU.
+
+    Example:
+        >>> searched(np.array([10, 20, 30]), np.array([30, 5, 20]), np)
+        array([2, 0, 1])
+    """
+    walk = xp.argsort(values)
+    places = xp.empty(len(values), dtype="int64")
+    places[walk] = xp.searchsorted(ordered, values[walk])
+    return places
 
 
 def ranked(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
