@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpupipe import errors, models, preprocessing, transforms
+    from gpupipe import errors, models, preprocessing, selectors, transforms
     from gpupipe.artifact import load, save
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
@@ -49,6 +49,7 @@ _HOME = {
     "read_orc": "io",
     "read_parquet": "io",
     "save": "artifact",
+    "selectors": "",
     "transforms": "",
 }
 
@@ -75,6 +76,7 @@ __all__ = [
     "read_orc",
     "read_parquet",
     "save",
+    "selectors",
     "transforms",
 ]
 

@@ -20,6 +20,7 @@ from gpupipe.backend import Backend
 from gpupipe.backend.estimators import is_estimator, rebuilt, state_of
 from gpupipe.errors import ArtifactError, SchemaMismatch
 from gpupipe.features import Features
+from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, from_frame
 from gpupipe.schema import Schema
 from gpupipe.step import Step
@@ -76,13 +77,16 @@ class Encoder:
         """Groups, target, weight and what else `Features` was given."""
         if features is None:
             return None
+        target = features.target
         return {
             "groups": [
                 {"columns": group.columns, "name": group.name, "steps": [self.step(step) for step in group.steps]}
                 for group in features.groups
             ],
-            "target": None if features.target is None else features.target.text,
-            "classes": None if features.target is None else features.target.get_state(),
+            "target": None if target is None else target.group.columns,
+            "target_transform": [] if target is None else [self.step(step) for step in target.group.steps],
+            "classes": None if target is None else target.get_state(),
+            "rows": None if features.rows_ is None else features.rows_.to_json(),
             "weight": None if features.weight is None else features.weight.text,
             "keep": features.keep,
             "allow_leak": features.allow_leak,
@@ -115,6 +119,8 @@ class Encoder:
             if any(key.startswith("$") for key in value) and set(value) != {"$table", "$schema"}:
                 raise _unsaveable(where, value, "names that do not begin with $")
             return {key: self._plain(item, where) for key, item in value.items()}
+        if isinstance(value, Mapping):
+            return {"$items": [[self._plain(key, where), self._plain(item, where)] for key, item in value.items()]}
         if is_estimator(value):
             return {"$estimator": self._plain(state_of(value, where), where)}
         if callable(value):
@@ -158,12 +164,15 @@ class Decoder:
                 for item in described["groups"]
             ),
             target=described["target"],
+            target_transform=[self.step(step) for step in described["target_transform"]],
             weight=described["weight"],
             keep=described["keep"],
             allow_leak=described["allow_leak"],
         )
         if features.target is not None:
             features.target.set_state(described["classes"])
+        if described["rows"] is not None:
+            features.rows_ = FittedRows(*described["rows"])
         return features
 
     def schema(self, rows: Any) -> Schema:
@@ -260,6 +269,7 @@ _TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
     "$array": lambda decoder, key: decoder.arrays[key],
     "$values": lambda decoder, key: decoder.values[key],
     "$float": lambda _, text: float(text),
+    "$items": lambda decoder, pairs: {decoder.value(key): decoder.value(item) for key, item in pairs},
     "$function": lambda decoder, path: decoder.user_code(path),
     "$estimator": lambda decoder, state: rebuilt(decoder.value(state), "pipeline.json"),
 }

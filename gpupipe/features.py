@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
-from gpupipe.preprocessing import FoldStep, WholeFrame
+from gpupipe.fitted_rows import FittedRows
+from gpupipe.group import Group, group_of, step_of
+from gpupipe.preprocessing import FoldStep
+from gpupipe.proposal import proposed, schema_and_ids
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.target import Target, Weight
+from gpupipe.target import Weight
+from gpupipe.targets import Targets
 from gpupipe.words import as_list
 
-__all__ = ["Features", "Group"]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Some columns and the learned steps they go through together."""
-
-    columns: list[str]
-    steps: list[FoldStep]
-    name: str | None = None
-
-    def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
-        """The fields after the first `upto` steps (all by default), for an input of `schema`."""
-        fields = [schema[name] for name in self.columns]
-        for step in self.steps[:upto]:
-            lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
-            made = step.output_fields(fields)
-            fields = [item if item.lineage else replace(item, lineage=lineage) for item in made]
-            fields = [replace(item, step=type(step).__name__) for item in fields]
-        return fields
-
-    def columns_of(self, frame: Frame, backend: Backend, upto: int | None = None) -> dict[str, Column]:
-        """The columns of one frame after the first `upto` steps (all by default)."""
-        columns = {name: backend.column(frame, name) for name in self.columns}
-        for step in self.steps[:upto]:
-            columns = step.transform_columns(columns, backend)
-        return columns
-
-    def rename(self, name: str) -> str:
-        """The output's name: with a group's name in front, where one was given."""
-        return name if self.name is None else f"{self.name}_{name}"
+__all__ = ["Features"]
 
 
 class Features:
@@ -54,9 +28,13 @@ class Features:
     Args:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
             for a list of one. A scikit-learn or cuML estimator may stand in a list of steps as it is. With a name the
-            group's outputs are called `name_output`.
+            group's outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`,
+            among those that are no label, no weight and not kept.
         target: the label column, or an expression over label columns. A condition, a boolean or an integer that is only
-            ever 0 or 1 makes a binary task, strings make classes, other numbers a regression.
+            ever 0 or 1 makes a binary task, strings make classes, other numbers a regression. A list of several numbers
+            makes a regression with as many outputs.
+        target_transform: steps (a step) a regression's target goes through before it is stored and learned, such as
+            `[pre.Log1p(), pre.StandardScaler()]`; predictions and metrics are in the target's own units all the same.
         weight: the same, for sample weights.
         keep: columns carried beside the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
@@ -70,17 +48,20 @@ class Features:
     def __init__(
         self,
         *groups: Any,
-        target: str | None = None,
+        target: str | Sequence[str] | None = None,
+        target_transform: FoldStep | Sequence[FoldStep] = (),
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
-        self.groups = [_group(given) for given in groups]
-        self.target = None if target is None else Target(target)
+        self.groups = [group_of(given) for given in groups]
+        chain = list(target_transform) if isinstance(target_transform, list | tuple) else [step_of(target_transform)]
+        self.target = None if target is None else Targets(as_list(target), chain)
         self.weight = None if weight is None else Weight(weight)
         self.keep = as_list(keep)
         self.allow_leak = as_list(allow_leak)
-        steps = [step for group in self.groups for step in group.steps]
+        self.rows_: FittedRows | None = None
+        steps = [step for group in self.learned for step in group.steps]
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
                 "Features",
@@ -93,6 +74,109 @@ class Features:
             raise BadConfig(
                 "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
             )
+        if self.target is None and (chain or self.cross_fits):
+            name = "target_transform" if chain else type(next(s for s in steps if hasattr(s, "needs_target"))).__name__
+            raise BadConfig(
+                f"Features, {name}",
+                "there is no target",
+                expected="the column or expression it learns from",
+                remedy="Features(..., target='arr_delay')",
+            )
+
+    @classmethod
+    def auto(
+        cls,
+        data: Any,
+        *,
+        target: str | Sequence[str] | None = None,
+        weight: str | None = None,
+        keep: str | Sequence[str] = (),
+        min_frequency: int = 10,
+    ) -> Features:
+        """A sensible first set of features by the columns' types; its `repr` is the code that makes it.
+
+        Numbers are imputed by the median and scaled; booleans stay; strings, and integers with at most 32 distinct
+        values in the first 10,000 rows, become ids; times become the year, weekends and places in the year, the week
+        and the day, imputed and scaled. It knows nothing of what the columns mean: look for those that are only known
+        after the target is.
+
+        Args:
+            data: a Dataset or a frame; or a Schema, and then all integers are amounts.
+            target: as for `Features`; its columns become no features.
+            weight: the same.
+            keep: the same.
+            min_frequency: strings and ids that are rarer are all one.
+
+        Raises:
+            BadConfig: no column is left.
+
+        Memory: the first 10,000 rows of the integer columns.
+
+        Example:
+            >>> from gpupipe.schema import Field, Schema
+            >>> Features.auto(Schema([Field("distance", "float64"), Field("carrier", "string"), Field("late", "bool")]),
+            ...               target="late")
+            Features(
+                (['distance'], [SimpleImputer(strategy='median'), StandardScaler()]),
+                (['carrier'], [Categorify(min_frequency=10)]),
+                target='late',
+            )
+        """
+        schema, ids = schema_and_ids(data)
+        taken = set(as_list(keep))
+        taken.update([] if target is None else Targets(as_list(target)).reads(schema))
+        taken.update([] if weight is None else Weight(weight).reads(schema))
+        groups = proposed(schema, ids, taken, min_frequency)
+        return cls(*groups, target=target, weight=weight, keep=keep)
+
+    def resolve(self, schema: Schema, *, strict: bool = True) -> None:
+        """Let selectors choose among the columns of `schema`, those after the transforms.
+
+        Args:
+            schema: the columns.
+            strict: whether it is complete; else columns may be missing.
+
+        Raises:
+            BadConfig: one of them chooses no column.
+            ColumnNotFound: one of them names a column that is not there.
+        """
+        if not any(group.selector is not None for group in self.groups):
+            return
+        there = [label for label in self._labels if label.is_in(schema)]
+        labels = {name for label in there for item in label.reads(schema) for name in schema[item].lineage | {item}}
+        secret = labels - set(self.allow_leak)
+        free = {item.name for item in schema if not (item.lineage | {item.name}) & secret} - set(self.keep)
+        for position, group in enumerate(self.groups):
+            if group.selector is None:
+                continue
+            if strict:
+                group.selector.check(schema)
+            chosen = [item.name for item in schema if item.name in free and group.selector.takes(item)]
+            if strict and not chosen:
+                raise BadConfig(
+                    f"Features({group.selector!r})",
+                    "it chooses no column that may be a feature",
+                    got=group.selector.names(schema),
+                    expected=f"one at least of {sorted(free)}",
+                    remedy="another selector, or names",
+                )
+            self.groups[position] = replace(group, columns=chosen)
+
+    def __repr__(self) -> str:
+        lines = []
+        for group in self.groups:
+            shown = repr(group.columns if group.selector is None else group.selector)
+            if group.steps or group.name:
+                shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
+            lines.append(shown)
+        if self.target is not None:
+            texts = self.target.group.columns
+            lines.append(f"target={_one(texts)!r}")
+            if self.target.group.steps:
+                lines.append(f"target_transform={self.target.group.steps!r}")
+        lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
+        lines += [f"{name}={_one(getattr(self, name))!r}" for name in ("keep", "allow_leak") if getattr(self, name)]
+        return "Features(\n" + "".join(f"    {line},\n" for line in lines) + ")"
 
     def copy(self) -> Features:
         """The same with steps and labels of its own, which hold what these have learned.
@@ -101,8 +185,18 @@ class Features:
         """
         made = copy(self)
         made.groups = [replace(group, steps=[copy(step) for step in group.steps]) for group in self.groups]
-        made.target, made.weight = copy(self.target), copy(self.weight)
+        made.target, made.weight = None if self.target is None else self.target.copy(), copy(self.weight)
         return made
+
+    @property
+    def learned(self) -> list[Group]:
+        """The groups, and that of the target where it goes through steps."""
+        return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether a step learns from the target, so that rows it was fitted on need values of their own."""
+        return any(group.cross_fits for group in self.groups)
 
     @property
     def inputs(self) -> set[str]:
@@ -124,18 +218,19 @@ class Features:
         for group in self.groups:
             schema.require(group.columns, f"Features({group.columns})")
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in group.fields(schema)]
-        fields += [label.field(schema) for label in self._labels if label.is_in(schema)]
+        fields += [item for label in self._labels if label.is_in(schema) for item in _fields_of(label, schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         return Schema(fields)
 
     @property
-    def _labels(self) -> list[Target | Weight]:
+    def _labels(self) -> list[Targets | Weight]:
         return [label for label in (self.target, self.weight) if label is not None]
 
     def _kept(self, schema: Schema, taken: AbstractSet[str]) -> dict[str, str]:
         """The kept columns there are, and their names in the output: the same ones with labels and without."""
-        taken = taken | {name for label in self._labels for name in (label.text, str(label.role))}
+        texts = [] if self.target is None else self.target.group.columns
+        taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *texts)}
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
     def check_leaks(self, schema: Schema) -> None:
@@ -154,46 +249,80 @@ class Features:
                         remedy=f"leave it out, or allow_leak={leaked} if that is meant",
                     )
 
-    def columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
-        """All columns of `output_schema(schema)` for one frame, under their output names."""
+    def columns(
+        self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None
+    ) -> dict[str, Column]:
+        """All columns of `output_schema(schema)` for one frame, under their output names.
+
+        With `row_ids`, the identity of each row, features learned from the target are out of fold.
+        """
         made: dict[str, Column] = {}
         for group in self.groups:
-            for name, column in group.columns_of(frame, backend).items():
+            for name, column in group.columns_of(frame, backend, row_ids=row_ids).items():
                 made[group.rename(name)] = column
         for label in self._labels:
             if label.is_in(schema):
-                made[label.field(schema).name] = label.column(frame, schema, backend)
+                made |= _columns_of(label, frame, schema, backend)
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, made.keys()).items()}
         return made | kept
 
+    def rows_of(self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array) -> FittedRows:
+        """What tells the rows of one frame from others, by what steps learn from the target of; given their identities.
 
-def _group(given: Any) -> Group:
-    if isinstance(given, tuple):
-        if len(given) not in (2, 3):
-            raise BadConfig(
-                "Features",
-                "a group is malformed",
-                got=given,
-                expected="(columns, steps) or (columns, steps, name)",
-                remedy="(['distance'], pre.StandardScaler())",
+        Without the target there is nothing to tell: those are none.
+
+        Memory: some arrays of 8 bytes a row.
+        """
+        if not self.cross_fits or self.target is None or not self.target.is_in(schema):
+            return FittedRows()
+        names = {name for group in self.groups if group.cross_fits for name in group.columns}
+        names |= set(self.target.reads(schema))
+        return FittedRows.of([backend.column(frame, name) for name in sorted(names)], row_ids, backend)
+
+    def check_rows(self, rows: FittedRows, out_of_fold: bool | None) -> None:
+        """Raise where rows to train on would show a model their own target.
+
+        Args:
+            rows: those that were loaded.
+            out_of_fold: whether values learned from the target are out of fold; None where nobody said.
+
+        Raises:
+            LeakageError: they are the rows of the fit, and nobody said what they should get.
+            BadConfig: they are other rows, which belong to no fold.
+        """
+        if not self.cross_fits or self.rows_ is None:
+            return
+        names = [name for group in self.groups if group.cross_fits for name in group.columns]
+        if out_of_fold is None and rows.num_rows and rows.has_values_of(self.rows_):
+            raise LeakageError(
+                "loader",
+                f"these are the rows the pipeline was fitted on, and features of {names} hold their own target",
+                expected="features learned from the target of other rows",
+                remedy="loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits",
             )
-        columns, steps, name = (*given, None)[:3]
-        chain = list(steps) if isinstance(steps, list | tuple) else [steps]
-        return Group(_names(columns), [_step(step) for step in chain], name)
-    return Group(_names(given), [])
+        if out_of_fold and rows != self.rows_:
+            same = rows.has_values_of(self.rows_)
+            raise BadConfig(
+                "loader(out_of_fold=True)",
+                "the rows of the fit in another order or from other files" if same else "not the rows of the fit",
+                got=f"{rows.num_rows:,} rows",
+                expected=f"the dataset or frame that was fitted on, {self.rows_.num_rows:,} rows with a target",
+                remedy="pipeline.fit(data) on these first" if same else "loader(data) for rows that were not fitted on",
+            )
 
 
-def _names(columns: str | Iterable[str]) -> list[str]:
-    names = as_list(columns)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise BadConfig(
-            "Features", "a group names no columns", got=columns, expected="names of columns", remedy="['distance']"
-        )
-    return names
+def _fields_of(label: Targets | Weight, schema: Schema) -> list[Field]:
+    return label.fields(schema) if isinstance(label, Targets) else [label.field(schema)]
 
 
-def _step(step: Any) -> FoldStep:
-    return step if isinstance(step, FoldStep) else WholeFrame(step)
+def _columns_of(label: Targets | Weight, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
+    if isinstance(label, Targets):
+        return label.columns(frame, schema, backend)
+    return {label.field(schema).name: label.column(frame, schema, backend)}
+
+
+def _one(words: Sequence[str]) -> str | list[str]:
+    return words[0] if len(words) == 1 else list(words)
 
 
 def _feature(item: Field) -> Field:

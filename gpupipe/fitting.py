@@ -13,7 +13,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.features import Features
 from gpupipe.io import Dataset, over_partitions
-from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, wanted_in
+from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.summarising import Outcome, Pass, Trial
 from gpupipe.transforms import Join, Map, Transform
@@ -71,7 +71,10 @@ class Fitting:
                 step.reset()
         if features is not None and features.target is not None:
             features.target.reset()
+            features.rows_ = None
+        resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
+        resolve_selectors(steps, features, dataset.schema)
         self.source = marked_source(steps, features, dataset.schema)
         self.schema = Prefix(steps, self.source, None).output_schema
 
@@ -79,9 +82,13 @@ class Fitting:
         """Fit everything; the steps hold their state afterwards."""
         if self.features is not None:
             self._check(self.features)
-            passes = plan_passes(self.features)
-            for number, tasks in enumerate(passes or [[]]):
-                self._run_pass(self.features, number, tasks, later=passes[number + 1 :])
+            later, number = plan_passes(self.features) or [[]], 0
+            while later:
+                tasks, *later = later
+                repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
+                self._run_pass(self.features, number, tasks, later=[repeatable, *later] if repeatable else later)
+                again = [task for task in repeatable if task.steps[-1].unfinished]
+                later, number = [again, *later] if again else later, number + 1
         self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
@@ -107,17 +114,21 @@ class Fitting:
         """Everything that names and types can tell, before any pass."""
         self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
         features.output_schema(self.schema)
+        if features.target is not None:
+            features.target.check(self.schema)
         features.check_leaks(self.schema)
 
     def _run_pass(
         self, features: Features, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]
     ) -> None:
         prefix = Prefix(self.steps, self.source, wanted_in([tasks, *later], features, self.schema))
-        again = {name for tasks_ in later for task in tasks_ for name in task.group.columns}
+        again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         kept, self._kept = self._kept, {}
         self.report.num_reads += number == 0 or len(kept) < self.dataset.num_partitions
         here = active().in_process
-        work = Pass(tasks, features.target, prefix, self.schema, self.backend, again if here else (), kept, self._first)
+        work = Pass(
+            number, tasks, features, prefix, self.schema, self.backend, again if here else (), kept, self._first
+        )
         title = f"fit {number + 1}/{number + 1 + len(later)}"
         total = self._total(over_partitions(work, self.dataset, self.backend, title))
         if number == 0:
@@ -125,13 +136,15 @@ class Fitting:
             self.report.num_without_target = total.target.num_missing
             if features.target is not None:
                 features.target.finish(total.target, self.schema)
+            features.rows_ = total.rows if features.cross_fits else None
             for join in (step for step in self.steps if isinstance(step, Join)):
                 join.rows_seen_, join.rows_unmatched_ = total.joined.get(join.name, (0, 0))
         for task, summaries in zip(tasks, total.summaries, strict=True):
-            first, *rest = task.steps
-            first.finish(summaries[0])
-            for step, summary in zip(rest, summaries[1:], strict=True):
-                step.finish(summary.filled(_fills(first)))
+            done = task.free + 1
+            for step, summary in zip(task.steps[:done], summaries[:done], strict=True):
+                step.finish(summary)
+            for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
+                step.finish(summary.filled(_fills(task.steps[task.free])))
 
     def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
         """The sum of all, in order; columns a later pass needs are kept while there is room."""

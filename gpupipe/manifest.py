@@ -38,8 +38,10 @@ _FIELD = {
 _STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
 _FEATURES = {
     "groups": [{"columns": [str], "name": (str, None), "steps": [_STEP]}],
-    "target": (str, None),
-    "classes": (_OBJECT, None),
+    "target": ([str], None),
+    "target_transform": [_STEP],
+    "classes": ([_OBJECT], None),
+    "rows": ([int], None),
     "weight": (str, None),
     "keep": [str],
     "allow_leak": [str],

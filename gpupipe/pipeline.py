@@ -14,13 +14,15 @@ from gpupipe.cluster import Executor, default_threads, in_force
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, NotFitted
 from gpupipe.features import Features
+from gpupipe.fitted_rows import FittedRows
 from gpupipe.fitting import FitReport, Fitting
 from gpupipe.io import Dataset, from_frame, over_partitions, row_bytes
-from gpupipe.plan import Prefix, marked_source, plan_passes, wanted_in
+from gpupipe.plan import Prefix, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.schema import Schema
 from gpupipe.tensors import Block, Loader
 from gpupipe.transformation import Transformation
 from gpupipe.transforms import Join, Transform
+from gpupipe.units import TargetUnits
 from gpupipe.words import counted
 
 __all__ = ["Pipeline"]
@@ -110,6 +112,12 @@ class Pipeline:
         self._after = Prefix(self.steps, source, None).output_schema
         self.schema = self._after if self.features is None else self.features.output_schema(self._after)
 
+    @property
+    def target_units(self) -> TargetUnits | None:
+        """What brings stored targets and a model's outputs into the target's own units; None where they are."""
+        target = None if self.features is None else self.features.target
+        return TargetUnits(target, self.select_backend().name) if target is not None and target.group.steps else None
+
     def select_backend(self) -> Backend:
         """The backend this pipeline works on."""
         return select(self.backend)
@@ -141,6 +149,29 @@ class Pipeline:
         run = self.bound_to(data)
         return run.over(data, run.apply, run.schema, self.backend, self.fingerprint)
 
+    def fit_transform(self, data: Any, *, executor: Executor | None = None) -> Any:
+        """`fit`, then the features of the same rows; see `transform`.
+
+        Where a step learns from the target (`TargetEncoder`), each row gets what rows of other folds taught: what a
+        model may be trained on. `transform` gives what all rows taught, which for these rows holds their own target.
+
+        Errors and memory as for `fit` and `transform`. Memory: no more than theirs.
+
+        Example:
+            >>> from gpupipe import preprocessing as pre
+            >>> import pandas as pd
+            >>> flights = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"], "delay": [1.0, 3.0, 2.0, 4.0]})
+            >>> encoder = pre.TargetEncoder(smooth=0.0, cv=2)
+            >>> pipeline = Pipeline([], Features((["origin"], encoder), target="delay"))
+            >>> pipeline.fit_transform(flights)["origin"].tolist(), pipeline.transform(flights)["origin"].tolist()
+            ([2.0, 4.0, 1.0, 3.0], [1.5, 3.5, 1.5, 3.5])
+        """
+        self.fit(data, executor=executor)
+        run = self.bound_to(data, out_of_fold=True)
+        # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
+        identity = self.fingerprint if self.features is None or not self.features.cross_fits else lambda: None
+        return run.over(data, run.apply, run.schema, self.backend, identity)
+
     def loader(
         self,
         data: Any,
@@ -151,24 +182,43 @@ class Pipeline:
         drop_last: bool = False,
         reuse_buffers: bool = False,
         device: str = "auto",
+        out_of_fold: bool | None = None,
     ) -> Loader:
         """Transform `data` once into one block of tensors and give a loader over it.
 
         Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
 
+        Where a step learns from the target (`TargetEncoder`), the rows of the fit must not be trained on with what they
+        taught themselves. They are known by their values and places, in any partitions, after `save` and `load` too.
+
+        Args:
+            data: a Dataset or a frame.
+            batch_size: rows per batch; this and the next four as in `Loader`.
+            shuffle: `"rows"` (or True), or False for the order of the data.
+            seed: of the order.
+            drop_last: leave out a last batch that is not full.
+            reuse_buffers: each batch overwrites the one before.
+            device: where the block lies; the backend's by default.
+            out_of_fold: True for the rows of the fit: each gets what rows of other folds taught. For any other rows
+                leave it out. False gives the rows of the fit what all rows taught, theirs included.
+
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.
+            LeakageError: a step learned from the target of these very rows, and `out_of_fold` is not said.
+            BadConfig: `out_of_fold=True` and these are other rows.
 
         Memory: one block of 4 bytes per feature and row (padded to 32) on `device`, and one partition per thread.
         """
         dataset, backend = as_dataset(data), self.select_backend()
-        run = self.bound_to(dataset, with_target_only=True).expect(dataset.schema)
+        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
         bound = sum(partition.num_rows for partition in dataset.partitions)
         backend.make_room(bound * Block.row_bytes_of(run.schema))
         block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
-        rows = 0
-        for columns in over_partitions(partial(_columns, run, backend.name), dataset, backend.name, "load"):
-            rows += block.write(rows, columns, backend)
+        rows, seen = 0, FittedRows()
+        for columns, told in over_partitions(partial(_loaded, run, backend.name), dataset, backend.name, "load"):
+            rows, seen = rows + block.write(rows, columns, backend), seen + told
+        if self.features is not None:
+            self.features.check_rows(seen, out_of_fold)
         return Loader(
             block.narrow(rows),
             batch_size=batch_size,
@@ -176,9 +226,12 @@ class Pipeline:
             seed=seed,
             drop_last=drop_last,
             reuse_buffers=reuse_buffers,
+            target_units=self.target_units,
         )
 
-    def bound_to(self, data: Any, *, with_target_only: bool = False, predicting: bool = False) -> Transformation:
+    def bound_to(
+        self, data: Any, *, with_target_only: bool = False, predicting: bool = False, out_of_fold: bool = False
+    ) -> Transformation:
         """This pipeline bound to the columns of a Dataset or a frame; see `Transformation`."""
         return Transformation(
             self.steps,
@@ -187,6 +240,7 @@ class Pipeline:
             [name for name in data.columns if isinstance(name, str)],
             with_target_only=with_target_only,
             predicting=predicting,
+            out_of_fold=out_of_fold,
         )
 
     def fingerprint(self) -> str | None:
@@ -215,18 +269,20 @@ class Pipeline:
         """
         if self.features is None:
             return "nothing is learned"
-        lines = []
-        for number, tasks in enumerate(plan_passes(self.features), 1):
+        features, lines = self.features, []
+        if data is not None:
+            features = features.copy()
+            resolve_selectors(self.steps, features, as_dataset(data).schema, strict=False)
+        for number, tasks in enumerate(plan_passes(features), 1):
             for task in tasks:
                 names = " + ".join(type(step).__name__ for step in task.steps)
-                lines.append(f"pass {number}: {names} of {', '.join(task.group.columns)}")
-        return "\n".join([*lines, *([] if data is None else self._costs(as_dataset(data)))])
+                lines.append(f"pass {number}: {names} of {task.group.given}")
+        return "\n".join([*lines, *([] if data is None else self._costs(features, as_dataset(data)))])
 
-    def _costs(self, dataset: Dataset) -> list[str]:
+    def _costs(self, features: Features, dataset: Dataset) -> list[str]:
         """What the first pass reads, and the memory that takes: a partition per thread, read and transformed."""
-        assert self.features is not None
-        source = marked_source(self.steps, self.features, dataset.schema)
-        wanted = wanted_in(plan_passes(self.features), self.features, Prefix(self.steps, source, None).output_schema)
+        source = marked_source(self.steps, features, dataset.schema)
+        wanted = wanted_in(plan_passes(features), features, Prefix(self.steps, source, None).output_schema)
         prefix = Prefix(self.steps, source, wanted)
         width = row_bytes(source.select(prefix.reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
         rows = max(partition.num_rows for partition in dataset.partitions)
@@ -244,7 +300,7 @@ class Pipeline:
         lines = [repr(step) for step in self.steps]
         if self.features is not None:
             for group in self.features.groups:
-                chain = " -> ".join([", ".join(group.columns), *map(repr, group.steps)])
+                chain = " -> ".join([group.given, *map(repr, group.steps)])
                 lines.append(f"features: {chain}")
             if self.features.target is not None:
                 lines.append(f"target: {self.features.target.text}")
@@ -254,10 +310,11 @@ class Pipeline:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
-def _columns(run: Transformation, backend_name: str, part: Dataset) -> dict[str, Column]:
-    """The output columns of one partition, on a worker."""
-    backend = select(backend_name)
-    return run.columns(part.read(part.partitions[0], run.reads, backend), backend)
+def _loaded(run: Transformation, backend_name: str, part: Dataset) -> tuple[dict[str, Column], FittedRows]:
+    """The output columns of one partition, and what tells its rows from others, on a worker."""
+    backend, partition = select(backend_name), part.partitions[0]
+    row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
+    return run.load(part.read(partition, run.reads, backend), backend, row_ids)
 
 
 def as_dataset(data: Any) -> Dataset:

@@ -7,13 +7,14 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 
-from gpupipe.backend import Backend, Frame
-from gpupipe.features import Features, Group
-from gpupipe.preprocessing import FoldStep, SimpleImputer
+from gpupipe.backend import Array, Backend, Frame
+from gpupipe.features import Features
+from gpupipe.group import Group
+from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
-from gpupipe.transforms import Join, Map, Transform
+from gpupipe.transforms import Join, Map, Sample, Transform
 
-__all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "wanted_in"]
+__all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Prefix:
         self._stages = stages[::-1]
         self.reads = [name for name in schema.names if name in needed]
         self.keeps_rows = not any(step.changes_rows for step in used)
+        self.draws_rows = any(isinstance(step, Sample) for step in used)
 
     def copy(self) -> Prefix:
         """The same with steps of its own, whose joins count from 0."""
@@ -69,11 +71,18 @@ class Prefix:
         joins = [stage.step for stage in self._stages if isinstance(stage.step, Join)]
         return {join.name: (join.rows_seen_, join.rows_unmatched_) for join in joins}
 
-    def run(self, frame: Frame, backend: Backend) -> Frame:
-        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`."""
+    def run(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
+        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`.
+
+        With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts; where they are not
+        given, the index' numbers stand for them.
+        """
         frame = backend.select(frame, self.reads)
         for stage in self._stages:
-            frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
+            if isinstance(stage.step, Sample):
+                frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
+            else:
+                frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
         return backend.select(frame, self.wanted)
 
 
@@ -92,6 +101,17 @@ def marked_source(steps: Sequence[Transform], features: Features | None, schema:
     return Schema(replace(item, role=Role.LABEL if item.name in labels else None) for item in plain)
 
 
+def resolve_selectors(
+    steps: Sequence[Transform], features: Features | None, schema: Schema, *, strict: bool = True
+) -> None:
+    """Let the selectors of `features` choose among the columns there are after the transforms.
+
+    Without `strict`, functions that have not run yet may still add some.
+    """
+    if features is not None:
+        features.resolve(_known_schemas(steps, Schema(item.as_source() for item in schema))[-1], strict=strict)
+
+
 def likely_reads(steps: Sequence[Transform], features: Features | None, schema: Schema) -> set[str]:
     """The source columns a fit will read, as far as names tell while some functions have not run yet."""
     if features is None:
@@ -103,7 +123,7 @@ def likely_reads(steps: Sequence[Transform], features: Features | None, schema: 
 
 def wanted_in(passes: Sequence[Sequence[Task]], features: Features, after: Schema) -> set[str]:
     """The columns that these passes look at, of those there are after the transforms."""
-    columns = {name for tasks in passes for task in tasks for name in task.group.columns}
+    columns = {name for tasks in passes for task in tasks if not task.group.of_target for name in task.group.columns}
     return columns | features.label_reads(after)
 
 
@@ -137,28 +157,45 @@ def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -
 
 @dataclass(frozen=True)
 class Task:
-    """What one pass learns for one group: its step number `position`, and the one after it where they fold together."""
+    """What one pass learns for one group: its step number `position`, and the one after it where they fold together.
+
+    Before them stand `free` steps that learn nothing and are done with as soon as their columns are named.
+    """
 
     group: Group
     position: int
     fused: bool
+    free: int = 0
+
+    def reads(self, features: Features, schema: Schema) -> set[str]:
+        """The columns it looks at, the target's where it does; `schema` is that after the transforms."""
+        of_target = self.group.of_target or self.group.cross_fits
+        labels = features.target.reads(schema) if of_target and features.target is not None else []
+        return set(labels) | (set() if self.group.of_target else set(self.group.columns))
 
     @property
     def steps(self) -> list[FoldStep]:
-        return self.group.steps[self.position : self.position + 1 + self.fused]
+        return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
+
+    @property
+    def last(self) -> Task:
+        """The same for its last step alone."""
+        return Task(self.group, self.position + len(self.steps) - 1, fused=False)
 
 
 def plan_passes(features: Features) -> list[list[Task]]:
     """The tasks of each pass over the data; as many passes as the longest chain of dependent steps."""
     passes: list[list[Task]] = []
-    for group in features.groups:
+    for group in features.learned:
         position, number = 0, 0
         while position < len(group.steps):
-            fused = _folds_with_next(group.steps[position : position + 2])
+            learns = [not isinstance(step, StatelessStep) for step in group.steps[position:-1]]
+            free = [*learns, True].index(True)
+            fused = _folds_with_next(group.steps[position + free : position + free + 2])
             if number == len(passes):
                 passes.append([])
-            passes[number].append(Task(group, position, fused))
-            position, number = position + 1 + fused, number + 1
+            passes[number].append(Task(group, position, fused, free))
+            position, number = position + free + 1 + fused, number + 1
     return passes
 
 

@@ -187,8 +187,13 @@ class Schema:
 
     @property
     def target(self) -> Field | None:
-        """The target's column, if there is one."""
+        """The target's column, if there is one; the first of several."""
         return next(iter(self.with_role(Role.TARGET)), None)
+
+    @property
+    def targets(self) -> list[Field]:
+        """The targets' columns: one, or those of a regression with several outputs."""
+        return self.with_role(Role.TARGET)
 
     @property
     def weight(self) -> Field | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
 from gpupipe.pipeline import Pipeline
@@ -43,7 +43,8 @@ class Scorer:
     def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
         """The predicted value of each row, in order, then the kept columns.
 
-        A binary task gives booleans (probability at least 0.5), classes give their names, a regression numbers.
+        A binary task gives booleans (probability at least 0.5), classes give their names, a regression numbers in the
+        target's own units (`prediction_<target>` each where there are several).
 
         Args:
             data: a frame, which gives a frame with its index, or a Dataset, which gives a lazy Dataset.
@@ -86,6 +87,9 @@ class Scorer:
 
     def _decided_fields(self) -> list[Field]:
         dtype = {"binary": "bool", "multiclass": "string"}.get(self._task or "", "float32")
+        targets = self.schema.targets
+        if len(targets) > 1:
+            return [Field(f"prediction_{item.name}", dtype, nullable=False) for item in targets]
         return [Field("prediction", dtype, nullable=False)]
 
     def _probability_fields(self) -> list[Field]:
@@ -102,7 +106,9 @@ class Scorer:
             return [_column(torch.sigmoid(output) >= 0.5, backend)]
         if self._task == "multiclass":
             return [_column(output.argmax(1), backend, classes=self._classes)]
-        return [_column(output, backend)]
+        units = self.pipeline.target_units
+        output = output if units is None else units(output)
+        return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
 
     def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
         if self.model is None:
@@ -118,8 +124,8 @@ class Scorer:
             [*fields, *(replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept)]
         )
 
-        def rows(frame: Frame, backend: Backend) -> Frame:
-            made = run.apply(frame, backend)
+        def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
+            made = run.apply(frame, backend, row_ids)
             inputs = Schema(run.schema.with_role(Role.FEATURE))
             block = Block.allocate(inputs, len(made), self.device)
             block.write(0, {item.name: backend.column(made, item.name) for item in inputs}, backend)
@@ -149,7 +155,8 @@ class Scorer:
         parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
-        return torch.empty((0, len(self._classes)) if self._task == "multiclass" else 0, device=self.device)
+        width = len(self._classes) if self._task == "multiclass" else len(self.schema.targets)
+        return torch.empty((0, width) if self._task == "multiclass" or width > 1 else 0, device=self.device)
 
 
 def _column(values: torch.Tensor, backend: Backend, classes: tuple[Any, ...] | None = None) -> Column:

@@ -27,6 +27,8 @@ class Step:
 
     @classmethod
     def _parameters(cls) -> list[inspect.Parameter]:
+        if cls.__init__ is object.__init__:
+            return []
         return [p for name, p in inspect.signature(cls.__init__).parameters.items() if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

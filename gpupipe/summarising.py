@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.features import Features
+from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, Partition, in_partition
 from gpupipe.plan import Prefix, Task
-from gpupipe.preprocessing import Columns, FoldStep, WholeFrameStep
+from gpupipe.preprocessing import Columns, CrossFittedStep, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema
-from gpupipe.target import Target, TargetSummary
+from gpupipe.targets import TargetsSummary
 from gpupipe.transforms import Map
 
 __all__ = ["Outcome", "Pass", "Trial"]
@@ -27,14 +29,16 @@ class Outcome:
         target: what was seen of the target.
         summaries: of each task, of each of its steps.
         joined: rows seen and rows without a match, by the join's name.
+        rows: what tells them from other rows, where a step learns from the target.
         kept: the columns a later pass needs again; lost in a sum.
     """
 
     partition: int
     num_rows: int
-    target: TargetSummary
+    target: TargetsSummary
     summaries: list[list[Any]]
     joined: Mapping[str, tuple[int, int]]
+    rows: FittedRows = FittedRows()  # noqa: RUF009
     kept: Frame | None = None
 
     def __add__(self, other: Outcome) -> Outcome:
@@ -43,7 +47,8 @@ class Outcome:
             for mine, theirs in zip(self.summaries, other.summaries, strict=True)
         ]
         joined = {n: (seen + other.joined[n][0], lost + other.joined[n][1]) for n, (seen, lost) in self.joined.items()}
-        return Outcome(self.partition, self.num_rows + other.num_rows, self.target + other.target, summaries, joined)
+        num_rows, rows = self.num_rows + other.num_rows, self.rows + other.rows
+        return Outcome(self.partition, num_rows, self.target + other.target, summaries, joined, rows)
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,9 @@ class Pass:
     """One pass over the data, as a function of a dataset of one partition.
 
     Args:
+        number: which pass it is, from 0.
         tasks: what is learned.
-        target: of the features; rows without it are left out.
+        features: whose target is looked at; rows without it are left out.
         prefix: the transforms.
         schema: after the transforms.
         backend: `"cpu"` or `"gpu"`.
@@ -61,8 +67,9 @@ class Pass:
         first: source columns that were read already, by partition; taken out when used.
     """
 
+    number: int
     tasks: Sequence[Task]
-    target: Target | None
+    features: Features
     prefix: Prefix
     schema: Schema
     backend: str
@@ -72,22 +79,44 @@ class Pass:
 
     def __call__(self, part: Dataset) -> Outcome:
         (partition,) = part.partitions
-        backend, prefix, seen = select(self.backend), self.prefix.copy(), TargetSummary()
+        backend, prefix, seen = select(self.backend), self.prefix.copy(), TargetsSummary()
         frame = self.kept.pop(partition.index, None)
         if frame is None:
-            frame = prefix.run(_read(part, prefix.reads, backend, self.first.pop(partition.index, None)), backend)
+            frame = _read(part, prefix.reads, backend, self.first.pop(partition.index, None))
+            frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend))
         num_rows = len(frame)
-        if self.target is not None and all(name in frame.columns for name in self.target.reads(self.schema)):
-            seen = self.target.summarise(frame, self.schema, backend)
-            present = self.target.present(frame, self.schema, backend)
+        target = self.features.target
+        with_target = target is not None and all(name in frame.columns for name in target.reads(self.schema))
+        raw: Columns = {}
+        if with_target and target is not None:
+            seen = target.summarise(frame, self.schema, backend)
+            present = target.present(frame, self.schema, backend)
             if present is not None:
                 frame = backend.filter(frame, present)
+            raw = target.raw_columns(frame, self.schema, backend)
+        # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
+        drawn = self.features.cross_fits or any(
+            isinstance(s, WholeFrameStep) for task in self.tasks for s in task.steps
+        )
+        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)] if drawn else None
         summaries = []
         for task in self.tasks:
-            columns = task.group.columns_of(frame, backend, task.position)
-            summaries.append([_summary(step, columns, backend, frame, partition) for step in task.steps])
+            if task.group.of_target:
+                columns = task.group.through(raw, backend, task.position)
+            else:
+                columns = task.group.columns_of(frame, backend, task.position, row_ids)
+            found = []
+            for place, step in enumerate(task.steps):
+                found.append(_summary(step, columns, backend, raw, row_ids))
+                columns = step.transform_columns(columns, backend) if place < task.free else columns
+            summaries.append(found)
+        rows = (
+            self.features.rows_of(frame, self.schema, backend, row_ids)
+            if row_ids is not None and self.number == 0
+            else FittedRows()
+        )
         kept = backend.select(frame, self.again) if self.again else None
-        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, kept)
+        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, rows, kept)
 
 
 @dataclass(frozen=True)
@@ -118,7 +147,7 @@ class Trial:
         with in_partition(partition):
             frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
             self.first[partition.index] = frame
-            seen = prefix.run(backend.select(frame, prefix.reads), backend)
+            seen = prefix.run(backend.select(frame, prefix.reads), backend, _row_ids(prefix, partition, backend))
             self.step.apply(seen, self.before, self.wanted, backend)
         return self.step.dtypes_
 
@@ -134,8 +163,13 @@ def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | 
     return backend.assign(known, {name: backend.column(more, name) for name in missing})
 
 
-def _summary(step: FoldStep, columns: Columns, backend: Backend, frame: Frame, partition: Partition) -> Any:
+def _row_ids(prefix: Prefix, partition: Partition, backend: Backend) -> Array | None:
+    return partition.row_ids(backend.xp) if prefix.draws_rows else None
+
+
+def _summary(step: FoldStep, columns: Columns, backend: Backend, target: Columns, row_ids: Array | None) -> Any:
+    if isinstance(step, CrossFittedStep):
+        return step.summarise(columns, backend, target=target, row_numbers=row_ids)
     if isinstance(step, WholeFrameStep):
-        # The same row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
-        return step.summarise(columns, backend, partition.row_ids(backend.xp)[backend.positions(frame)])
+        return step.summarise(columns, backend, row_ids)
     return step.summarise(columns, backend)

@@ -122,8 +122,8 @@ class Target(_Label):
         ends = backend.to_host(xp.stack([present.min(), present.max()]).astype("float64"))
         return TargetSummary(**counts, low=float(ends[0]), high=float(ends[1]))
 
-    def finish(self, summary: TargetSummary, schema: Schema) -> Self:
-        """Fix the classes.
+    def finish(self, summary: TargetSummary, schema: Schema, *, number: bool = False) -> Self:
+        """Fix the classes; with `number`, 0 and 1 are none.
 
         Raises:
             BadData: there is no row with a target, or only one class.
@@ -137,7 +137,8 @@ class Target(_Label):
                 remedy="another split, or a look at the steps before",
             )
         dtype = self.raw_field(schema).dtype
-        binary = dtype == "bool" or (dtype in INTEGERS and summary.low == 0 and summary.high == 1)
+        zeros_and_ones = dtype in INTEGERS and summary.low == 0 and summary.high == 1 and not number
+        binary = dtype == "bool" or zeros_and_ones
         if summary.strings is not None:
             self.classes_ = tuple(sorted(summary.strings.to_pylist()))
         elif binary:

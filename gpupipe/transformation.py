@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend import Array, Backend, Column, Frame, backend_of
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.features import Features
+from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
 from gpupipe.schema import Role, Schema
@@ -27,6 +28,7 @@ class Transformation:
         names: the columns of the data.
         with_target_only: leave out rows whose target is missing.
         predicting: features and kept columns only; steps that drop rows only in training are skipped.
+        out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
 
     Raises:
         ColumnNotFound: a column that is read is not in the data.
@@ -41,6 +43,7 @@ class Transformation:
         *,
         with_target_only: bool = False,
         predicting: bool = False,
+        out_of_fold: bool = False,
     ) -> None:
         wanted = None
         if features is not None:
@@ -53,6 +56,9 @@ class Transformation:
         self.schema = self._seen if features is None else features.output_schema(self._seen)
         self.reads = self._prefix.reads
         self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target
+        self._out_of_fold = out_of_fold
+        cross_fits = features is not None and features.cross_fits and (out_of_fold or with_target_only)
+        self.draws_rows = self._prefix.draws_rows or cross_fits
         self._source = source
         self._casts: dict[str, str] = {}
         for name in self.reads:
@@ -73,12 +79,20 @@ class Transformation:
     ) -> Any:
         """`function`, from a coded frame of `reads` to one of `schema`, on a Dataset lazily or on a frame at once.
 
+        With `draws_rows` it takes the rows' identities as a third argument, by default the frame's own row numbers.
+
         Memory: a new frame, which has the given one's index; columns nobody reads are not looked at.
         """
         if isinstance(data, Dataset):
             self.expect(data.schema)
             return data.map_frames(
-                function, schema, self.reads, keeps_rows=self.keeps_rows, backend=backend, identity=identity
+                function,
+                schema,
+                self.reads,
+                keeps_rows=self.keeps_rows,
+                backend=backend,
+                identity=identity,
+                draws_rows=self.draws_rows,
             )
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
@@ -88,25 +102,34 @@ class Transformation:
         result.index = data.index.take(owner.positions(made))
         return result
 
-    def columns(self, frame: Frame, backend: Backend) -> dict[str, Column]:
-        """The output columns of one coded frame that holds `reads`."""
-        return self._outputs(self._run(frame, backend), backend)
+    def load(
+        self, frame: Frame, backend: Backend, row_ids: Array | None = None
+    ) -> tuple[dict[str, Column], FittedRows]:
+        """The output columns of one coded frame that holds `reads`, and what tells its rows from others.
 
-    def apply(self, frame: Frame, backend: Backend) -> Frame:
-        """The output frame of one coded frame; its index says which rows it has."""
-        seen = self._run(frame, backend)
+        `row_ids` as for `Prefix.run`.
+        """
+        seen = self._run(frame, backend, row_ids)
+        rows = FittedRows()
+        if self._features is not None and self._features.cross_fits:
+            rows = self._features.rows_of(seen, self._seen, backend, _identities(seen, backend, row_ids))
+        return self._outputs(seen, backend, row_ids), rows
+
+    def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
+        """The output frame of one coded frame; its index says which rows it has. `row_ids` as for `Prefix.run`."""
+        seen = self._run(frame, backend, row_ids)
         if self._features is None:
             return seen
-        made = backend.frame(self._outputs(seen, backend), len(seen))
+        made = backend.frame(self._outputs(seen, backend, row_ids), len(seen))
         made.index = seen.index
         return made
 
-    def _run(self, frame: Frame, backend: Backend) -> Frame:
+    def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
         if self._casts:
             frame = backend.assign(
                 frame, {n: _cast(backend.column(frame, n), d, n, backend) for n, d in self._casts.items()}
             )
-        seen = self._prefix.run(frame, backend)
+        seen = self._prefix.run(frame, backend, row_ids)
         if self._only_with_target:
             assert self._features is not None
             target = self._features.target
@@ -115,10 +138,17 @@ class Transformation:
                 seen = seen if present is None else backend.filter(seen, present)
         return seen
 
-    def _outputs(self, seen: Frame, backend: Backend) -> dict[str, Column]:
+    def _outputs(self, seen: Frame, backend: Backend, row_ids: Array | None) -> dict[str, Column]:
         if self._features is None:
             return {name: backend.column(seen, name) for name in seen.columns}
-        return self._features.columns(seen, self._seen, backend)
+        ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
+        return self._features.columns(seen, self._seen, backend, ids)
+
+
+def _identities(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
+    """The identity of each row; of a frame's rows, their numbers in it."""
+    positions = backend.positions(seen)
+    return positions.astype("uint64") if row_ids is None else row_ids[positions]
 
 
 def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool) -> set[str]:

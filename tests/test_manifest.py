@@ -123,7 +123,7 @@ def test_any_value_may_be_another(saved: Path, name: str) -> None:
     [
         ("pipeline.json", ("steps", 0, "class"), "null", r"pipeline\.json: steps\[0\]\.class is null, not text\."),
         ("pipeline.json", ("features", "groups", 1, "columns"), "{}", r"groups\[1\]\.columns is an object, not a list"),
-        ("pipeline.json", ("features", "target"), "-1", r"features\.target is a whole number, not text or null"),
+        ("pipeline.json", ("features", "target"), "-1", r"features\.target is a whole number, not a list or null"),
         (
             "pipeline.json",
             ("source", 1, "nullable"),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from gpupipe.backend.protocol import Array, Column
+from functools import cached_property
 
-__all__ = ["date_part"]
+from gpupipe.backend.protocol import Array, Column
+from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+
+__all__ = ["CYCLES", "date_part", "date_parts", "turn"]
+
+CYCLES = ("quarter", "month", "day", "dayofyear", "weekday", "hour", "minute", "second")
+"""The parts that come again and again; a year has not the same number of weeks as the next."""
 
 _DAY = 86_400_000_000
 _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_000_000, 60)}
 
 
 def date_part(name: str, time: Column) -> Column:
-    """`year`, `month`, `day`, `hour`, `minute`, `second`, `weekday` (Monday is 0) or `dayofyear` of a timestamp, int64.
+    """A part of a timestamp, one of `DATE_PARTS` (int64) or `DATE_FLAGS` (bool).
 
     Memory: the result and up to six int32 per row.
 
@@ -20,34 +26,155 @@ def date_part(name: str, time: Column) -> Column:
         >>> date_part("weekday", Column("timestamp", np.array([0]))).data  # 1970-01-01, a Thursday
         array([3])
     """
-    if name in _CLOCK:
-        unit, count = _CLOCK[name]
-        units = time.data // unit
-        part = units - units // count * count
-    else:
-        days = (time.data // _DAY).astype("int32")
-        part = days - (days + 3) // 7 * 7 + 3 if name == "weekday" else _calendar(name, days)
-    return Column("int64", part.astype("int64", copy=False), time.valid)
+    part = _Parts(time.data).get(name)
+    dtype = "bool" if name in DATE_FLAGS else "int64"
+    return Column(dtype, part.astype(dtype, copy=False), time.valid)
 
 
-def _calendar(name: str, days: Array) -> Array:
-    """A part of the Gregorian date that lies `days` after 1970-01-01.
+def date_parts(names: list[str], time: Column) -> dict[str, Column]:
+    """Several parts (int32, flags bool), what they share being worked out once.
+
+    Memory: the results and up to ten int32 per row.
+
+    Example:
+        >>> import numpy as np
+        >>> [part.data.item() for part in date_parts(["day", "week"], Column("timestamp", np.array([-1]))).values()]
+        [31, 1]
+    """
+    parts = _Parts(time.data)
+    dtypes = ["bool" if name in DATE_FLAGS else "int32" for name in names]
+    return {n: Column(d, parts.get(n).astype(d, copy=False), time.valid) for n, d in zip(names, dtypes, strict=True)}
+
+
+def turn(name: str, time: Column) -> Array:
+    """How far round its cycle a part stands, n float64 from 0 to less than 1; NaN where the time is missing.
+
+    Days go round their own month and year, which are not all of one length.
+    """
+    parts = _Parts(time.data)
+    value = parts.get(name)
+    length = _CYCLE[name] if name in _CYCLE else parts.month_length if name == "day" else parts.leap + 365
+    turned: Array = (value - _FIRST.get(name, 0)).astype("float64") / length
+    if time.valid is not None:
+        turned[~time.valid] = float("nan")
+    return turned
+
+
+_CYCLE = {"quarter": 4, "month": 12, "weekday": 7, "hour": 24, "minute": 60, "second": 60}
+_FIRST = {"quarter": 1, "month": 1, "day": 1, "dayofyear": 1}
+
+
+class _Parts:
+    """The parts of n times, each worked out when it is first asked for.
 
     Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days: years begin in March, so that
     the leap day is the last; eras are 400 years.
     """
-    shifted = days + 719_468  # days since 0000-03-01
-    era = shifted // 146_097
-    day_of_era = shifted - era * 146_097
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    next_year = day_of_year >= 306  # January and February
-    if name == "dayofyear":
-        is_leap = (year_of_era % 4 == 0) & ((year_of_era % 100 != 0) | (year_of_era == 0))
-        return day_of_year + 60 + is_leap - next_year * (365 + is_leap)
-    if name == "year":
-        return year_of_era + era * 400 + next_year
-    month = (5 * day_of_year + 2) // 153  # since March
-    if name == "day":
-        return day_of_year - (153 * month + 2) // 5 + 1
-    return month + 3 - next_year * 12
+
+    def __init__(self, microseconds: Array, days: Array | None = None) -> None:
+        self._time = microseconds
+        if days is not None:
+            self.days = days
+
+    def get(self, name: str) -> Array:
+        """A part by its name."""
+        assert name in (*DATE_PARTS, *DATE_FLAGS)
+        if name in _CLOCK:
+            unit, count = _CLOCK[name]
+            units = self._time // unit
+            return units - units // count * count
+        found: Array = getattr(self, name)
+        return found
+
+    @cached_property
+    def days(self) -> Array:
+        return (self._time // _DAY).astype("int32")
+
+    @cached_property
+    def weekday(self) -> Array:
+        return self.days - (self.days + 3) // 7 * 7 + 3
+
+    @cached_property
+    def _era(self) -> Array:
+        return (self.days + 719_468) // 146_097  # days since 0000-03-01
+
+    @cached_property
+    def _march_year(self) -> tuple[Array, Array]:
+        """The year of the era, and the day in it."""
+        day = self.days + 719_468 - self._era * 146_097
+        year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+        return year, day - (365 * year + year // 4 - year // 100)
+
+    @cached_property
+    def _march_month(self) -> Array:
+        return (5 * self._march_year[1] + 2) // 153
+
+    @cached_property
+    def _next_year(self) -> Array:
+        return self._march_year[1] >= 306  # January and February
+
+    @cached_property
+    def year(self) -> Array:
+        return self._march_year[0] + self._era * 400 + self._next_year
+
+    @cached_property
+    def month(self) -> Array:
+        return self._march_month + 3 - self._next_year.astype("int8") * 12
+
+    @cached_property
+    def quarter(self) -> Array:
+        return (self.month + 2) // 3
+
+    @cached_property
+    def day(self) -> Array:
+        return self._march_year[1] - (153 * self._march_month + 2) // 5 + 1
+
+    @cached_property
+    def leap(self) -> Array:
+        return (self.year % 4 == 0) & ((self.year % 100 != 0) | (self.year % 400 == 0))
+
+    @cached_property
+    def dayofyear(self) -> Array:
+        before = self.leap & ~self._next_year  # whether the leap day of the year has been
+        return self._march_year[1] + 60 + before - self._next_year.astype("int16") * 365
+
+    @cached_property
+    def month_length(self) -> Array:
+        """Days of the month."""
+        month = self.month
+        is_long, is_february = (month + month // 8) % 2 == 1, month == 2
+        return is_long.astype("int8") + 30 - is_february.astype("int8") * (2 - self.leap.astype("int8"))
+
+    @cached_property
+    def week(self) -> Array:
+        """ISO 8601: weeks begin on Monday, and the first of a year is the one with its fourth of January."""
+        thursday = _Parts(self._time, self.days - self.weekday + 3)
+        return (thursday.dayofyear - 1) // 7 + 1
+
+    @cached_property
+    def is_weekend(self) -> Array:
+        return self.weekday >= 5
+
+    @cached_property
+    def is_month_start(self) -> Array:
+        return self.day == 1
+
+    @cached_property
+    def is_month_end(self) -> Array:
+        return self.day == self.month_length
+
+    @cached_property
+    def is_quarter_start(self) -> Array:
+        return self.is_month_start & (self.month % 3 == 1)
+
+    @cached_property
+    def is_quarter_end(self) -> Array:
+        return self.is_month_end & (self.month % 3 == 0)
+
+    @cached_property
+    def is_year_start(self) -> Array:
+        return self.dayofyear == 1
+
+    @cached_property
+    def is_year_end(self) -> Array:
+        return (self.month == 12) & (self.day == 31)

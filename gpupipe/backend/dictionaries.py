@@ -22,7 +22,9 @@ __all__ = [
     "Dictionary",
     "dictionary_of",
     "frequent",
+    "given_values",
     "merged_counts",
+    "ordered",
     "positions_by_hash",
     "positions_in",
     "ranked",
@@ -73,6 +75,29 @@ def dictionary_of(values: Any, dtype: str) -> Dictionary:
     return pa.array(np.asarray(values).astype(value_type(dtype).to_pandas_dtype()), value_type(dtype))
 
 
+def given_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
+    """Values somebody lists for a column of that type, in their order, and whether missing is one of them.
+
+    Raises:
+        TypeError, ValueError, OverflowError: one is of another type; text is never read as a number.
+
+    Example:
+        >>> given_values(["LGA", None, "JFK"], "string")[0].to_pylist(), given_values([True], "bool")[1]
+        (['LGA', 'JFK'], False)
+    """
+    array = values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    kind = pa.types.is_boolean if dtype == "bool" else pa.types.is_integer
+    if dtype == "string":
+        fits = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    else:  # a list of integers with a NaN comes as floats
+        fits = kind(array.type) or (dtype != "bool" and pa.types.is_floating(array.type))
+    if not fits and array.null_count < len(array):
+        raise TypeError(f"{array.type} for a column of type {dtype}")
+    known = array.drop_null()
+    return known.cast(value_type(dtype)), len(known) < len(array)
+
+
 def united(dictionaries: Sequence[Dictionary]) -> Dictionary:
     """The distinct values of dictionaries of one type, in order of first appearance.
 
@@ -81,6 +106,17 @@ def united(dictionaries: Sequence[Dictionary]) -> Dictionary:
         ['JFK', 'LGA', 'EWR']
     """
     return pc.unique(_one(dictionaries))
+
+
+def ordered(values: Dictionary) -> Dictionary:
+    """The values in ascending order, each once.
+
+    Example:
+        >>> ordered(pa.array(["LGA", "JFK"])).to_pylist()
+        ['JFK', 'LGA']
+    """
+    distinct = pc.unique(values)
+    return distinct.take(pc.array_sort_indices(distinct))
 
 
 def merged_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, Any]:

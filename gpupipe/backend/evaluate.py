@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from gpupipe.backend.arithmetic import as_numbers, compute, pick_number, seconds_between, transformed, truncated
 from gpupipe.backend.cast import cast_column
@@ -20,8 +21,10 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.logic import Truth
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.backend.texts import length, matches, pick_text, rewritten
+from gpupipe.errors import ExpressionError
 from gpupipe.expressions import Expression
 from gpupipe.expressions.dtypes import dtype_of
+from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS, FUNCTIONS
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node
 
 __all__ = ["evaluate", "truth"]
@@ -102,6 +105,11 @@ class _Rows:
             return Column(dtype, self.xp.zeros(self._num_rows, dtype="int32"), None, strings([str(value.value)]))
         scalar, _ = as_numbers(value, dtype, self.xp)
         return Column(dtype, self.xp.full(self._num_rows, scalar, dtype=scalar.dtype))
+
+    @property
+    def where(self) -> str:
+        """What the expression belongs to, for messages."""
+        return self._source.where
 
     def truth(self, value: _Value) -> Truth:
         """A condition's value."""
@@ -190,13 +198,21 @@ def _date_part(call: _Call) -> Column:
 
 
 def _text(call: _Call) -> Column | Truth:
+    backend, constants = call.rows.backend, [value.value for value in call.values[1:] if isinstance(value, Constant)]
     if call.name == "len":
-        return length(call.first, call.rows.backend)
-    if len(call.values) == 1:
-        return rewritten(call.name, call.first, call.rows.backend)
-    part = call.values[1]
-    assert isinstance(part, Constant)
-    return matches(call.name, call.first, str(part.value), call.rows.backend)
+        return length(call.first, backend)
+    try:
+        if call.dtype == "string":
+            return rewritten(call.name, call.first, backend, *constants)
+        return matches(call.name, call.first, str(constants[0]), backend)
+    except pa.ArrowInvalid as cause:
+        raise ExpressionError(
+            call.rows.where,
+            f"`{call.name}` cannot do this ({cause})",
+            got=constants,
+            expected="a regular expression of RE2, and groups that it has",
+            remedy=f"{call.name}({FUNCTIONS[call.name].arguments})",
+        ) from None
 
 
 def _cast(call: _Call) -> Column:
@@ -212,8 +228,9 @@ _OPERATIONS: dict[str, Callable[[_Call], Column | Truth]] = {
     **dict.fromkeys(("+", "-", "*", "/", "//", "%", "**", "minimum", "maximum"), _arithmetic),
     **dict.fromkeys(("negative", "log1p", "log", "exp", "sqrt", "abs", "round", "floor", "ceil"), _transform),
     **dict.fromkeys(("isnull", "notnull"), _is_missing),
-    **dict.fromkeys(("year", "month", "day", "hour", "minute", "second", "weekday", "dayofyear"), _date_part),
-    **dict.fromkeys(("lower", "upper", "strip", "len", "contains", "startswith", "endswith"), _text),
+    **dict.fromkeys((*DATE_PARTS, *DATE_FLAGS), _date_part),
+    **dict.fromkeys(("lower", "upper", "strip", "extract", "split", "slice", "replace", "sub"), _text),
+    **dict.fromkeys(("len", "contains", "startswith", "endswith", "search"), _text),
     **dict.fromkeys(("int", "float", "string"), _cast),
     "in": _is_in,
     "where": _where,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpupipe.backend.logic import Truth
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.expressions.tree import Constant
 
-__all__ = ["compare_texts", "length", "matches", "pick_text", "rewritten", "text_is_in"]
+__all__ = ["compare_texts", "length", "matches", "pick_text", "replaced", "rewritten", "text_is_in"]
 
 _COMPARE: dict[str, Callable[..., Any]] = {
     "==": pc.equal,
@@ -29,12 +30,19 @@ _REWRITE: dict[str, Callable[..., Any]] = {
     "lower": pc.utf8_lower,
     "upper": pc.utf8_upper,
     "strip": pc.utf8_trim_whitespace,
+    "extract": lambda texts, pattern: pc.struct_field(pc.extract_regex(texts, _one_group(pattern)), "part"),
+    "split": lambda texts, separator, part: _part(pc.split_pattern(texts, separator), part),
+    "slice": pc.utf8_slice_codeunits,
+    "replace": pc.replace_substring,
+    "sub": pc.replace_substring_regex,
 }
 _MATCH: dict[str, Callable[..., Any]] = {
     "contains": pc.match_substring,
     "startswith": pc.starts_with,
     "endswith": pc.ends_with,
+    "search": pc.match_substring_regex,
 }
+_GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P<\w+>|(?!\?))", re.DOTALL)  # and what has no group in it
 
 
 def compare_texts(operator: str, left: Column, right: Column | Constant, backend: Backend) -> Truth:
@@ -57,15 +65,52 @@ def text_is_in(column: Column, values: Sequence[str], backend: Backend) -> Truth
 
 
 def matches(name: str, column: Column, part: str, backend: Backend) -> Truth:
-    """`contains`, `startswith` or `endswith`: whether `part` is there, character by character."""
+    """`contains`, `startswith` or `endswith`: whether `part` is there, character by character; `search`: a pattern."""
     return _gathered(column, _MATCH[name](column.dictionary, part), backend)
 
 
-def rewritten(name: str, column: Column, backend: Backend) -> Column:
-    """`lower`, `upper` or `strip`, by Unicode's rules as Arrow has them; strings that become equal get one code."""
-    encoded = _REWRITE[name](column.dictionary).dictionary_encode()
-    codes = _translated(column, encoded.indices.to_numpy(), backend)
+def rewritten(name: str, column: Column, backend: Backend, *constants: Any) -> Column:
+    """A function from text to text, by Unicode's rules as Arrow has them; strings that become equal get one code."""
+    encoded = _REWRITE[name](column.dictionary, *constants).dictionary_encode()
+    codes = _translated(column, encoded.indices.fill_null(-1).to_numpy(), backend)
     return Column("string", codes, None, encoded.dictionary)
+
+
+def _one_group(pattern: str) -> str:
+    """The pattern with its first group named `part`, and no other group; all of it where it has none.
+
+    Example:
+        >>> _one_group("(a)[(](b)"), _one_group("a+")
+        ('(?P<part>a)[(](?:b)', '(?P<part>a+)')
+    """
+    openings = [found for found in _GROUPS.finditer(pattern) if found.group().startswith("(")]
+    if not openings:
+        return f"(?P<part>{pattern})"
+    made, end = "", 0
+    for number, found in enumerate(openings):
+        made += pattern[end : found.start()] + ("(?:" if number else "(?P<part>")
+        end = found.end()
+    return made + pattern[end:]
+
+
+def _part(lists: pa.Array, number: int) -> pa.Array:
+    """One item of each list, counted from the end where `number` is negative; null where there is none."""
+    offsets = lists.offsets.to_numpy()
+    lengths = np.diff(offsets)
+    place = offsets[:-1] + (number if number >= 0 else lengths + number)
+    there = (number < lengths) if number >= 0 else (lengths >= -number)
+    return lists.values.take(pa.array(place, mask=~there))
+
+
+def replaced(
+    column: Column, olds: Sequence[str], news: Sequence[str | None], fill: str | None, backend: Backend
+) -> Column:
+    """The text with `news` in the place of `olds`, all at once, and `fill` where it is missing; None is missing."""
+    place = pc.index_in(column.dictionary, value_set=strings(olds))
+    texts = pc.if_else(pc.is_valid(place), strings(news).take(place), column.dictionary)
+    encoded = pa.concat_arrays([texts, strings([fill])]).dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy().astype("int32")  # the last one is that of missing values
+    return Column("string", backend.to_device(codes)[column.data], None, encoded.dictionary)
 
 
 def length(column: Column, backend: Backend) -> Column:

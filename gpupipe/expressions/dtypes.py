@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from gpupipe.expressions.functions import FUNCTIONS
+from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
 from gpupipe.schema import FLOATS, INTEGERS
@@ -18,9 +19,13 @@ _KINDS: dict[str, tuple[Sequence[str], str]] = {
     "condition": (("bool",), "a condition, true or false per row"),
     "text": (("string",), "text"),
     "constant text": (("string",), "a constant text"),
+    "part": (("string",), "a constant text that is not empty"),
+    "pattern": (("string",), "a constant text, a regular expression"),
+    "constant integer": (INTEGERS, "a constant integer"),
     "time": (("timestamp",), "a timestamp"),
     "plain": ((*INTEGERS, "bool", "string"), "an integer, a boolean or text"),
 }
+_CONSTANTS = ("constant text", "part", "pattern", "constant integer")
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
@@ -120,11 +125,25 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
         if kind == "any":
             continue
         taken, words = _KINDS[kind]
-        if dtype in taken and (kind != "constant text" or isinstance(operand, Constant)):
+        if dtype in taken and (kind not in _CONSTANTS or isinstance(operand, Constant)):
+            if isinstance(operand, Constant) and kind in ("part", "pattern"):
+                _check_text(operand, kind, source)
             continue
         sign = "unary -" if node.name == "negative" else node.name
         problem = f"`{sign}` is given {_described(operand, dtype, source)}"
         raise source.error(operand.span, problem, expected=words, remedy=_remedy(kind, operand, dtype, source))
+
+
+def _check_text(operand: Constant, kind: str, source: Source) -> None:
+    """Raise where a constant is no text to look for."""
+    text = str(operand.value)
+    if kind == "part" and not text:
+        raise source.error(operand.span, "the text is empty", expected="one character at least", remedy="','")
+    problem = pattern_problem(text) if kind == "pattern" else None
+    if problem is not None:
+        raise source.error(
+            operand.span, f"no regular expression of RE2 ({problem})", expected=_KINDS[kind][1], remedy="'[A-Z]+'"
+        )
 
 
 def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source) -> None:
@@ -169,8 +188,10 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
             return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
         case "number", _:
             return f"len({shown}), or {_cast(operand, 'float64')}"
-        case "constant text", _:
+        case (("constant text" | "part" | "pattern"), _):
             return "'text' in quotation marks"
+        case "constant integer", _:
+            return "0, a number written out"
         case "time", _:
             return _cast(operand, "timestamp")
         case "text", ("timestamp" | "float32" | "float64"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-__all__ = ["FUNCTIONS", "Function", "closest"]
+__all__ = ["DATE_FLAGS", "DATE_PARTS", "FUNCTIONS", "Function", "closest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,9 @@ class Function:
 
     Args:
         arguments: their names, for messages.
-        takes: a kind per argument: `number` (a boolean counts 0 or 1), `condition`, `text`, `constant text`, `time`,
-            `plain` (an integer, a boolean or text) or `any`.
+        takes: a kind per argument: `number` (a boolean counts 0 or 1), `condition`, `text`, `time`,
+            `plain` (an integer, a boolean or text) or `any`; constants are `constant text`, `part` (text that is not
+            empty), `pattern` (a regular expression) and `constant integer`.
         gives: a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
             float64), `common` (what holds the values of the arguments that are no condition) or `ordered` (the same, no
             text).
@@ -26,9 +27,14 @@ class Function:
     gives: str
 
 
+DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
+DATE_FLAGS = (
+    "is_weekend",
+    *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")),
+)
+
 _FLOATING = Function("x", ("number",), "float")
 _NUMBER = Function("x", ("number",), "number")
-_DATE_PART = Function("time", ("time",), "int64")
 _TEXT = Function("text", ("text",), "string")
 _SEARCH = Function('text, "part"', ("text", "constant text"), "bool")
 
@@ -48,14 +54,8 @@ FUNCTIONS: dict[str, Function] = {
     "clip": Function("x, low, high", ("any", "any", "any"), "ordered"),
     "minimum": Function("x, y", ("any", "any"), "ordered"),
     "maximum": Function("x, y", ("any", "any"), "ordered"),
-    "year": _DATE_PART,
-    "month": _DATE_PART,
-    "day": _DATE_PART,
-    "hour": _DATE_PART,
-    "minute": _DATE_PART,
-    "second": _DATE_PART,
-    "weekday": _DATE_PART,
-    "dayofyear": _DATE_PART,
+    **dict.fromkeys(DATE_PARTS, Function("time", ("time",), "int64")),
+    **dict.fromkeys(DATE_FLAGS, Function("time", ("time",), "bool")),
     "lower": _TEXT,
     "upper": _TEXT,
     "strip": _TEXT,
@@ -63,6 +63,12 @@ FUNCTIONS: dict[str, Function] = {
     "contains": _SEARCH,
     "startswith": _SEARCH,
     "endswith": _SEARCH,
+    "search": Function('text, "pattern"', ("text", "pattern"), "bool"),
+    "extract": Function('text, "pattern"', ("text", "pattern"), "string"),
+    "split": Function('text, "separator", 0', ("text", "part", "constant integer"), "string"),
+    "slice": Function("text, start, stop", ("text", "constant integer", "constant integer"), "string"),
+    "replace": Function('text, "old", "new"', ("text", "part", "constant text"), "string"),
+    "sub": Function('text, "pattern", "new"', ("text", "pattern", "constant text"), "string"),
     "int": Function("x", ("number",), "int64"),
     "float": Function("x", ("number",), "float64"),
     "string": Function("x", ("plain",), "string"),
@@ -70,7 +76,12 @@ FUNCTIONS: dict[str, Function] = {
 """By name; beside them stand `col("a name")` and `timestamp("2013-10-01")`, which take a constant.
 
 A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off and is
-missing where no int64 can hold the value. `weekday` counts from Monday, 0. `contains` looks for the text as it is.
+missing where no int64 can hold the value. `weekday` counts from Monday, 0; `week` is
+that of ISO 8601. `contains` looks for the text as it is; patterns are RE2's regular expressions: no
+lookaround, no backreference, `\\d` and `\\w` are ASCII (`\\p{L}` is any letter). `search` looks anywhere in the text;
+`extract` gives the first group of the first match (the whole match where the pattern has no group), missing without a
+match; `sub` replaces every match, `\\1` in the new text being the first group. `split` gives the part of that number,
+from the end where it is negative, missing where there are fewer; `slice` counts characters as Python does.
 """
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 from gpupipe.backend import Backend, Frame, resolve, select
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
@@ -17,9 +16,9 @@ from gpupipe.io.manifest import Manifest
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.remote import StorageOptions
-from gpupipe.io.selection import Selection, Where
+from gpupipe.io.selection import Where
 from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
-from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
+from gpupipe.io.splitting import Splitting
 from gpupipe.io.target import write_to
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
@@ -29,7 +28,7 @@ __all__ = ["Dataset"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Dataset:
+class Dataset(Splitting):
     """A lazy, immutable table in partitions; made by `gp.read_parquet` and its like and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
@@ -186,49 +185,6 @@ class Dataset:
         where.check(self.schema)
         return replace(self, query=self.query.then(where))
 
-    def split(
-        self,
-        *,
-        by: str | None = None,
-        at: Any = None,
-        fraction: float | Sequence[float] | None = None,
-        seed: int = 0,
-    ) -> tuple[Dataset, ...]:
-        """Parts that together have every row once: cut at values of a column, or drawn at random.
-
-        Args:
-            by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
-            at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
-                Times are text in ISO format, dates or datetimes, in UTC.
-            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
-                its identity alone (or by the value of `by`), so the parts do not depend on partitions or backend.
-            seed: any integer; only for `fraction`.
-
-        Raises:
-            BadData: `by` is missing in some rows; says in how many.
-            BadConfig: not one of `at` and `fraction`, or values that make no sense.
-            ColumnNotFound: no such column.
-
-        Memory: none; where the files do not tell that `by` is never missing, one pass over that column.
-
-        Example:
-            >>> import pandas as pd, gpupipe as gp
-            >>> early, late = gp.from_frame(pd.DataFrame({"month": [1, 9, 10, 12]})).split(by="month", at=10)
-            >>> len(early), late.compute()["month"].tolist()
-            (2, [10, 12])
-        """
-        check_call(by, at, fraction)
-        if by is not None:
-            self.require([by], "split")
-        parts: Sequence[Selection]
-        if fraction is not None:
-            parts = draw_parts(fraction, seed, self.query.num_draws, by)
-        else:
-            item = self.schema[by or ""]
-            parts = ranges(item, at)
-            check_complete(item, self._count_missing(by or ""))
-        return tuple(replace(self, query=self.query.then(part)) for part in parts)
-
     def map_frames(
         self,
         function: FrameFunction,
@@ -238,6 +194,7 @@ class Dataset:
         keeps_rows: bool = False,
         backend: str | None = None,
         identity: Callable[[], str | None] = lambda: None,
+        draws_rows: bool = False,
     ) -> Dataset:
         """A dataset whose partitions are `function(frame, backend)` of this one's.
 
@@ -248,9 +205,10 @@ class Dataset:
             keeps_rows: whether as many rows come out as go in, so that they need not be counted.
             backend: the new dataset's own; this one's by default.
             identity: gives what tells the function apart from any other, so that a job can be resumed.
+            draws_rows: whether it has a third argument, the identities (uint64) of the rows that the index counts.
         """
         self.require(reads, "map_frames")
-        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity))
+        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows))
         return replace(self, schema=schema, query=query, backend=backend or self.backend)
 
     def write_parquet(
@@ -313,18 +271,6 @@ class Dataset:
             if bounds is not None and excludes(condition, bounds, self.source.schema[condition[0]]):
                 return False
         return True
-
-    def _count_missing(self, name: str) -> int:
-        if not self.schema[name].nullable:
-            return 0
-        known = self.source.null_count(name) if self.query == EVERYTHING else None
-        if known is not None:
-            return known
-        backend, total = select(self.backend), 0
-        for partition in self.partitions:
-            missing = backend.column(self.read(partition, [name], backend), name).missing(backend.xp)
-            total += 0 if missing is None else int(missing.sum())
-        return total
 
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions

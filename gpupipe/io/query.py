@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.bounds import Condition
-from gpupipe.io.selection import Draw, Selection, Without
+from gpupipe.io.selection import Draw, Selection, StratifiedDraw, Without
 from gpupipe.io.source import Partition
 
 __all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
 
-FrameFunction: TypeAlias = Callable[[Frame, Backend], Frame]
+FrameFunction: TypeAlias = Callable[..., Frame]
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,14 @@ class Mapped:
         reads: the columns it is given.
         keeps_rows: whether as many rows come out as go in.
         identity: gives a text that tells the function apart from any other, in any process; None where nothing does.
+        draws_rows: whether it is given, as third argument, the identities of the rows that the frame's index counts.
     """
 
     function: FrameFunction
     reads: frozenset[str]
     keeps_rows: bool
     identity: Callable[[], str | None] = lambda: None
+    draws_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,13 @@ class Query:
             frame = backend.filter(frame, keep)
         for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
             if isinstance(stage, Mapped):
-                frame = stage.function(_narrowed(frame, stage.reads, backend), backend)
+                ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
+                frame = stage.function(_narrowed(frame, stage.reads, backend), backend, *ids)
             else:
-                keep = stage.keep(frame, backend)
+                if isinstance(stage, StratifiedDraw):
+                    keep = stage.keep_drawn(frame, partition.row_ids(backend.xp), backend)
+                else:
+                    keep = stage.keep(frame, backend)
                 frame = backend.filter(_narrowed(frame, needed, backend), keep)
         return backend.select(frame, names)
 

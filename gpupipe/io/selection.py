@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.comparisons import compare
 from gpupipe.backend.evaluate import evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
@@ -20,7 +20,7 @@ from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 
-__all__ = ["Between", "Draw", "Selection", "Where", "Without"]
+__all__ = ["Between", "Draw", "Selection", "StratifiedDraw", "Where", "Without", "drawn_in_class"]
 
 
 class Selection(Protocol):
@@ -109,12 +109,14 @@ class Draw:
         low: the least bits.
         high: None for 2^64.
         by: a column whose value takes the place of the row's identity.
+        outside: keep all rows but those.
     """
 
     seed: int
     low: int
     high: int | None
     by: str | None = None
+    outside: bool = False
 
     @property
     def reads(self) -> AbstractSet[str]:
@@ -133,7 +135,41 @@ class Draw:
 
     def _inside(self, bits: Array) -> Array:
         inside = bits >= np.uint64(self.low)
-        return inside if self.high is None else inside & (bits < np.uint64(self.high))
+        inside = inside if self.high is None else inside & (bits < np.uint64(self.high))
+        return ~inside if self.outside else inside
+
+
+@dataclass(frozen=True)
+class StratifiedDraw(Draw):
+    """The rows whose bits, drawn by identity, lie between bounds of their class: the value of the column `by`.
+
+    `low` and `high` are for a class that is not listed. All bounds are of the upper 63 bits.
+
+    Args:
+        classes: 64 bits of each class, ascending.
+        bounds: for each class the least bits, and those from which on a row is not kept.
+    """
+
+    classes: tuple[int, ...] = ()
+    bounds: tuple[tuple[int, int], ...] = ()
+
+    def keep_drawn(self, frame: Frame, row_ids: Array, backend: Backend) -> Array:
+        """A boolean per row of a coded frame, given the identities of the rows its index counts."""
+        xp = backend.xp
+        of_class, bits = drawn_in_class(backend.column(frame, self.by or ""), self.seed, row_ids, frame, backend)
+        known = backend.to_device(np.array([*self.classes, 0], dtype=np.uint64))
+        plain = self.low, 1 << 63 if self.high is None else self.high
+        bounds = backend.to_device(np.array([*self.bounds, plain], dtype=np.uint64))
+        place = xp.searchsorted(known[:-1], of_class)
+        place = xp.where(known[place] == of_class, place, len(self.classes))
+        inside = (bits >= bounds[place, 0]) & (bits < bounds[place, 1])
+        return ~inside if self.outside else inside
+
+
+def drawn_in_class(column: Column, seed: int, row_ids: Array, frame: Frame, backend: Backend) -> tuple[Array, Array]:
+    """For each row of a frame 64 bits of its class, and 63 bits of its identity."""
+    bits = splitmix64(seed, row_ids[backend.positions(frame)]) >> np.uint64(1)
+    return hash_column(column, 0, backend), bits
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -12,19 +15,26 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
-from gpupipe.schema import Field
+from gpupipe.schema import FLOATS, INTEGERS, Field
 
-__all__ = ["check_call", "check_complete", "draw_parts", "ranges"]
+__all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]
+
+_TOLD = re.compile(r"(\d+(?:\.\d+)?) *(week|day|hour|minute|second)s?")
 
 
-def check_call(by: str | None, at: Any, fraction: Any) -> None:
+def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap: Any) -> None:
     """Raise unless the arguments of `split` say one way to do it."""
-    if (at is None) == (fraction is None) or (at is not None and by is None):
+    if (
+        (at is None) == (fraction is None)
+        or (at is not None and by is None)
+        or (stratify is not None and (by is not None or at is not None))
+        or (gap is not None and at is None)
+    ):
         raise BadConfig(
             "split",
             "not one way to split",
-            got={"by": by, "at": at, "fraction": fraction},
-            expected="by= and at=, or fraction=",
+            got={"by": by, "at": at, "fraction": fraction, "stratify": stratify, "gap": gap},
+            expected="by= and at= (and gap=), or fraction= (and by= or stratify=)",
             remedy="split(by='time', at='2013-10-01') or split(fraction=0.8)",
         )
 
@@ -41,18 +51,50 @@ def check_complete(item: Field, num_missing: int) -> None:
         )
 
 
-def ranges(item: Field, at: Any) -> list[Between]:
-    """A range per part, cut at one value or at ascending ones.
+def ranges(item: Field, at: Any, gap: Any = None) -> list[Between]:
+    """A range per part, cut at one value or at ascending ones; `gap` is left out before each cut.
 
     Raises:
-        BadConfig: values that do not ascend, or cannot be compared with the column's.
+        BadConfig: values that do not ascend, or cannot be compared with the column's; a gap that is none.
     """
     cuts = [comparable(one, item, "split") for one in (at if isinstance(at, list | tuple) else [at])]
     if not cuts or any(left >= right for left, right in pairwise(cuts)):
         raise BadConfig(
             "split", "the cuts do not ascend", got=at, expected="values in ascending order", remedy="at=sorted(set(at))"
         )
-    return [Between(item.name, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
+    ends = cuts if gap is None else [cut - _width(gap, item) for cut in cuts]
+    if any(low >= high for low, high in zip(cuts[:-1], ends[1:], strict=True)):
+        raise BadConfig(
+            f"split(by={item.name!r}, gap=)",
+            "it leaves nothing between two cuts",
+            got=gap,
+            expected="less than lies between the values of at=",
+            remedy="a smaller gap",
+        )
+    return [Between(item.name, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
+
+
+def _width(gap: Any, item: Field) -> int | float:
+    """A gap as the column's values are: times in microseconds."""
+    width: int | float | None = None
+    if item.dtype == "timestamp":
+        if isinstance(gap, np.timedelta64):
+            gap = gap.astype("timedelta64[us]").item()
+        if isinstance(gap, str) and (told := _TOLD.fullmatch(gap)):
+            gap = timedelta(**{f"{told[2]}s": float(told[1])})
+        width = gap // timedelta(microseconds=1) if isinstance(gap, timedelta) else None
+    elif item.dtype in (*INTEGERS, *FLOATS) and isinstance(gap, int | float):
+        width = gap
+    if width is None or not 0 < width < math.inf:
+        times = "a timedelta, or text such as '7 days' or '36 hours'"
+        raise BadConfig(
+            f"split(by={item.name!r}, gap=)",
+            f"no width of values of {item.dtype}",
+            got=gap,
+            expected=times if item.dtype == "timestamp" else "a number above 0",
+            remedy="gap='7 days'" if item.dtype == "timestamp" else "gap=1",
+        )
+    return width
 
 
 def draw_parts(fraction: float | Sequence[float], seed: int, level: int, by: str | None) -> list[Draw]:
@@ -67,6 +109,28 @@ def draw_parts(fraction: float | Sequence[float], seed: int, level: int, by: str
     Raises:
         BadConfig: shares that are not positive or do not sum to 1.
     """
+    cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares_of(fraction))[:-1]]
+    own = int(splitmix64(seed, np.array([level]))[0])
+    return [Draw(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
+
+
+def folds(n_splits: int) -> list[float]:
+    """The shares of `n_splits` equal parts.
+
+    Raises:
+        BadConfig: fewer than two.
+    """
+    if n_splits != int(n_splits) or not 2 <= n_splits <= 1000:
+        raise BadConfig("kfold", "no number of folds", got=n_splits, expected="2 to 1000", remedy="kfold(5)")
+    return [1 / n_splits] * n_splits
+
+
+def shares_of(fraction: float | Sequence[float]) -> list[float]:
+    """The share of each part.
+
+    Raises:
+        BadConfig: shares that are not positive or do not sum to 1.
+    """
     shares = [fraction, 1 - fraction] if isinstance(fraction, int | float) else list(fraction)
     if min(shares, default=0) <= 0 or abs(sum(shares) - 1) > 1e-9:
         raise BadConfig(
@@ -76,6 +140,4 @@ def draw_parts(fraction: float | Sequence[float], seed: int, level: int, by: str
             expected="a number between 0 and 1, or positive numbers whose sum is 1",
             remedy="fraction=0.8, or fraction=(0.8, 0.1, 0.1)",
         )
-    cuts = [int(np.round(sum(shares[:part]) * 2**53)) << 11 for part in range(1, len(shares))]
-    own = int(splitmix64(seed, np.array([level]))[0])
-    return [Draw(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
+    return shares

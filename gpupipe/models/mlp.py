@@ -29,7 +29,7 @@ class MLP(nn.Module):
     Args:
         numeric: F, how many numeric features a batch has.
         cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
-        outputs: 1 for regression and binary targets (B values come out), else K (B x K logits come out).
+        outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
         hidden: the hidden layers' widths, first to last; empty for a linear model.
         dropout: share of hidden values zeroed in training.
         embedding_dim: D, or "auto".
@@ -98,7 +98,7 @@ class MLP(nn.Module):
         embedding_dim: int | Literal["auto"] = "auto",
         seed: int = 0,
     ) -> MLP:
-        """The network for a pipeline's output: its features in, one value out, or one per class of a multiclass target.
+        """The network for a pipeline's output: its features in; one value out, or one per class or per target.
 
         Args:
             schema: `pipeline.schema`.
@@ -148,7 +148,7 @@ class MLP(nn.Module):
         return cls(
             len(schema.numeric),
             cardinalities,
-            len(classes) if classes is not None and schema.task == "multiclass" else 1,
+            len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets),
             hidden=hidden,
             dropout=dropout,
             embedding_dim=embedding_dim,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -19,8 +20,12 @@ __all__ = [
     "check_count",
     "check_finite",
     "check_numeric",
+    "check_one_of",
     "check_squares",
+    "check_values",
     "float32_columns",
+    "float32_fields",
+    "float32_rows",
     "floats",
     "num_rows",
     "refuse",
@@ -110,6 +115,35 @@ def float32_columns(
     return made
 
 
+def float32_rows(
+    columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
+) -> dict[str, Column]:
+    """Columns of these names from blocks of whole rows: `function` makes as many rows of results of F x R float64.
+
+    Raises:
+        BadData: a value is missing, or a result is infinite.
+
+    Memory: n float32 per output on the device, and one float64 block at a time.
+    """
+    xp, size = backend.xp, num_rows(columns)
+    made = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
+    finite = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(size, backend, len(columns)):
+            for column, values in zip(made.values(), function(stacked(columns, rows, xp)), strict=True):
+                column.data[rows] = values
+                finite.append(xp.isfinite(column.data[rows]).all())
+    if finite and not backend.to_host(xp.stack(finite)).all():
+        refuse(columns, backend, where, too_large="a result does not fit float32", missing=True)
+    return made
+
+
+def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
+    """The fields of numbers or booleans that become other numbers, under their own names; checks types."""
+    check_numeric(fields, where)
+    return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
+
+
 def num_rows(columns: Columns) -> int:
     """How many rows these columns have."""
     return len(next(iter(columns.values())))
@@ -176,6 +210,18 @@ def check_finite(names: Sequence[str], numbers: Any, where: str) -> None:
             )
 
 
+def check_values(names: Sequence[str], counts: Any, where: str) -> None:
+    """Raise `BadData` for the first column without a value, its count being 0."""
+    for name, count in zip(names, counts, strict=True):
+        if not count:
+            raise BadData(
+                f"{where}, column {name!r}",
+                "it has no value, so there is no scale to learn",
+                expected="at least one value that is not missing",
+                remedy=f"SimpleImputer(strategy='constant') before it, or leave {name!r} out",
+            )
+
+
 def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str, *, missing: bool = False) -> None:
     """Raise `BadData` where a value is too large for squares to be summed, in however many partitions the rows come.
 
@@ -229,3 +275,15 @@ def check_count(value: Any, name: str, where: str, most: int | None = None) -> N
     if not isinstance(value, int) or value < 1 or (most is not None and value > most):
         upto = "a positive integer" if most is None else f"an integer from 1 to {most}, the number of columns"
         raise BadConfig(where, f"{name} is out of range", got=value, expected=upto, remedy=f"{name}={most or 8}")
+
+
+def check_one_of(value: Any, allowed: Sequence[str], name: str, where: str) -> None:
+    """Raise `BadConfig` unless the parameter `name` is one of the words allowed."""
+    if value not in allowed:
+        raise BadConfig(
+            where,
+            f"unknown {name}",
+            got=value,
+            expected=f"one of {', '.join(allowed)}",
+            remedy=f"{name}={allowed[0]!r}",
+        )

@@ -1,34 +1,56 @@
-"""Categories as ids: 0 missing, 1 unknown or rare, 2.. the vocabulary."""
+"""Categories as ids: 0 missing, 1 unknown or rare, 2.. the vocabulary, and buckets behind it where they are wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any, Self
 
-import numpy as np
-
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, value_type
-from gpupipe.errors import SchemaMismatch
+from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_count
+from gpupipe.preprocessing.categories import check_categories, listed_values
 from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
-from gpupipe.preprocessing.vocabulary import FIRST, Lookup, lookup_of
-from gpupipe.schema import INTEGERS, Field, Kind
+from gpupipe.preprocessing.vocabulary import FIRST, Lookups, column_at
+from gpupipe.schema import Field, Kind
 
 __all__ = ["Categorify"]
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """The types of all columns, and the counts of those whose vocabulary is learned."""
+
+    dtypes: dict[str, str]
+    counts: CategoryCounts
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.dtypes, self.counts + other.counts)
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`."""
+        return type(self)(self.dtypes, self.counts.filled(values))
+
+
 class Categorify(Invertible):
-    """Strings, integers and booleans as int32 ids, each column with its own vocabulary.
+    """Strings, integers and booleans as int32 ids, each column with its own vocabulary or all with one.
 
     Id 0 is a missing value, 1 one that was not there in `fit` or was too rare, 2 and up the vocabulary by count
-    descending, then value ascending (strings by their UTF-8 bytes).
+    descending, then value ascending (strings by their UTF-8 bytes). With `num_buckets`, what would be 1 is spread by
+    its hash, the same on every backend, over that many ids behind the vocabulary, whose own ids stay the same.
 
     Args:
         min_frequency: values that occur less often share id 1; by default every value that occurs is kept.
         max_categories: at most this many values are kept, the most frequent ones; by default all.
+        num_buckets: over how many ids unknown and rare values are spread; by default they share id 1.
+        joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
+            are of all of them together.
+        vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
+            some. They are taken as they are: limits hold for the columns whose vocabulary is learned.
 
     Attributes:
         vocabularies_: for each column, by name, the kept values in the order of their ids, as an Arrow array on the
@@ -36,7 +58,8 @@ class Categorify(Invertible):
         dtypes_in_: for each column, by name, its type in `fit`.
 
     Raises:
-        BadConfig: a limit that is no positive integer.
+        BadConfig: a limit that is no positive integer; a vocabulary that is not of its column's type, names a value
+            twice, or names missing.
 
     Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
     has more than 32 MB of them; the vocabulary stays on the host. Transform allocates n int32 per column on the device,
@@ -48,61 +71,127 @@ class Categorify(Invertible):
         >>> step = Categorify().fit(frame)
         >>> step.transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
         [2, 3, 0, 1]
+        >>> Categorify(vocabulary=["EWR", "JFK"], num_buckets=10).fit_transform(frame)["origin"].tolist()
+        [3, 12, 0, 12]
     """
 
     fills_late = True
 
-    def __init__(self, *, min_frequency: int | None = None, max_categories: int | None = None) -> None:
-        self.min_frequency, self.max_categories = min_frequency, max_categories
-        self._prepared: dict[str, Lookup] = {}
+    def __init__(
+        self,
+        *,
+        min_frequency: int | None = None,
+        max_categories: int | None = None,
+        num_buckets: int | None = None,
+        joint: bool = False,
+        vocabulary: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self.min_frequency, self.max_categories, self.num_buckets = min_frequency, max_categories, num_buckets
+        self.joint, self.vocabulary = joint, vocabulary
+        self._lookups = Lookups()
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        for name, limit in self.get_params().items():
-            if limit is not None:
-                check_count(limit, name, "Categorify")
-        for item in fields:
-            if item.dtype not in ("string", "bool", *INTEGERS):
-                raise SchemaMismatch(
-                    f"Categorify, column {item.name!r}",
-                    "its values are no categories",
-                    got=item.dtype,
-                    expected="strings, integers or booleans",
-                    remedy=f"Cast({item.name}='int64') for whole numbers, or 'hour({item.name})' for parts of a time",
-                )
-        sizes = {name: len(values) + FIRST for name, values in self.vocabularies_.items()} if self.is_fitted else {}
+        for name in ("min_frequency", "max_categories", "num_buckets"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name, "Categorify")
+        check_categories(fields, "Categorify")
+        self._check_joint(fields)
+        self._given({item.name: item.dtype for item in fields})
+        sizes = {name: len(values) for name, values in self.vocabularies_.items()} if self.is_fitted else {}
+        behind = FIRST + (self.num_buckets or 0)
         return [
             replace(
                 item,
                 dtype="int32",
                 kind=Kind.CATEGORICAL,
                 nullable=False,
-                cardinality=sizes.get(item.name),
+                cardinality=sizes[item.name] + behind if item.name in sizes else None,
                 classes=None,
             )
             for item in fields
         ]
 
-    def summarise(self, columns: Columns, backend: Backend) -> CategoryCounts:
-        return CategoryCounts.of(columns, backend, "Categorify")
+    def _check_joint(self, fields: Sequence[Field]) -> None:
+        if not self.joint:
+            return
+        if isinstance(self.vocabulary, Mapping):
+            raise BadConfig(
+                "Categorify(joint=True)",
+                "vocabularies by column are not joint",
+                got=sorted(self.vocabulary),
+                expected="one list for all columns",
+                remedy="joint=False",
+            )
+        for item in fields[1:]:
+            if item.dtype != fields[0].dtype:
+                raise SchemaMismatch(
+                    f"Categorify(joint=True), column {item.name!r}",
+                    f"another type than {fields[0].name!r}",
+                    got=item.dtype,
+                    expected=fields[0].dtype,
+                    remedy=f"Cast({{{item.name!r}: {fields[0].dtype!r}}})",
+                )
 
-    def finish(self, summary: CategoryCounts) -> Self:
-        self.vocabularies_, self.dtypes_in_ = {}, {}
-        for name, column in zip(summary.names, summary.columns, strict=True):
-            values, _ = column.ranked(self.min_frequency or 1)
-            self.vocabularies_[name] = values[: self.max_categories or len(values)]
-            self.dtypes_in_[name] = column.dtype
-        self.names_in_ = list(summary.names)
+    def _given(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
+        """The vocabularies that are given, by column name."""
+        if self.vocabulary is None:
+            return {}
+        by_name = isinstance(self.vocabulary, Mapping)
+        lists = self.vocabulary if isinstance(self.vocabulary, Mapping) else dict.fromkeys(dtypes, self.vocabulary)
+        if not by_name and (self.min_frequency or self.max_categories):
+            raise BadConfig(
+                "Categorify(vocabulary=)",
+                "nothing is counted, so there is nothing to limit",
+                got={"min_frequency": self.min_frequency, "max_categories": self.max_categories},
+                expected="a vocabulary, or limits",
+                remedy="leave min_frequency and max_categories out",
+            )
+        found = listed_values(lists, dtypes, "Categorify(vocabulary=)")
+        for name, (_, has_missing) in found.items():
+            if has_missing:
+                raise BadConfig(
+                    f"Categorify(vocabulary=), column {name!r}",
+                    "missing is no value of a vocabulary: it always has id 0",
+                    got=None,
+                    expected="values",
+                    remedy="leave it out",
+                )
+        return {name: values for name, (values, _) in found.items()}
+
+    def summarise(self, columns: Columns, backend: Backend) -> _Seen:
+        given = (
+            self.vocabulary if isinstance(self.vocabulary, Mapping) else columns if self.vocabulary is not None else ()
+        )
+        learned = {name: column for name, column in columns.items() if name not in given}
+        dtypes = {name: column.dtype for name, column in columns.items()}
+        return _Seen(dtypes, CategoryCounts.of(learned, backend, "Categorify"))
+
+    def finish(self, summary: _Seen) -> Self:
+        names, counts = list(summary.dtypes), summary.counts
+        found = self._given(summary.dtypes)
+        if self.joint and self.vocabulary is not None:
+            found = dict.fromkeys(names, found[names[0]])
+        if counts.names:
+            joined = [reduce(add, counts.columns)] * len(names) if self.joint else list(counts.columns)
+            learned = [item.ranked(self.min_frequency or 1)[0] for item in (joined[:1] if self.joint else joined)]
+            kept = [values[: self.max_categories or len(values)] for values in learned]
+            found |= dict.fromkeys(names, kept[0]) if self.joint else dict(zip(counts.names, kept, strict=True))
+        self.vocabularies_ = {name: found[name] for name in names}
+        self.dtypes_in_ = dict(summary.dtypes)
+        self.names_in_ = names
         return self
 
     def get_state(self) -> dict[str, Any]:
         self.check_fitted()
-        arrays = {f"vocabulary_{position}": self.vocabularies_[name] for position, name in enumerate(self.names_in_)}
+        names = self.names_in_[:1] if self.joint else self.names_in_
+        arrays = {f"vocabulary_{position}": self.vocabularies_[name] for position, name in enumerate(names)}
         return {"names_in_": self.names_in_, "dtypes_in_": [self.dtypes_in_[name] for name in self.names_in_], **arrays}
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         self.names_in_ = list(state["names_in_"])
         self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
-        self.vocabularies_ = {name: state[f"vocabulary_{position}"] for position, name in enumerate(self.names_in_)}
+        places = [0] * len(self.names_in_) if self.joint else range(len(self.names_in_))
+        self.vocabularies_ = {n: state[f"vocabulary_{place}"] for n, place in zip(self.names_in_, places, strict=True)}
         return self
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
@@ -113,40 +202,16 @@ class Categorify(Invertible):
         """
         made = {}
         for name, column in columns.items():
-            vocabulary, fitted = self.vocabularies_[name], self.dtypes_in_[name]
-            if value_type(column.dtype) != value_type(fitted):
-                raise SchemaMismatch(
-                    f"Categorify, column {name!r}",
-                    "another type than in fit",
-                    got=column.dtype,
-                    expected=fitted,
-                    remedy=f"Cast({{{name!r}: {fitted!r}}})",
-                )
-            made[name] = Column("int32", self._lookup(name, vocabulary, fitted).ids(column, backend))
+            vocabulary, dtype = self.vocabularies_[name], self.dtypes_in_[name]
+            lookup = self._lookups.of(name, column, vocabulary, dtype, "Categorify")
+            made[name] = Column("int32", lookup.ids(column, backend, self.num_buckets or 0))
         return made
-
-    def _lookup(self, name: str, vocabulary: Dictionary, dtype: str) -> Lookup:
-        """The vocabulary as it was prepared for the partition before, or prepared now."""
-        found = self._prepared.get(name)
-        if found is None or found.vocabulary is not vocabulary:
-            found = self._prepared[name] = lookup_of(vocabulary, text=dtype == "string")
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what every process prepares for itself."""
-        return self.__dict__ | {"_prepared": {}}
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The values of ids; missing where the id is 0, 1 or none of the vocabulary."""
-        xp, made = backend.xp, {}
-        for name, column in columns.items():
-            vocabulary, dtype = self.vocabularies_[name], self.dtypes_in_[name]
-            place = column.data.astype("int32") - FIRST
-            known = (place >= 0) & (place < len(vocabulary))
-            place = xp.where(known, place, -1)
-            if dtype == "string":
-                made[name] = Column(dtype, place, None, vocabulary)
-            else:
-                values = np.append(vocabulary.to_numpy(), vocabulary.to_numpy().dtype.type(0)).astype(dtype)
-                made[name] = Column(dtype, backend.to_device(values)[place], known)
-        return made
+        """The values of ids; missing where the id is 0, 1, a bucket's or nobody's."""
+        return {
+            name: column_at(
+                column.data.astype("int32") - FIRST, self.vocabularies_[name], self.dtypes_in_[name], backend
+            )
+            for name, column in columns.items()
+        }

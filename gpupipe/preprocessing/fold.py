@@ -12,7 +12,7 @@ from gpupipe.schema import Field
 from gpupipe.step import Step
 from gpupipe.words import as_list
 
-__all__ = ["Columns", "FoldStep", "Invertible", "Summary"]
+__all__ = ["Columns", "FoldStep", "Invertible", "Summary", "closed", "opened"]
 
 Columns = Mapping[str, Column]
 
@@ -39,6 +39,11 @@ class FoldStep(Step, ABC):
     """
 
     fills_late: bool = False
+    unfinished: bool = False
+    """Whether `finish` asks for one more fold over the same rows, whose `summarise` and `finish` go on from what is
+    learned."""
+    may_repeat: bool = False
+    """Whether `unfinished` may become true: what the step reads is then kept in memory where there is room."""
     names_in_: list[str]
 
     @abstractmethod
@@ -104,9 +109,12 @@ class FoldStep(Step, ABC):
     # scikit-learn's protocol, on a user's frame -----------------------------------------------------------------------
     def fit(self, frame: Frame, y: object = None) -> Self:
         """Learn from a user's frame, all columns. `y` is ignored."""
-        columns, fields, backend = _opened(frame, None, type(self).__name__)
+        columns, fields, backend = opened(frame, None, type(self).__name__)
         self.output_fields(fields)
-        return self.finish(self.summarise(columns, backend))
+        self.finish(self.summarise(columns, backend))
+        while self.unfinished:
+            self.finish(self.summarise(columns, backend))
+        return self
 
     def transform(self, frame: Frame) -> Frame:
         """The output columns for a user's frame, index as given; columns the step was not fitted on are left out.
@@ -116,9 +124,9 @@ class FoldStep(Step, ABC):
             SchemaMismatch: a column's type is not what the step works on.
         """
         self.check_fitted()
-        columns, fields, backend = _opened(frame, self.names_in_, type(self).__name__)
+        columns, fields, backend = opened(frame, self.names_in_, type(self).__name__)
         self.output_fields(fields)
-        return _closed(self.transform_columns(columns, backend), frame, backend)
+        return closed(self.transform_columns(columns, backend), frame, backend)
 
     def fit_transform(self, frame: Frame, y: object = None) -> Frame:
         """`fit` and `transform` on the same frame."""
@@ -144,11 +152,11 @@ class Invertible(FoldStep):
             ColumnNotFound: an output is not there.
         """
         self.check_fitted()
-        columns, _, backend = _opened(frame, self.get_feature_names_out(), type(self).__name__)
-        return _closed(self.inverse_columns(columns, backend), frame, backend)
+        columns, _, backend = opened(frame, self.get_feature_names_out(), type(self).__name__)
+        return closed(self.inverse_columns(columns, backend), frame, backend)
 
 
-def _opened(frame: Frame, names: Sequence[str] | None, where: str) -> tuple[dict[str, Column], list[Field], Backend]:
+def opened(frame: Frame, names: Sequence[str] | None, where: str) -> tuple[dict[str, Column], list[Field], Backend]:
     """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to."""
     backend = backend_of(frame)
     coded = backend.encode(frame)
@@ -159,7 +167,7 @@ def _opened(frame: Frame, names: Sequence[str] | None, where: str) -> tuple[dict
     return {name: backend.column(coded, name) for name in schema.names}, list(schema), backend
 
 
-def _closed(columns: dict[str, Column], frame: Frame, backend: Backend) -> Frame:
+def closed(columns: dict[str, Column], frame: Frame, backend: Backend) -> Frame:
     """A user's frame of these columns, with the index of `frame`."""
     made = backend.decode(backend.frame(columns, len(frame)))
     made.index = frame.index

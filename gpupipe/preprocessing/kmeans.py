@@ -1,17 +1,17 @@
-"""Rows as the cluster they are nearest to, or as their distances to all clusters."""
+"""Rows as the cluster they are nearest to, or as their distances to all clusters, however many rows there are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_numeric, num_rows, refuse, row_blocks, stacked
+from gpupipe.preprocessing.blocks import check_count, check_numeric, floats, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.rows import GatheredRows
 from gpupipe.preprocessing.whole_frame import WholeFrameStep
@@ -25,8 +25,24 @@ _OUTPUTS = ("labels", "distances")
 _INITIAL_ROWS = 16_384
 
 
+@dataclass(frozen=True)
+class _Moves:
+    """How far the rows of each cluster lie from its centre: counts, k int64, and sums of deviations, k x F float64."""
+
+    counts: Any
+    sums: Any
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.counts + other.counts, self.sums + other.sums)
+
+
 class KMeans(WholeFrameStep):
     """Rows grouped around k centres, found by Lloyd's iterations (scikit-learn's or cuML's) from centres we draw.
+
+    Up to `max_rows` rows the library is given all of them, gathered on one device. Of more it is given a sample of half
+    as many or more, and its centres are moved by further iterations over all rows, each a pass over the partitions
+    wherever they are, until they stand still as the library means it: only k x (F + 1) numbers per partition travel.
+    The inertia is then within 1 % of the library's on all rows from the same start, where both find the same optimum.
 
     Args:
         n_clusters: k.
@@ -35,10 +51,14 @@ class KMeans(WholeFrameStep):
         max_iter: iterations at most.
         tol: stop when the centres move less than this, as the library means it.
         random_state: the seed of the sample and of the initial centres.
-        max_rows: fitted on at most this many rows.
+        max_rows: given to the library at most.
+        max_passes: over all rows at most, where there are more; with 0 the sample stands for the rest.
 
     Attributes:
         cluster_centers_: k x F float64, by number of fitted rows descending, then lexicographically.
+        num_rows_: rows there were.
+        num_fitted_: rows the centres are means of.
+        num_passes_: passes over all rows, beyond the first.
 
     Raises:
         BadConfig: an unknown output, or a count that is none.
@@ -52,6 +72,9 @@ class KMeans(WholeFrameStep):
         [2, 2, 3, 2]
     """
 
+    cluster_centers_: Any
+    _tolerance: float
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -61,9 +84,14 @@ class KMeans(WholeFrameStep):
         tol: float = 1e-4,
         random_state: int = 0,
         max_rows: int = 1_000_000,
+        max_passes: int = 10,
     ) -> None:
         self.n_clusters, self.output, self.max_iter, self.tol = n_clusters, output, max_iter, tol
-        self.random_state, self.max_rows = random_state, max_rows
+        self.random_state, self.max_rows, self.max_passes = random_state, max_rows, max_passes
+
+    @property
+    def may_repeat(self) -> bool:  # type: ignore[override]
+        return self.max_passes > 0
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         if self.output not in _OUTPUTS:
@@ -76,6 +104,7 @@ class KMeans(WholeFrameStep):
             )
         check_count(self.n_clusters, "n_clusters", "KMeans")
         check_count(self.max_rows, "max_rows", "KMeans")
+        check_count(self.max_passes + 1, "max_passes", "KMeans")
         check_numeric(fields, "KMeans")
         dtype = "int32" if self.output == "labels" else "float32"
         names = self.output_names([item.name for item in fields])
@@ -86,6 +115,40 @@ class KMeans(WholeFrameStep):
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["kmeans"] if self.output == "labels" else [f"kmeans_dist{label}" for label in range(self.n_clusters)]
+
+    def summarise(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> Any:
+        return self._moves(columns, backend) if self.unfinished else super().summarise(columns, backend, row_numbers)
+
+    def finish(self, summary: Any) -> Self:
+        if isinstance(summary, _Moves):
+            return self._move(summary)
+        self.unfinished, self.num_passes_ = False, 0
+        super().finish(summary)
+        self.unfinished = self.may_repeat and self.num_fitted_ < self.num_rows_
+        return self
+
+    def _moves(self, columns: Columns, backend: Backend) -> _Moves:
+        xp, k = backend.xp, self.n_clusters
+        labels = _nearest(columns, self.cluster_centers_, backend)
+        found = [xp.bincount(labels, minlength=k).astype("float64")]
+        for column, places in zip(columns.values(), self.cluster_centers_.T, strict=True):
+            sums = xp.zeros(k)
+            known = backend.to_device(np.ascontiguousarray(places))
+            for rows in row_blocks(len(column), backend):
+                deviation = floats(column.take(rows), xp) - known[labels[rows]]
+                sums += xp.bincount(labels[rows], weights=deviation, minlength=k)
+            found.append(sums)
+        table = backend.to_host(xp.stack(found))
+        return _Moves(table[0].astype(np.int64), table[1:].T)
+
+    def _move(self, moves: _Moves) -> Self:
+        """One of Lloyd's iterations over all rows; a centre without rows stays."""
+        step = moves.sums / np.maximum(moves.counts, 1)[:, None]
+        self.cluster_centers_ = _ordered(self.cluster_centers_ + step, moves.counts)
+        self.num_passes_ += 1
+        self.num_fitted_ = self.num_rows_
+        self.unfinished = bool(np.square(step).sum() > self._tolerance) and self.num_passes_ < self.max_passes
+        return self
 
     def _learn(self, rows: GatheredRows) -> None:
         backend, xp = rows.backend, rows.backend.xp
@@ -101,7 +164,8 @@ class KMeans(WholeFrameStep):
         start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state)
         centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
-        self.cluster_centers_ = centres[np.lexsort([*centres.T[::-1], -counts])]
+        self.cluster_centers_ = _ordered(centres, counts)
+        self._tolerance = self.tol * float(sizes[1].mean()) / len(block)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, centres = backend.xp, self.cluster_centers_
@@ -119,6 +183,10 @@ class KMeans(WholeFrameStep):
         if infinite and backend.to_host(xp.stack(infinite)).any():
             refuse(columns, backend, "KMeans", too_large="a distance does not fit float32")
         return {name: Column("float32", out) for name, out in zip(names, outputs, strict=True)}
+
+
+def _ordered(centres: Any, counts: Any) -> Any:
+    return centres[np.lexsort([*centres.T[::-1], -counts])]
 
 
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:

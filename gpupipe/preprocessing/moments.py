@@ -14,7 +14,7 @@ from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_squares, num_rows, tabulate
 from gpupipe.preprocessing.fold import Columns
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "joined"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Moments:
         Memory: one float64 block at a time; 3 numbers per block and column go to the host.
         """
         table = tabulate(columns, _moments, 3, backend)
-        count, mean, m2 = _joined(*np.moveaxis(table, -1, 0))
+        count, mean, m2 = joined(*np.moveaxis(table, -1, 0))
         check_squares(columns, mean, m2, backend, where)
         count = count.astype(np.int64)
         return cls(tuple(columns), count, num_rows(columns) - count, mean, m2)
 
     def __add__(self, other: Self) -> Self:
         pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
-        count, mean, m2 = _joined(*(np.stack(pair) for pair in pairs))
+        count, mean, m2 = joined(*(np.stack(pair) for pair in pairs))
         return type(self)(self.names, count, self.missing + other.missing, mean, m2)
 
     def filled(self, values: Mapping[str, Any]) -> Self:
@@ -100,8 +100,8 @@ def _moments(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
     return count, mean + rest / divisor, xp.square(deviation).sum() - rest * rest / divisor
 
 
-def _joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
-    """Moments of the union of parts; all three are parts x C."""
+def joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
+    """Moments of the union of parts; all three are parts x C, or parts x any one shape."""
     total = count.sum(axis=0)
     if not len(count):
         return total, np.zeros_like(total), np.zeros_like(total)

@@ -8,15 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
-from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_numeric, num_rows, refuse, row_blocks, stacked
+from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.blocks import check_count, check_numeric, float32_rows
 from gpupipe.preprocessing.covariance import Covariance
-from gpupipe.preprocessing.fold import Columns, Invertible
+from gpupipe.preprocessing.fold import Columns, Invertible, opened
 from gpupipe.schema import Field
 from gpupipe.words import counted
 
-__all__ = ["PCA"]
+__all__ = ["PCA", "IncrementalPCA", "signed"]
 
 LIBRARY_BYTES = 64 << 20
 """With `solver="auto"`, columns of at most this many bytes as float64 are given to the library."""
@@ -66,21 +66,22 @@ class PCA(Invertible):
                 remedy="solver='auto'",
             )
         if self.n_components is not None:
-            check_count(self.n_components, "n_components", "PCA", len(fields))
-        check_numeric(fields, "PCA")
+            check_count(self.n_components, "n_components", type(self).__name__, len(fields))
+        check_numeric(fields, type(self).__name__)
         names = self.output_names([item.name for item in fields])
-        return [replace(Field.derived(name, "float32", fields, "PCA"), nullable=False) for name in names]
+        step = type(self).__name__
+        return [replace(Field.derived(name, "float32", fields, step), nullable=False) for name in names]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [f"pca{position}" for position in range(self.n_components or len(names))]
+        return [f"{type(self).__name__.lower()}{position}" for position in range(self.n_components or len(names))]
 
     def summarise(self, columns: Columns, backend: Backend) -> Covariance:
-        return Covariance.of(columns, backend, "PCA", max_bytes=_MAX_BYTES[self.solver])
+        return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
 
     def finish(self, summary: Covariance) -> Self:
         if summary.count < 2:
             raise BadData(
-                "PCA",
+                type(self).__name__,
                 f"it was given {counted(summary.count, 'row')}",
                 expected="at least two",
                 remedy="fit on more rows, or leave the step out",
@@ -95,7 +96,7 @@ class PCA(Invertible):
         else:
             variance, vectors = np.linalg.eigh(covariance)
             components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
-        self.mean_, self.components_ = summary.mean, _signed(components)
+        self.mean_, self.components_ = summary.mean, signed(components)
         self.explained_variance_ = np.maximum(variance, 0.0)
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
         self.n_samples_ = summary.count
@@ -110,35 +111,95 @@ class PCA(Invertible):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         matrix = self.components_ / self._scale()[:, None]
-        parts = self._mapped(columns, -self.mean_, matrix, np.zeros(len(matrix)), backend)
-        return dict(zip(self.output_names(list(columns)), parts, strict=True))
+        names = self.output_names(list(columns))
+        return self._mapped(columns, names, -self.mean_, matrix, np.zeros(len(matrix)), backend)
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         matrix = (self.components_ * self._scale()[:, None]).T
-        parts = self._mapped(columns, np.zeros(matrix.shape[1]), matrix, self.mean_, backend)
-        return dict(zip(self.names_in_, parts, strict=True))
+        return self._mapped(columns, self.names_in_, np.zeros(matrix.shape[1]), matrix, self.mean_, backend)
 
-    def _mapped(self, columns: Columns, before: Any, matrix: Any, after: Any, backend: Backend) -> list[Column]:
+    def _mapped(
+        self, columns: Columns, names: Sequence[str], before: Any, matrix: Any, after: Any, backend: Backend
+    ) -> dict[str, Column]:
         """`matrix @ (column + before) + after` for each row, as float32 columns; refuses what is not finite."""
-        xp, size = backend.xp, num_rows(columns)
         before, matrix, after = (backend.to_device(part) for part in (before[:, None], matrix, after[:, None]))
-        outputs: list[Array] = [xp.empty(size, dtype=xp.float32) for _ in range(len(matrix))]
-        finite = []
-        with np.errstate(over="ignore", invalid="ignore"):
-            for rows in row_blocks(size, backend, len(columns)):
-                block = stacked(columns, rows, xp)
-                block += before
-                result = matrix @ block
-                result += after
-                for out, values in zip(outputs, result, strict=True):
-                    out[rows] = values
-                    finite.append(xp.isfinite(out[rows]).all())
-        if finite and not backend.to_host(xp.stack(finite)).all():
-            refuse(columns, backend, "PCA", too_large="a result does not fit float32", missing=True)
-        return [Column("float32", out) for out in outputs]
+
+        def mapped(block: Array) -> Array:
+            block += before
+            result = matrix @ block
+            result += after
+            return result
+
+        return float32_rows(columns, names, mapped, backend, type(self).__name__)
 
 
-def _signed(components: Any) -> Any:
+class IncrementalPCA(PCA):
+    """`PCA(solver="fold")` that can be given more rows: frame by frame, the state is that of all rows so far.
+
+    scikit-learn's forgets, from one batch to the next, what lies beyond the components it keeps; this one keeps the
+    whole covariance, so there is no batch size to choose and no error that depends on it. Outputs are
+    `incrementalpca0`, ...
+
+    Args:
+        n_components: how many directions are kept; by default all.
+        whiten: scale each output to variance 1.
+
+    Attributes:
+        mean_, components_, explained_variance_, explained_variance_ratio_, n_samples_: as `PCA` has them.
+
+    Raises:
+        BadConfig: more components than columns.
+
+    Memory: as `PCA`; F² float64 are kept for `partial_fit`.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 4.0, 6.0, 9.0]})
+        >>> step = IncrementalPCA().partial_fit(frame[:2]).partial_fit(frame[2:])
+        >>> step.n_samples_, bool(abs(step.mean_[1] - 5.25) < 1e-12)
+        (4, True)
+    """
+
+    def __init__(self, n_components: int | None = None, *, whiten: bool = False) -> None:
+        super().__init__(n_components, whiten=whiten, solver="fold")
+        self._seen: Covariance | None = None
+
+    def finish(self, summary: Covariance) -> Self:
+        super().finish(summary)
+        self._seen = summary
+        return self
+
+    def partial_fit(self, frame: Frame, y: object = None) -> Self:
+        """Learn from a user's frame beside all that was learned before. `y` is ignored.
+
+        Raises:
+            BadConfig: it was loaded, and what it had seen was not saved with it.
+            SchemaMismatch: the columns are not those it was fitted on.
+        """
+        names = list(frame.columns)
+        if not self.is_fitted:
+            return self.fit(frame)
+        if self._seen is None:
+            raise BadConfig(
+                type(self).__name__,
+                "it cannot go on: only its components were saved, not all that it had seen",
+                expected="a step that was fitted in this process",
+                remedy="fit on all rows",
+            )
+        if names != self.names_in_:
+            raise SchemaMismatch(
+                type(self).__name__,
+                "other columns than before",
+                got=names,
+                expected=str(self.names_in_),
+                remedy=f"partial_fit(frame[{self.names_in_}])",
+            )
+        columns, fields, backend = opened(frame, None, type(self).__name__)
+        self.output_fields(fields)
+        return self.finish(self._seen + self.summarise(columns, backend))
+
+
+def signed(components: Any) -> Any:
     """Each row with the sign that makes its largest loading positive; among equal ones (to 1e-6) the first decides."""
     size = np.abs(components)
     first = (size >= size.max(axis=1, keepdims=True) * (1 - 1e-6)).argmax(axis=1)

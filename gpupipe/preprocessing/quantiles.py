@@ -1,9 +1,10 @@
-"""Quantiles of columns, exact for few distinct values and with a known error for many."""
+"""Quantiles of columns, exact for few distinct values, and for many with a known error, or exact at a price."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ class Histogram:
     """How often each value occurs, values being told apart by the leading bits of their float64.
 
     Floats are mapped to integers of the same order; a bin holds the values whose integers agree but for the last
-    `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `MAX_BINS` of them, and else
+    `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `limit` of them, and else
     the smallest that leaves so few. It depends on the set of values alone, so any order of adding partitions gives the
     same bins.
 
@@ -37,37 +38,39 @@ class Histogram:
         counts: values per bin, B int64.
         shift: bits left out.
         missing: how many values are not there.
+        limit: of the number of bins.
     """
 
     keys: Any
     counts: Any
     shift: int
     missing: int
+    limit: int = MAX_BINS
 
     @classmethod
-    def of(cls, column: Column, backend: Backend) -> Self:
+    def of(cls, column: Column, backend: Backend, limit: int = MAX_BINS) -> Self:
         """The histogram of one partition's column. Infinities are counted like any value."""
         xp = backend.xp
         values = floats(column, xp)
         values = values[~xp.isnan(values)]
         keys, counts = xp.unique(_ordered(values), return_counts=True)
-        keys, counts, shift = _coarsened(keys, counts, 0, xp)
-        return cls(backend.to_host(keys), backend.to_host(counts), shift, len(column) - len(values))
+        keys, counts, shift = _coarsened(keys, counts, 0, limit, xp)
+        return cls(backend.to_host(keys), backend.to_host(counts), shift, len(column) - len(values), limit)
 
     def __add__(self, other: Self) -> Self:
         shift = max(self.shift, other.shift)
         keys = np.concatenate([self.keys >> (shift - self.shift), other.keys >> (shift - other.shift)])
         order = np.argsort(keys, kind="stable")
         keys, counts = _grouped(keys[order], np.concatenate([self.counts, other.counts])[order], np)
-        keys, counts, shift = _coarsened(keys, counts, shift, np)
-        return type(self)(keys, counts, shift, self.missing + other.missing)
+        keys, counts, shift = _coarsened(keys, counts, shift, self.limit, np)
+        return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
 
     def filled(self, value: float) -> Self:
         """As if each missing value had been `value`."""
-        known = type(self)(self.keys, self.counts, self.shift, 0)
+        known = replace(self, missing=0)
         if not self.missing:
             return known
-        return known + type(self)(_ordered(np.array([value])), np.array([self.missing]), 0, 0)
+        return known + replace(known, keys=_ordered(np.array([value])), counts=np.array([self.missing]), shift=0)
 
     @property
     def total(self) -> int:
@@ -80,23 +83,51 @@ class Histogram:
         return 0.0 if self.shift == 0 else 2.0 ** (self.shift - _MANTISSA_BITS)
 
     def quantile(self, share: float) -> float:
-        """The value below which `share` of the values lie, interpolated linearly between neighbours.
+        """The value below which `share` of the values lie, interpolated linearly between neighbours."""
+        return float(self.quantiles(np.array([share]))[0])
+
+    def quantiles(self, shares: Any, method: str = "linear") -> Any:
+        """The values below which these shares of the values lie, Q float64 for Q float64.
 
         The values of a bin are taken to be spread evenly over it.
-        """
-        rank = share * (self.total - 1)
-        below = self._ranked(int(rank))
-        return below + (self._ranked(int(np.ceil(rank))) - below) * (rank - int(rank))
 
-    def _ranked(self, rank: int) -> float:
-        """The value with `rank` others before it."""
+        Args:
+            shares: between 0 and 1.
+            method: what is between two neighbours, as in `numpy.quantile`: `"linear"` or `"averaged_inverted_cdf"`.
+        """
+        if method == "linear":
+            rank = shares * (self.total - 1)
+            lower = np.floor(rank)
+            part = rank - lower
+        else:
+            rank = shares * self.total - 1
+            lower = np.floor(rank)
+            part = np.where(rank == lower, 0.5, 1.0)
+        below, above = self._ranked(lower), self._ranked(lower + 1)
+        gap = above - below
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
+
+    def _ranked(self, ranks: Any) -> Any:
+        """The values with so many others before them."""
         ends = np.cumsum(self.counts)
-        position = int(np.searchsorted(ends, rank, side="right"))
-        first = self.keys[position] << self.shift
-        low, high = _unordered(np.array([first, first + (1 << self.shift) - 1]))
-        count = int(self.counts[position])
-        place = (rank - (int(ends[position]) - count) + 0.5) / count
-        return float(low + (high - low) * place)
+        ranks = np.clip(ranks, 0, ends[-1] - 1).astype(np.int64)
+        position = np.searchsorted(ends, ranks, side="right")
+        low, width = self._bins(position)
+        count = self.counts[position]
+        return low + width * ((ranks - (ends[position] - count) + 0.5) / count)
+
+    @property
+    def values(self) -> Any:
+        """The middle of each bin, B float64, ascending: the value itself where `shift` is 0."""
+        low, width = self._bins(slice(None))
+        return low + width * 0.5
+
+    def _bins(self, positions: Any) -> tuple[Any, Any]:
+        """The smallest value a bin may hold, and how far the largest is from it."""
+        first = self.keys[positions] << self.shift
+        low = _unordered(first)
+        with np.errstate(over="ignore"):
+            return low, _unordered(first + (1 << self.shift) - 1) - low
 
 
 @dataclass(frozen=True)
@@ -107,15 +138,17 @@ class Quantiles:
     histograms: tuple[Histogram, ...]
 
     @classmethod
-    def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """The histograms of one partition.
+    def of(cls, columns: Columns, backend: Backend, where: str, *, exact: bool = False) -> Self:
+        """The histograms of one partition; with `exact` each distinct value has a bin of its own, however many.
 
         Raises:
             BadData: an infinity.
 
-        Memory: three columns at a time on the device; at most `MAX_BINS` keys and counts per column go to the host.
+        Memory: three columns at a time on the device; at most `MAX_BINS` keys and counts per column go to the host,
+        with `exact` all.
         """
-        histograms = tuple(Histogram.of(column, backend) for column in columns.values())
+        limit = sys.maxsize if exact else MAX_BINS
+        histograms = tuple(Histogram.of(column, backend, limit) for column in columns.values())
         for item in histograms:
             if len(item.keys) and not np.isfinite(_unordered(item.keys[[0, -1]] << item.shift)).all():
                 refuse(columns, backend, where)
@@ -123,6 +156,11 @@ class Quantiles:
 
     def __add__(self, other: Self) -> Self:
         return type(self)(self.names, tuple(a + b for a, b in zip(self.histograms, other.histograms, strict=True)))
+
+    @property
+    def totals(self) -> list[int]:
+        """How many values each column has."""
+        return [item.total for item in self.histograms]
 
     def filled(self, values: Mapping[str, Any]) -> Self:
         """As if each missing value had been `values[name]`."""
@@ -141,14 +179,14 @@ def _unordered(keys: Any) -> Any:
     return (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
 
 
-def _coarsened(keys: Array, counts: Array, shift: int, xp: ModuleType) -> tuple[Array, Array, int]:
-    """Ascending keys without as many trailing bits as have to go for at most `MAX_BINS` to differ."""
-    if len(keys) <= MAX_BINS:
+def _coarsened(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
+    """Ascending keys without as many trailing bits as have to go for at most `limit` to differ."""
+    if len(keys) <= limit:
         return keys, counts, shift
-    # Neighbours fall together once all bits they differ in are gone: all gaps but the MAX_BINS - 1 largest have to
+    # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to
     # close.
     gaps = (keys[1:] ^ keys[:-1]).view(np.uint64)
-    widest = int(xp.partition(gaps, len(gaps) - MAX_BINS)[len(gaps) - MAX_BINS])
+    widest = int(xp.partition(gaps, len(gaps) - limit)[len(gaps) - limit])
     bits = widest.bit_length()
     return *_grouped(keys >> bits, counts, xp), shift + bits
 

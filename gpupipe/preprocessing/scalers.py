@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_finite, check_numeric, float32_columns
+from gpupipe.errors import BadConfig
+from gpupipe.preprocessing.blocks import check_finite, check_values, float32_columns, float32_fields
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Quantiles
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 
-__all__ = ["MinMaxScaler", "RobustScaler", "StandardScaler"]
+__all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]
 
 
 class _Scaler(Invertible):
@@ -31,8 +31,7 @@ class _Scaler(Invertible):
         """Offsets and divisors of the columns."""
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_numeric(fields, type(self).__name__)
-        return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
+        return float32_fields(fields, type(self).__name__)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         affine = self._by_name()
@@ -63,16 +62,6 @@ class _Scaler(Invertible):
 
     def _unranged(self, block: Array) -> Array:
         return block
-
-    def _check_counts(self, names: Sequence[str], counts: Any) -> None:
-        for name, count in zip(names, counts, strict=True):
-            if not count:
-                raise BadData(
-                    f"{type(self).__name__}, column {name!r}",
-                    "it has no value, so there is no scale to learn",
-                    expected="at least one value that is not missing",
-                    remedy=f"SimpleImputer(strategy='constant') before it, or leave {name!r} out",
-                )
 
 
 class StandardScaler(_Scaler):
@@ -106,7 +95,7 @@ class StandardScaler(_Scaler):
         return Moments.of(columns, backend, "StandardScaler")
 
     def finish(self, summary: Moments) -> Self:
-        self._check_counts(summary.names, summary.count)
+        check_values(summary.names, summary.count, "StandardScaler")
         self.names_in_ = list(summary.names)
         self.mean_, self.var_, self.n_samples_seen_ = summary.mean, summary.variance, summary.count
         deviation = np.sqrt(self.var_)
@@ -115,6 +104,39 @@ class StandardScaler(_Scaler):
 
     def _affine(self) -> tuple[Any, Any]:
         return self.mean_ if self.with_mean else np.zeros_like(self.mean_), self.scale_
+
+
+class MaxAbsScaler(_Scaler):
+    """Each column divided by its largest absolute value: zeros stay zeros.
+
+    A column of zeros stays as it is.
+
+    Attributes:
+        max_abs_, scale_: C float64; `scale_` is 1 for a column of zeros.
+
+    Raises:
+        BadData: an infinity, or a column without a value.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> MaxAbsScaler().fit_transform(pd.DataFrame({"x": [2, None, -4], "zero": [0, 0, 0]})).values.tolist()
+        [[0.5, 0.0], [nan, 0.0], [-1.0, 0.0]]
+    """
+
+    def summarise(self, columns: Columns, backend: Backend) -> Extremes:
+        return Extremes.of(columns, backend, "MaxAbsScaler")
+
+    def finish(self, summary: Extremes) -> Self:
+        check_values(summary.names, summary.low <= summary.high, "MaxAbsScaler")
+        self.names_in_ = list(summary.names)
+        self.max_abs_ = np.maximum(-summary.low, summary.high)
+        self.scale_ = np.where(self.max_abs_ > 0, self.max_abs_, 1.0)
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        return np.zeros_like(self.scale_), self.scale_
 
 
 class MinMaxScaler(_Scaler):
@@ -151,7 +173,7 @@ class MinMaxScaler(_Scaler):
         return Extremes.of(columns, backend, "MinMaxScaler")
 
     def finish(self, summary: Extremes) -> Self:
-        self._check_counts(summary.names, summary.low <= summary.high)
+        check_values(summary.names, summary.low <= summary.high, "MinMaxScaler")
         with np.errstate(over="ignore"):
             check_finite(summary.names, summary.high - summary.low, "MinMaxScaler")
         self.names_in_ = list(summary.names)
@@ -176,13 +198,15 @@ class MinMaxScaler(_Scaler):
 class RobustScaler(_Scaler):
     """Each column less its median, divided by the distance of two quantiles; outliers have no say.
 
-    Quantiles are exact up to 65,536 distinct values of a column; beyond that their error is in `relative_error_`. A
-    column whose two quantiles are equal is only centred.
+    Quantiles are exact up to 65,536 distinct values of a column, and with `exact`; else their error is in
+    `relative_error_`. A column whose two quantiles are equal is only centred.
 
     Args:
         with_centering: subtract the median.
         with_scaling: divide by the distance.
         quantile_range: the two quantiles, in percent.
+        unit_variance: scale so that a normal distribution would get variance 1.
+        exact: keep all distinct values while fitting, 16 bytes each on the host.
 
     Attributes:
         center_, scale_: C float64.
@@ -205,25 +229,31 @@ class RobustScaler(_Scaler):
         with_centering: bool = True,
         with_scaling: bool = True,
         quantile_range: tuple[float, float] = (25.0, 75.0),
+        unit_variance: bool = False,
+        exact: bool = False,
     ) -> None:
         self.with_centering, self.with_scaling, self.quantile_range = with_centering, with_scaling, quantile_range
+        self.unit_variance, self.exact = unit_variance, exact
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         _check_pair(self.quantile_range, "RobustScaler", "quantile_range", 0, 100)
+        if self.unit_variance:
+            _check_pair(self.quantile_range, "RobustScaler(unit_variance=True)", "quantile_range", 1e-9, 100 - 1e-9)
         return super().output_fields(fields)
 
     def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
-        return Quantiles.of(columns, backend, "RobustScaler")
+        return Quantiles.of(columns, backend, "RobustScaler", exact=self.exact)
 
     def finish(self, summary: Quantiles) -> Self:
-        self._check_counts(summary.names, [item.total for item in summary.histograms])
-        lower, middle, upper = (
-            np.array([item.quantile(share) for item in summary.histograms])
-            for share in (self.quantile_range[0] / 100, 0.5, self.quantile_range[1] / 100)
-        )
+        check_values(summary.names, summary.totals, "RobustScaler")
+        shares = np.array([self.quantile_range[0], 50.0, self.quantile_range[1]]) / 100
+        lower, middle, upper = np.array([item.quantiles(shares) for item in summary.histograms]).T
         with np.errstate(over="ignore"):
             width = upper - lower
         check_finite(summary.names, width, "RobustScaler")
+        if self.unit_variance:
+            normal = NormalDist()
+            width = width / (normal.inv_cdf(shares[2]) - normal.inv_cdf(shares[0]))
         self.names_in_ = list(summary.names)
         self.center_ = middle if self.with_centering else np.zeros_like(middle)
         self.scale_ = np.where((width > 0) & self.with_scaling, width, 1.0)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, positions_by_hash, positions_in, searched, sorted_hashes
+from gpupipe.backend.dictionaries import (
+    Dictionary,
+    positions_by_hash,
+    positions_in,
+    searched,
+    sorted_hashes,
+    value_type,
+)
+from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.blocks import row_blocks
 from gpupipe.preprocessing.counts import integers
 
-__all__ = ["FIRST", "MISSING", "UNKNOWN", "Lookup", "lookup_of"]
+__all__ = ["FIRST", "MISSING", "UNKNOWN", "Lookup", "Lookups", "column_at", "in_buckets", "lookup_of"]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 
@@ -27,8 +37,14 @@ class Lookup(Protocol):
 
     vocabulary: Dictionary
 
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """n int32: 0 missing, 1 not in the vocabulary, 2 and up by the place in it."""
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
+        """n int32: 0 missing, 1 not in the vocabulary, 2 and up by the place in it.
+
+        With buckets, what is not in the vocabulary has one of the `num_buckets` ids behind it, by its hash.
+        """
+
+    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
+        """`table[ids]` for a table on the host, of the table's type."""
 
 
 def lookup_of(vocabulary: Dictionary, *, text: bool) -> Lookup:
@@ -39,6 +55,52 @@ def lookup_of(vocabulary: Dictionary, *, text: bool) -> Lookup:
     return _TextLookup(vocabulary) if text else _NumberLookup(vocabulary)
 
 
+class Lookups:
+    """The lookups of a step's vocabularies by column name; every process, and every copy, prepares its own."""
+
+    def __init__(self) -> None:
+        self._prepared: dict[str, Lookup] = {}
+
+    def of(self, name: str, column: Column, vocabulary: Dictionary, dtype: str, where: str) -> Lookup:
+        """The lookup in a vocabulary learned from a column of type `dtype`, prepared now or for a partition before.
+
+        Raises:
+            SchemaMismatch: the column holds text where numbers were learned, or the other way round.
+        """
+        if value_type(column.dtype) != value_type(dtype):
+            raise SchemaMismatch(
+                f"{where}, column {name!r}",
+                "another type than in fit",
+                got=column.dtype,
+                expected=dtype,
+                remedy=f"Cast({{{name!r}: {dtype!r}}})",
+            )
+        found = self._prepared.get(name)
+        if found is None or found.vocabulary is not vocabulary:
+            same = [item for item in list(self._prepared.values()) if item.vocabulary is vocabulary]
+            found = self._prepared[name] = same[0] if same else lookup_of(vocabulary, text=dtype == "string")
+        return found
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+def in_buckets(bits: Array, num_buckets: int) -> Array:
+    """The bucket of each 64 well mixed bits, int32 from 0 up."""
+    return (bits % np.uint64(num_buckets)).astype("int32")
+
+
+def column_at(places: Array, vocabulary: Dictionary, dtype: str, backend: Backend) -> Column:
+    """The vocabulary's values at these places (integers), missing where a place is none of it."""
+    known = (places >= 0) & (places < len(vocabulary))
+    places = backend.xp.where(known, places, -1).astype("int32")
+    if dtype == "string":
+        return Column(dtype, places, None, vocabulary)
+    values = vocabulary.to_numpy()
+    values = np.append(values, values.dtype.type(0)).astype(dtype)
+    return Column(dtype, backend.to_device(values)[places], known)
+
+
 class _TextLookup:
     """One search per distinct string of a partition, on the host, and one gather."""
 
@@ -46,18 +108,35 @@ class _TextLookup:
         self.vocabulary = vocabulary
         self._hashes = sorted_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
 
-    def ids(self, column: Column, backend: Backend) -> Array:
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         assert column.dictionary is not None
+        ids = self._ids_of(column.dictionary)
+        if num_buckets:
+            unknown = np.flatnonzero(ids == UNKNOWN)
+            bits = splitmix64(0, hash_strings(column.dictionary.take(unknown)))
+            ids[unknown] = in_buckets(bits, num_buckets) + (len(self.vocabulary) + FIRST)
+        return _by_code(column, ids, backend)
+
+    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
+        assert column.dictionary is not None
+        return _by_code(column, table[self._ids_of(column.dictionary)], backend)
+
+    def _ids_of(self, dictionary: Dictionary) -> Any:
+        """The id of each distinct string, and of a missing one."""
         if self._hashes is None:
-            places = positions_in(column.dictionary, self.vocabulary)
+            places = positions_in(dictionary, self.vocabulary)
         else:
-            places = positions_by_hash(column.dictionary, self.vocabulary, self._hashes)
-        ids = np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING)
-        table = backend.to_device(ids.astype(np.int32))
-        out = backend.xp.empty(len(column), dtype="int32")
-        for rows in row_blocks(len(column), backend):
-            out[rows] = table[column.data[rows]]
-        return out
+            places = positions_by_hash(dictionary, self.vocabulary, self._hashes)
+        return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
+
+
+def _by_code(column: Column, values: Any, backend: Backend) -> Array:
+    """A value per entry of the dictionary, and one for a missing string, for each row."""
+    table = backend.to_device(values)
+    out = backend.xp.empty(len(column), dtype=values.dtype)
+    for rows in row_blocks(len(column), backend):
+        out[rows] = table[column.data[rows]]
+    return out
 
 
 class _NumberLookup:
@@ -77,21 +156,38 @@ class _NumberLookup:
                 table[(self._ordered - self._ordered[0]).astype(np.int64)] = self._ids
             self._ids = table
 
-    def ids(self, column: Column, backend: Backend) -> Array:
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
+        xp = backend.xp
+        out = xp.empty(len(column), dtype="int32")
+        for rows, found in self._blocks(column, backend):
+            out[rows] = found
+            if num_buckets:
+                bucket = in_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
+                out[rows] = xp.where(found == UNKNOWN, bucket + (len(self.vocabulary) + FIRST), found)
+        return out
+
+    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
+        device = backend.to_device(table)
+        out = backend.xp.empty(len(column), dtype=table.dtype)
+        for rows, found in self._blocks(column, backend):
+            out[rows] = device[found]
+        return out
+
+    def _blocks(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
+        """Blocks of rows and their ids."""
         xp = backend.xp
         ids, ordered = backend.to_device(self._ids), backend.to_device(self._ordered)
         low: Any = self._ordered[0] if self._span else 0
-        out = xp.empty(len(column), dtype="int32")
         # A search through more values than a cache holds goes faster for many rows at once.
         for rows in row_blocks(len(column), backend) if self._is_direct else [slice(0, len(column))]:
             block = integers(column.data[rows], column.dtype)
             if self._is_direct:
                 # As unsigned numbers values below `low` are large, like those beyond the span: all land on the last.
                 offset = xp.minimum((block - block.dtype.type(low)).view("uint64"), np.uint64(self._span))
-                out[rows] = ids[offset.view("int64")]
+                found = ids[offset.view("int64")]
             else:
                 place = xp.minimum(searched(ordered, block, xp), len(ordered) - 1)
-                out[rows] = xp.where(ordered[place] == block, ids[place], np.int32(UNKNOWN))
+                found = xp.where(ordered[place] == block, ids[place], np.int32(UNKNOWN))
             if column.valid is not None:
-                out[rows][~column.valid[rows]] = MISSING
-        return out
+                found[~column.valid[rows]] = MISSING
+            yield rows, found

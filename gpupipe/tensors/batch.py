@@ -16,7 +16,8 @@ class Batch:
     Args:
         numeric: B x F float32, in the order of `schema.numeric`.
         codes: B x C int32 ids, in the order of `schema.categorical`; 0 missing, 1 unknown.
-        target: B values, float32 (regression, binary 0/1) or int32 class indices; None where there is no target.
+        target: B values, float32 (regression, binary 0/1) or int32 class indices; B x T float32 for several targets;
+            None where there is none.
         weight: B float32 sample weights; None where there are none.
         keep: columns carried beside the features: timestamps as int64 microseconds, strings as int64 codes.
 

@@ -95,7 +95,7 @@ class Block:
 
     @property
     def target(self) -> Tensor | None:
-        """n values, a view; None without a target."""
+        """n values (n x T for several targets), a view; None without a target."""
         return self.batch_of(self.words).target
 
     @property
@@ -108,13 +108,14 @@ class Block:
         floats = words.view(torch.float32)
         place = self._num_numeric + self._num_codes
         batch = Batch(floats.narrow(1, 0, self._num_numeric), words.narrow(1, self._num_numeric, self._num_codes))
-        for item in self._fields[place:]:
-            values = (words if _is_index(item) else floats).select(1, place)
-            if item.role == Role.TARGET:
-                batch.target = values
-            else:
-                batch.weight = values
-            place += 1
+        labels = self._fields[place:]
+        targets = [item for item in labels if item.role == Role.TARGET]
+        if len(targets) > 1:
+            batch.target = floats.narrow(1, place, len(targets))
+        elif targets:
+            batch.target = (words if _is_index(targets[0]) else floats).select(1, place)
+        if len(labels) > len(targets):
+            batch.weight = floats.select(1, place + len(targets))
         return batch
 
     def write(self, first_row: int, columns: Mapping[str, Column], backend: Backend) -> int:
@@ -233,8 +234,8 @@ def require_device(device: torch.device | str) -> None:
 
 def _packed(schema: Schema) -> list[Field]:
     """The columns of a row, in the order of its words."""
-    labels = (schema.target, schema.weight)
-    return [*schema.numeric, *schema.categorical, *(item for item in labels if item is not None)]
+    weight = [] if schema.weight is None else [schema.weight]
+    return [*schema.numeric, *schema.categorical, *schema.targets, *weight]
 
 
 def _is_index(item: Field) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Loader:
         drop_last: leave out a last batch that is not full.
         reuse_buffers: each batch overwrites the one before (kept columns do not): right where a batch is used up before
             the next one is asked for. Without it every batch is new memory.
+        target_units: brings stored targets, or outputs for them, into the target's own units, for metrics; None where
+            they are in those.
 
     Raises:
         BadConfig: an unknown `shuffle`, or a batch size below 1.
@@ -53,6 +55,7 @@ class Loader:
         seed: int = 0,
         drop_last: bool = False,
         reuse_buffers: bool = False,
+        target_units: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if batch_size < 1:
             raise BadConfig(
@@ -68,6 +71,7 @@ class Loader:
         self.seed = seed
         self.drop_last = drop_last
         self.reuse_buffers = reuse_buffers
+        self.target_units = target_units
         self._epoch = 0
 
     def __len__(self) -> int:

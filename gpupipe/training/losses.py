@@ -30,7 +30,8 @@ def _value_by_value(name: str, function: Callable[..., Tensor]) -> Loss:
     def loss(output: Tensor, batch: Any) -> Tensor:
         output = full_precision(output)
         target = matching_target(output, batch, f"loss {name!r}")
-        return function(output, target.to(output.dtype), reduction="none")
+        values = function(output, target.to(output.dtype), reduction="none")
+        return values.mean(1) if values.ndim == 2 else values  # several targets count alike
 
     return loss
 

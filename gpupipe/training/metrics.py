@@ -1,7 +1,8 @@
 """Metrics summed on the device batch by batch, read once, and equal to scikit-learn's, sample weights included.
 
 A metric that is not defined for what it saw (no rows, AUC of one class, R2 of a constant target) is None, never NaN.
-Outputs are logits for classification: B values for binary targets, B x K for K classes.
+Outputs are logits for classification: B values for binary targets, B x K for K classes. Of several targets the value is
+the mean of theirs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, weight_of
 
-__all__ = ["AUC", "MAE", "METRICS", "R2", "RMSE", "Accuracy", "Brier", "LogLoss", "Metric", "choose_metrics"]
+__all__ = ["AUC", "MAE", "METRICS", "R2", "RMSE", "Accuracy", "Brier", "InUnits", "LogLoss", "Metric", "choose_metrics"]
 
 
 class Metric(Protocol):
@@ -53,7 +55,7 @@ class _Mean(ABC):
 
     @abstractmethod
     def per_row(self, output: Tensor, batch: Any) -> Tensor:
-        """B values."""
+        """B values, or B x T for several targets."""
 
     def finish(self, mean: float) -> float:
         return mean
@@ -62,14 +64,14 @@ class _Mean(ABC):
         self._sums = None
 
     def update(self, output: Tensor, batch: Any) -> None:
-        values = self.per_row(full_precision(output), batch).double()
-        weight = _weights(batch, values)
-        sums = torch.stack([(values * weight).sum(), weight.sum()])
+        values = _by_target(self.per_row(full_precision(output), batch))
+        weight = _weights(batch, values[:, 0])
+        sums = torch.cat([weight.sum()[None], (values * weight[:, None]).sum(0)])
         self._sums = sums if self._sums is None else self._sums + sums
 
     def compute(self) -> float | None:
-        total, weight = (0.0, 0.0) if self._sums is None else self._sums.tolist()
-        return None if weight == 0 else self.finish(total / weight)
+        weight, *totals = (0.0,) if self._sums is None else self._sums.tolist()
+        return None if weight == 0 else sum(self.finish(total / weight) for total in totals) / len(totals)
 
 
 class Accuracy(_Mean):
@@ -151,20 +153,25 @@ class R2:
 
     def update(self, output: Tensor, batch: Any) -> None:
         """See B outputs."""
-        target = matching_target(output, batch, "metric 'r2'").double()
-        weight = _weights(batch, target)
+        target = _by_target(matching_target(output, batch, "metric 'r2'"))
+        weight = _weights(batch, target[:, 0])[:, None].expand_as(target)
         if self._origin is None:  # counting from a value near the mean keeps the digits of a target far from zero
             self._origin = target[:1].clone()
-        distance = target - self._origin
-        terms = [weight, weight * distance, weight * distance**2, weight * (output.double() - target) ** 2]
-        sums = torch.stack([term.sum() for term in terms])
+        distance, error = target - self._origin, _by_target(output) - target
+        sums = torch.stack(
+            [term.sum(0) for term in (weight, weight * distance, weight * distance**2, weight * error**2)]
+        )
         self._sums = sums if self._sums is None else self._sums + sums
 
     def compute(self) -> float | None:
         """The value over everything seen."""
-        rows, first, second, error = (0.0,) * 4 if self._sums is None else self._sums.tolist()
-        spread = second - first**2 / rows if rows else 0.0
-        return 1 - error / spread if spread > 0 else None
+        found = []
+        for rows, first, second, error in [] if self._sums is None else self._sums.T.tolist():
+            spread = second - first**2 / rows if rows else 0.0
+            if spread <= 0:
+                return None
+            found.append(1 - error / spread)
+        return sum(found) / len(found) if found else None
 
 
 class AUC:
@@ -214,6 +221,32 @@ class AUC:
         return result / pairs if pairs > 0 else None
 
 
+class InUnits:
+    """A metric of outputs and targets brought into other units before it sees them.
+
+    Args:
+        metric: any.
+        units: of B or B x T values, as `Loader.target_units`.
+    """
+
+    def __init__(self, metric: Metric, units: Callable[[Tensor], Tensor]) -> None:
+        self.name, self.higher_is_better = metric.name, metric.higher_is_better
+        self._metric, self._units = metric, units
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self._metric.reset()
+
+    def update(self, output: Tensor, batch: Any) -> None:
+        """See the outputs for a batch."""
+        target = matching_target(output, batch, f"metric {self.name!r}")
+        self._metric.update(self._units(output), replace(batch, target=self._units(target)))
+
+    def compute(self) -> float | None:
+        """The value over everything seen."""
+        return self._metric.compute()
+
+
 METRICS: dict[str, Callable[[], Metric]] = {
     metric.name: metric for metric in (AUC, Accuracy, LogLoss, Brier, RMSE, MAE, R2)
 }
@@ -246,6 +279,11 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
         chosen.append(METRICS[metric]() if isinstance(metric, str) else metric)
         chosen[-1].reset()
     return chosen
+
+
+def _by_target(values: Tensor) -> Tensor:
+    """B x T float64, T = 1 for B values."""
+    return values.double().reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
 
 
 def _weights(batch: Any, values: Tensor) -> Tensor:

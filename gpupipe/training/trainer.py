@@ -17,11 +17,12 @@ from tqdm import tqdm
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
+from gpupipe.training.class_weights import ClassWeight, class_weights, weighted
 from gpupipe.training.device import PRECISIONS, choose_device, fork_rng, forward_in, session
 from gpupipe.training.evaluation import evaluate, predict
 from gpupipe.training.history import History
 from gpupipe.training.losses import LOSSES, Loss, choose_loss
-from gpupipe.training.metrics import Metric, choose_metrics
+from gpupipe.training.metrics import InUnits, Metric, choose_metrics
 from gpupipe.training.rows import move, num_batches, num_rows
 from gpupipe.training.schedules import learning_rates
 from gpupipe.training.stopping import BestWeights, EarlyStopping
@@ -56,6 +57,9 @@ class Trainer:
         gradient_clip: the largest norm of all gradients together; None for no limit.
         precision: "auto", "32-true" or "bf16-mixed" (auto: bf16-mixed on GPUs of compute capability 8.0 and up).
             Weights, losses and metrics are float32 in each.
+        class_weight: None, "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
+            mapping from classes to weights. Times `batch.weight`, in training only: metrics and evaluation stay as
+            they are.
         metrics: "auto" (those that go with a named loss), or a list of names and `Metric`s, computed on validation.
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
@@ -91,6 +95,7 @@ class Trainer:
         weight_decay: float = 0.01,
         gradient_clip: float | None = None,
         precision: str = "auto",
+        class_weight: ClassWeight | None = None,
         metrics: str | Sequence[str | Metric] = "auto",
         early_stopping: EarlyStopping | None = None,
         seed: int = 0,
@@ -109,6 +114,7 @@ class Trainer:
         self.weight_decay = weight_decay
         self.gradient_clip = gradient_clip
         self.precision = precision
+        self.class_weight = class_weight
         self.metrics = metrics
         self.early_stopping = early_stopping
         self.seed = seed
@@ -147,6 +153,7 @@ class Trainer:
             self.model.to(device)
             rates = learning_rates(self.schedule, lr=self.lr, steps=steps * self.max_epochs, warmup=self.warmup)
             update = self._update(loss, rates.to(device), device)
+            balance = self._class_weights(train, device)
             best = None
             if self.early_stopping is not None:
                 best = BestWeights(self.model, self.early_stopping, higher_is_better=history.higher_is_better)
@@ -155,7 +162,7 @@ class Trainer:
                 if hasattr(train, "set_epoch"):
                     train.set_epoch(epoch - 1)
                 started = time.perf_counter()
-                train_loss, rows = self._train_epoch(update, train, steps, epoch, bar, device)
+                train_loss, rows = self._train_epoch(update, train, steps, epoch, bar, device, balance)
                 seconds = time.perf_counter() - started
                 row = {"epoch": epoch, "train_loss": train_loss}
                 if valid is not None:
@@ -172,7 +179,14 @@ class Trainer:
         return history
 
     def _train_epoch(
-        self, update: Update, train: Batches, steps: int, epoch: int, bar: Any, device: torch.device
+        self,
+        update: Update,
+        train: Batches,
+        steps: int,
+        epoch: int,
+        bar: Any,
+        device: torch.device,
+        balance: Tensor | None,
     ) -> tuple[float, int]:
         """Update from each batch once; the mean loss and the number of rows."""
         rows, looked_at = 0, 0
@@ -182,7 +196,8 @@ class Trainer:
             if step > steps:
                 raise _longer_than_it_says(steps)
             if size := num_rows(batch):
-                update(move(batch, device))
+                moved = move(batch, device)
+                update(moved if balance is None else weighted(moved, balance))
                 rows += size
             if step % self.log_every == 0:
                 loss = update.losses.read(f"Trainer.fit, epoch {epoch}, updates {looked_at + 1} to {step}")
@@ -239,9 +254,16 @@ class Trainer:
         return Update(forward, loss, optimizer, lr=lr, rates=rates, gradient_clip=self.gradient_clip)
 
     def _loss_and_metrics(self, loader: object) -> tuple[Loss, list[Metric]]:
-        schema = getattr(loader, "schema", None)
-        loss = choose_loss(self.loss, schema if isinstance(schema, Schema) else None)
-        return LOSSES[loss] if isinstance(loss, str) else loss, choose_metrics(self.metrics, loss)
+        loss = choose_loss(self.loss, _schema_of(loader))
+        metrics, units = choose_metrics(self.metrics, loss), getattr(loader, "target_units", None)
+        if units is not None:
+            metrics = [InUnits(metric, units) for metric in metrics]
+        return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+
+    def _class_weights(self, train: Batches, device: torch.device) -> Tensor | None:
+        if self.class_weight is None:
+            return None
+        return class_weights(self.class_weight, train, _schema_of(train)).to(device)
 
     def _history(self, metrics: Sequence[Metric], *, validated: bool) -> History:
         directions = {"train_loss": False}
@@ -278,6 +300,11 @@ class Trainer:
         choose_metrics(self.metrics, self.loss)
         if self.loss != "auto":
             choose_loss(self.loss, None)
+
+
+def _schema_of(loader: object) -> Schema | None:
+    schema = getattr(loader, "schema", None)
+    return schema if isinstance(schema, Schema) else None
 
 
 def _nothing_to_learn(rows: int) -> BadData:

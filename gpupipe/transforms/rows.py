@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
-from gpupipe.backend import Backend, Frame
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.evaluate import evaluate, truth
-from gpupipe.errors import ExpressionError
+from gpupipe.backend.hashing import splitmix64
+from gpupipe.errors import BadConfig, ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Schema
 from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list
 
-__all__ = ["Filter"]
+__all__ = ["DropMissing", "Filter", "Sample"]
+
+_SAMPLE = 1 << 32  # the stream of bits samples are drawn from; splits and shuffles of the same seed have others
 
 
 class Filter(Transform):
@@ -39,7 +46,7 @@ class Filter(Transform):
 
     def __init__(self, expr: str, *, when: Literal["train", "always"] = "train") -> None:
         self.expr = expr
-        self.when = when
+        self.when = _checked(when, "Filter")
 
     def output_schema(self, schema: Schema) -> Schema:
         found = parse(self.expr, "Filter").check(schema)
@@ -60,3 +67,129 @@ class Filter(Transform):
         columns = {name: backend.column(frame, name) for name in expression.reads}
         keep = truth(evaluate(expression, columns, backend, len(frame)), backend.xp)
         return backend.filter(backend.select(frame, [n for n in frame.columns if n in wanted]), keep)
+
+
+class DropMissing(Transform):
+    """Drop the rows in which a value is missing.
+
+    Args:
+        columns: the columns that are looked at; all by default, labels too, which then are all read.
+        how: `"any"` drops a row where one of them is missing, `"all"` where every one is.
+        when: as for `Filter`; by default a loaded pipeline predicts for every row.
+
+    Raises:
+        BadConfig: no such `how`, or no column to look at.
+        ColumnNotFound: one of them is not there.
+
+    Memory: copies the kept rows of every column; nothing when all stay.
+
+    Example:
+        >>> import pandas as pd
+        >>> DropMissing("x").transform(pd.DataFrame({"x": [1.0, None], "origin": [None, "JFK"]}))
+             x origin
+        0  1.0    NaN
+    """
+
+    changes_rows = True
+
+    def __init__(
+        self,
+        columns: str | Sequence[str] | None = None,
+        *,
+        how: Literal["any", "all"] = "any",
+        when: Literal["train", "always"] = "train",
+    ) -> None:
+        if how not in ("any", "all"):
+            raise BadConfig("DropMissing", "unknown how", got=how, expected="'any' or 'all'", remedy="how='any'")
+        self.columns = None if columns is None else as_list(columns)
+        self.how = how
+        self.when = _checked(when, "DropMissing")
+
+    def output_schema(self, schema: Schema) -> Schema:
+        names = self._looked_at(schema)
+        if not names:
+            raise BadConfig(
+                "DropMissing", "no column to look at", got=names, expected="at least one", remedy="columns=None for all"
+            )
+        schema.require(names, "DropMissing")
+        return schema
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return {*wanted, *self._looked_at(schema)}
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        xp, names = backend.xp, self._looked_at(schema)
+        found = [backend.column(frame, name).missing(xp) for name in names]
+        masks = [mask for mask in found if mask is not None]
+        frame = backend.select(frame, [n for n in frame.columns if n in wanted])
+        if not masks or (self.how == "all" and len(masks) < len(names)):
+            return frame
+        gone = masks[0]
+        for mask in masks[1:]:
+            gone = gone | mask if self.how == "any" else gone & mask
+        return backend.filter(frame, ~gone)
+
+    def _looked_at(self, schema: Schema) -> list[str]:
+        return schema.names if self.columns is None else self.columns
+
+
+class Sample(Transform):
+    """Keep a random share of the rows: each is drawn by the seed and its identity alone.
+
+    The same rows are kept however the data is partitioned, on both backends and in every pass. A row's identity is its
+    file and its number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
+    samples of one seed keep the same rows.
+
+    Args:
+        fraction: the share that is kept, of many rows.
+        seed: any integer.
+        when: as for `Filter`; by default a loaded pipeline predicts for every row.
+
+    Raises:
+        BadConfig: the fraction is not above 0 and at most 1.
+
+    Memory: 24 bytes per row while drawing; copies the kept rows of every column.
+
+    Example:
+        >>> import pandas as pd
+        >>> Sample(0.5, seed=3).transform(pd.DataFrame({"x": range(6)}))["x"].tolist()
+        [2, 3, 4]
+    """
+
+    changes_rows = True
+
+    def __init__(self, fraction: float, *, seed: int = 0, when: Literal["train", "always"] = "train") -> None:
+        if not 0 < fraction <= 1:
+            raise BadConfig(
+                "Sample", "no share of the rows", got=fraction, expected="0 < fraction <= 1", remedy="fraction=0.1"
+            )
+        self.fraction = fraction
+        self.seed = seed
+        self.when = _checked(when, "Sample")
+
+    def output_schema(self, schema: Schema) -> Schema:
+        return schema
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(
+        self,
+        frame: Frame,
+        schema: Schema,
+        wanted: AbstractSet[str],
+        backend: Backend,
+        row_ids: Array | None = None,
+    ) -> Frame:
+        """As everywhere; `row_ids` are the identities of the rows that the index counts, by default its own numbers."""
+        rows = backend.positions(frame)
+        own = int(splitmix64(self.seed, np.array([_SAMPLE]))[0])
+        bits = splitmix64(own, rows if row_ids is None else row_ids[rows])
+        keep = bits >> np.uint64(11) < np.uint64(np.round(self.fraction * 2**53))
+        return backend.filter(frame, keep)
+
+
+def _checked(when: Literal["train", "always"], where: str) -> Literal["train", "always"]:
+    if when not in ("train", "always"):
+        raise BadConfig(where, "unknown when", got=when, expected="'train' or 'always'", remedy="when='train'")
+    return when

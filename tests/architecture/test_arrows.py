@@ -66,6 +66,7 @@ COMPOSE: dict[str, set[str]] = {
     "doctor": {"packaging"},
     "artifact": {"numpy", "pyarrow", "safetensors", "torch"},
     "scorer": {"torch"},
+    "units": {"torch"},
 }
 ONLY_IN = {"torch": {"backend/memory.py"}}
 LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli.py"}

@@ -13,6 +13,7 @@ from gpupipe.backend import Backend, Column
 
 from .evaluated import column, result_of, run
 
+FLAGS = [f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")]
 IN_PANDAS = {"weekday": "day_of_week", "dayofyear": "day_of_year"}
 
 
@@ -28,6 +29,9 @@ def test_parts_of_a_time_are_pythons(backend: Backend, times: list[Any]) -> None
         "second": lambda t: t.second,
         "weekday": lambda t: t.weekday(),
         "dayofyear": lambda t: t.timetuple().tm_yday,
+        "week": lambda t: t.isocalendar().week,
+        "quarter": lambda t: (t.month + 2) // 3,
+        "is_weekend": lambda t: t.weekday() in (5, 6),
     }
     for part, of in parts.items():
         wanted = [None if t is None else of(t) for t in times]
@@ -38,9 +42,11 @@ def test_every_day_of_eight_centuries(backend: Backend) -> None:
     days = np.arange(np.datetime64("1600-01-01"), np.datetime64("2400-03-02"))
     index = pd.DatetimeIndex(days.astype("datetime64[us]"))
     times = Column("timestamp", index.to_numpy().view("int64"))
-    for part in ("year", "month", "day", "weekday", "dayofyear"):
-        wanted = getattr(index, IN_PANDAS.get(part, part)).to_numpy()
+    for part in ("year", "quarter", "month", "day", "weekday", "dayofyear", *FLAGS):
+        wanted = np.asarray(getattr(index, IN_PANDAS.get(part, part)))
         assert (run(backend, f"{part}(t)", t=times).data == wanted).all(), part
+    assert (run(backend, "week(t)", t=times).data == index.isocalendar().week.to_numpy()).all()
+    assert (run(backend, "is_weekend(t)", t=times).data == (index.day_of_week >= 5)).all()
 
 
 def test_times_against_text_and_each_other(backend: Backend) -> None:

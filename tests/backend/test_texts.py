@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from gpupipe.backend import Backend
+import re
+from collections.abc import Callable
 
-from .evaluated import COMPARE, column, result_of
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpupipe.backend import Backend
+from gpupipe.errors import ExpressionError
+from gpupipe.expressions import parse
+from gpupipe.schema import Field, Schema
+
+from .evaluated import COMPARE, column, result_of, run
 
 
 def test_text(backend: Backend) -> None:
@@ -45,3 +56,84 @@ def test_partitions_without_a_value(backend: Backend) -> None:
         named = [value or "none" for value in own]
         assert result_of(backend, "where(isnull(s), 'none', upper(s))", s=s) == named
         assert result_of(backend, "len(s) > 0", s=s) == [None if value is None else True for value in own]
+
+
+TEXTS = st.text(st.sampled_from("aAbB ,.-_09ßé日\U0001f6eb\n"), max_size=8)
+CALLS: dict[str, Callable[[str], object]] = {
+    r"search(s, 'a[0-9b]')": lambda s: re.search(r"a[0-9b]", s) is not None,
+    r"search(s, '^[ab]')": lambda s: re.search(r"^[ab]", s) is not None,
+    r"search(s, '(?i)ab')": lambda s: re.search(r"(?i)ab", s) is not None,
+    r"extract(s, '([aA]+)[bB]')": lambda s: (found := re.search(r"([aA]+)[bB]", s)) and found[1],
+    r"extract(s, '[(a](?:b)(?P<n>.)(9)?')": lambda s: (found := re.search(r"[(a](?:b)(?P<n>.)(9)?", s)) and found[1],
+    r"extract(s, '[0-9]+')": lambda s: (found := re.search(r"[0-9]+", s)) and found[0],
+    r"extract(s, '[0-9ab]+$')": lambda s: (found := re.search(r"[0-9ab]+\Z", s)) and found[0],
+    r"split(s, ',', 0)": lambda s: s.split(",")[0],
+    r"split(s, ',', 2)": lambda s: dict(enumerate(s.split(","))).get(2),
+    r"split(s, 'a', -1)": lambda s: s.split("a")[-1],
+    r"split(s, ',', -2)": lambda s: dict(enumerate(s.split(",")[::-1])).get(1),
+    r"slice(s, 1, 3)": lambda s: s[1:3],
+    r"slice(s, -2, 100)": lambda s: s[-2:],
+    r"slice(s, 0, -1)": lambda s: s[:-1],
+    r"replace(s, '.', 'dot')": lambda s: s.replace(".", "dot"),
+    r"replace(s, 'ab', '')": lambda s: s.replace("ab", ""),
+    r"sub(s, '([ab])([0-9])', '\\2\\1')": lambda s: re.sub(r"([ab])([0-9])", r"\2\1", s),
+    r"sub(s, '[^a-z]+', ' ')": lambda s: re.sub(r"[^a-z]+", " ", s),
+}
+
+
+@pytest.mark.parametrize("text", CALLS)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.none() | TEXTS, max_size=6))
+def test_a_text_function_is_pythons(backend: Backend, text: str, values: list[str | None]) -> None:
+    wanted = [None if value is None else CALLS[text](value) for value in values]
+    assert result_of(backend, text, s=column("string", values)) == wanted
+
+
+def test_text_functions_are_pandas(backend: Backend) -> None:
+    tails = ["N14228", "N24211", None, "N3ALAA", "", "NÄ9", "n9é日"]
+    series, s = pd.Series(tails, dtype="str"), column("string", tails)
+
+    def listed(found: pd.Series) -> list[object]:
+        return [None if pd.isna(one) or tail is None else one for one, tail in zip(found, tails, strict=True)]
+
+    text = series.str
+    assert result_of(backend, "extract(s, 'N([0-9]+)')", s=s) == listed(text.extract("N([0-9]+)")[0])
+    assert result_of(backend, "search(s, '[A-Z]{2}$')", s=s) == listed(text.contains("[A-Z]{2}$"))
+    assert result_of(backend, "contains(s, '9')", s=s) == listed(text.contains("9", regex=False))
+    assert result_of(backend, "split(s, '2', 1)", s=s) == listed(text.split("2").str.get(1))
+    assert result_of(backend, "slice(s, 1, 4)", s=s) == listed(text.slice(1, 4))
+    assert result_of(backend, "sub(s, '[0-9]+', '#')", s=s) == listed(text.replace("[0-9]+", "#", regex=True))
+    assert result_of(backend, "len(s)", s=s) == listed(text.len())
+    assert result_of(backend, r"sub(s, '\\P{L}', '')", s=s) == ["N", "N", None, "NALAA", "", "NÄ", "né日"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("search(s, '(a')", r"no regular expression of RE2 \(missing \)"),
+        ("extract(s, 'a(?=b)')", "no lookaround"),
+        (r"search(s, '(a)\\1')", "no backreferences"),
+        ("split(s, '', 0)", "the text is empty"),
+        ("replace(s, '', 'x')", "the text is empty"),
+        ("split(s, ',', n)", "Expected a constant integer"),
+        ("split(s, ',', 1.5)", "Expected a constant integer"),
+        ("search(s, s)", "Expected a constant text, a regular expression"),
+        ("slice(s, 1)", "called with 2 arguments"),
+        ("split(n, ',', 1)", r"Expected text[\s\S]*string\(n\)"),
+    ],
+)
+def test_a_wrong_call_is_told_before_any_text_is_seen(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        parse(text).check(Schema([Field("s", "string"), Field("n", "int64")]))
+
+
+def test_what_only_the_engine_knows_is_told_too(backend: Backend) -> None:
+    for text in (r"sub(s, 'a', '\\3')", "search(s, 'a{1,5000}')"):
+        with pytest.raises(ExpressionError, match="cannot do this"):
+            result_of(backend, text, s=column("string", ["a"]))
+
+
+def test_each_distinct_text_is_worked_on_once(backend: Backend) -> None:
+    """Rows are gathered by code, and texts that become equal have one."""
+    result = run(backend, "split(s, '-', 0)", s=column("string", ["a-1", "a-2", "b", "a-1"] * 1000))
+    assert result.dictionary is not None and result.dictionary.to_pylist() == ["a", "b"]

@@ -15,6 +15,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from sklearn.preprocessing import MaxAbsScaler
 
+from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.arrow import arrow_type
@@ -46,22 +47,116 @@ EXAMPLES: dict[type, list[Example]] = {
         Example(lambda: pre.SimpleImputer(strategy="constant", fill_value=1), NUMBERS),
         Example(lambda: pre.SimpleImputer(strategy="constant", add_indicator=True), ("string",)),
     ],
+    pre.GroupImputer: [
+        Example(lambda: pre.GroupImputer("c0"), ("string", "float64", "int64")),
+        Example(lambda: pre.GroupImputer("c1", "median"), ("float64", "int64")),
+        Example(lambda: pre.GroupImputer("c1", "most_frequent"), ("bool", "bool")),
+    ],
     pre.StandardScaler: [Example(pre.StandardScaler, NUMBERS)],
     pre.MinMaxScaler: [Example(lambda: pre.MinMaxScaler(feature_range=(-1, 3), clip=True), NUMBERS)],
-    pre.RobustScaler: [Example(lambda: pre.RobustScaler(quantile_range=(10, 80)), NUMBERS)],
+    pre.MaxAbsScaler: [Example(pre.MaxAbsScaler, NUMBERS)],
+    pre.RobustScaler: [
+        Example(lambda: pre.RobustScaler(quantile_range=(10, 80)), NUMBERS),
+        Example(lambda: pre.RobustScaler(unit_variance=True, exact=True), NUMBERS),
+    ],
+    pre.QuantileTransformer: [
+        Example(lambda: pre.QuantileTransformer(n_quantiles=5), NUMBERS),
+        Example(lambda: pre.QuantileTransformer(output_distribution="normal", exact=True), NUMBERS),
+    ],
+    pre.PowerTransformer: [
+        Example(pre.PowerTransformer, NUMBERS),
+        Example(lambda: pre.PowerTransformer("box-cox"), ("float64", "int64")),
+    ],
+    pre.Log1p: [Example(pre.Log1p, NUMBERS)],
+    pre.Normalizer: [
+        Example(pre.Normalizer, ("float64", "int64"), complete=True),
+        Example(lambda: pre.Normalizer("l1"), ("float64", "bool"), complete=True),
+    ],
+    pre.Bucketize: [
+        Example(lambda: pre.Bucketize([-1, 0, 2.5]), NUMBERS),
+        Example(lambda: pre.Bucketize({"c0": [0], "departure": [0]}, right=True), ("float64",)),
+    ],
+    pre.KBinsDiscretizer: [
+        Example(lambda: pre.KBinsDiscretizer(3), NUMBERS),
+        Example(lambda: pre.KBinsDiscretizer(3, strategy="uniform", encode="onehot-dense"), NUMBERS),
+        Example(lambda: pre.KBinsDiscretizer([2, 3], strategy="kmeans"), ("float64", "int64")),
+    ],
     pre.Categorify: [
         Example(pre.Categorify, ("string", "int64", "uint64", "int8", "bool")),
         Example(lambda: pre.Categorify(min_frequency=2, max_categories=3), ("string", "int64")),
+        Example(lambda: pre.Categorify(min_frequency=2, num_buckets=3), ("string", "int64", "uint64")),
+        Example(lambda: pre.Categorify(joint=True, max_categories=2, num_buckets=1), ("string", "string")),
+        Example(lambda: pre.Categorify(joint=True, vocabulary=[3, 0, 2**40]), ("int64", "int64")),
+        Example(lambda: pre.Categorify(vocabulary={"c1": ["b", "a"]}, min_frequency=2), ("int64", "string")),
+    ],
+    pre.DatetimeEncoder: [
+        Example(pre.DatetimeEncoder, ("timestamp", "timestamp")),
+        Example(lambda: pre.DatetimeEncoder(["week", "is_month_end"], cyclic="day"), ("timestamp",)),
+    ],
+    pre.Downcast: [Example(pre.Downcast, (*NUMBERS, "uint64", "int8"))],
+    pre.OneHotEncoder: [
+        Example(pre.OneHotEncoder, ("string", "int64", "bool")),
+        Example(lambda: pre.OneHotEncoder(drop="first", dtype="float32", max_categories=3), ("string", "uint64")),
+        Example(
+            lambda: pre.OneHotEncoder(
+                categories={"c0": ["b", None, "a"]}, handle_unknown="infrequent_if_exist", min_frequency=0.2
+            ),
+            ("string", "int8"),
+        ),
+        Example(lambda: pre.OneHotEncoder(drop="if_binary", handle_unknown="ignore"), ("string", "bool")),
+    ],
+    pre.OrdinalEncoder: [
+        Example(pre.OrdinalEncoder, ("string", "int64", "uint64", "bool")),
+        Example(
+            lambda: pre.OrdinalEncoder(
+                categories={"c0": ["b", "a"]},
+                handle_unknown="use_encoded_value",
+                unknown_value=-1,
+                encoded_missing_value=-2,
+                max_categories=2,
+            ),
+            ("string", "int8"),
+        ),
+    ],
+    pre.CountEncoder: [
+        Example(pre.CountEncoder, ("string", "int64", "uint64", "bool")),
+        Example(lambda: pre.CountEncoder(normalize=True), ("string", "int8")),
+    ],
+    pre.HashBucket: [
+        Example(lambda: pre.HashBucket(7), ("string", "int64", "uint64", "bool")),
+        Example(lambda: pre.HashBucket({"c0": 3, "c1": 1000, "departure": 2, "b": 2}, seed=5), ("string", "int8")),
+    ],
+    pre.HashedCross: [
+        Example(lambda: pre.HashedCross(11), ("string", "string")),
+        Example(lambda: pre.HashedCross(1000, seed=3), ("int64", "bool", "string")),
+    ],
+    pre.HashedNgrams: [
+        Example(lambda: pre.HashedNgrams(6), ("string",)),
+        Example(lambda: pre.HashedNgrams(3, analyzer="char", ngram_range=(1, 3), norm="l1"), ("string", "string")),
     ],
     pre.PCA: [
         Example(pre.PCA, NUMBERS, complete=True),
         Example(lambda: pre.PCA(solver="fold", whiten=True), NUMBERS, complete=True),
         Example(lambda: pre.PCA(n_components=1, solver="library"), ("float64", "float64"), complete=True),
     ],
+    pre.IncrementalPCA: [Example(pre.IncrementalPCA, NUMBERS, complete=True)],
+    pre.TruncatedSVD: [Example(pre.TruncatedSVD, ("float64", "int64"), complete=True)],
+    pre.VarianceThreshold: [
+        Example(pre.VarianceThreshold, NUMBERS),
+        Example(lambda: pre.VarianceThreshold(0.3), ("float64", "bool")),
+    ],
+    pre.CorrelationThreshold: [Example(lambda: pre.CorrelationThreshold(0.8), NUMBERS, complete=True)],
     pre.KMeans: [
         Example(lambda: pre.KMeans(n_clusters=2), NUMBERS, complete=True),
         Example(lambda: pre.KMeans(n_clusters=2, output="distances"), ("float64", "int64"), complete=True),
         Example(lambda: pre.KMeans(n_clusters=1, max_rows=5), ("float64", "int64"), complete=True),
+        Example(lambda: pre.KMeans(n_clusters=1, max_rows=5, max_passes=0), ("float64", "int64"), complete=True),
+    ],
+    pre.TargetEncoder: [
+        Example(pre.TargetEncoder, ("string", "int64", "uint64", "int8", "bool")),
+        Example(lambda: pre.TargetEncoder(smooth=3, cv=3, random_state=4), ("string", "int64")),
+        Example(lambda: pre.TargetEncoder(target_type="multiclass"), ("string", "bool")),
+        Example(lambda: pre.TargetEncoder(categories={"c0": ["b", "a", None], "c1": [3, -1]}), ("string", "int8")),
     ],
     pre.WholeFrame: [
         Example(lambda: pre.WholeFrame(MaxAbsScaler()), NUMBERS, complete=True),
@@ -97,6 +192,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "uint64": st.one_of(st.integers(0, 3), st.integers(2**63, 2**64 - 1)),
     "int8": st.integers(-128, 127),
     "bool": st.booleans(),
+    "timestamp": st.integers(-(2**55), 2**55),  # what Python's datetime can say
     "string": st.sampled_from(["", "a", "b", "ß", "straße", "é", "e\u0301", "日本", "\U0001f6eb", "zz top"]),
 }
 
@@ -132,6 +228,17 @@ def columns_of(table: Table, backend: Backend) -> dict[str, Column]:
     return {name: backend.column(frame, name) for name in table}
 
 
+def takes(step: pre.FoldStep, dtype: str) -> bool:
+    """Whether a step works on columns of a type."""
+    try:
+        step.output_fields([Field("departure", dtype), Field("b", dtype)])
+    except errors.SchemaMismatch:
+        return False
+    except errors.GpupipeError:
+        return True
+    return True
+
+
 def fields_of(table: Table) -> list[Field]:
     return [Field(name, dtype).as_source() for name, (dtype, _) in table.items()]
 
@@ -149,11 +256,23 @@ def summaries(step: pre.FoldStep, table: Table, places: Sequence[int], backend: 
     found = []
     for start, stop in pairwise(places):
         columns = columns_of(part(table, start, stop), backend)
-        if isinstance(step, pre.WholeFrameStep):
+        if isinstance(step, pre.CrossFittedStep):
+            numbers = np.arange(start, stop)
+            target = target_of(step, numbers, backend)
+            found.append(step.summarise(columns, backend, target=target, row_numbers=backend.to_device(numbers)))
+        elif isinstance(step, pre.WholeFrameStep):
             found.append(step.summarise(columns, backend, backend.to_device(np.arange(start, stop))))
         else:
             found.append(step.summarise(columns, backend))
     return found
+
+
+def target_of(step: Any, numbers: Any, backend: Backend) -> dict[str, Column]:
+    """A target made from the rows' numbers: some numbers, or three classes of which some partitions lack one."""
+    if step.target_type == "multiclass":
+        words = pa.array(["on time", "late", "gone"], pa.large_string())
+        return {"y": Column("string", backend.to_device((numbers * numbers + numbers // 5) % 3), None, words)}
+    return {"y": Column("float64", backend.to_device(1e6 + numbers * 7919 % 13 / 8))}
 
 
 def total(found: Iterable[Any]) -> Any:
@@ -162,7 +281,15 @@ def total(found: Iterable[Any]) -> Any:
 
 def fitted(step: pre.FoldStep, table: Table, backend: Backend, places: Sequence[int] | None = None) -> pre.FoldStep:
     step.output_fields(fields_of(table))
-    return step.finish(total(summaries(step, table, places or [0, num_rows(table)], backend)))
+    places = places or [0, num_rows(table)]
+    return completed(step.finish(total(summaries(step, table, places, backend))), table, places, backend)
+
+
+def completed(step: pre.FoldStep, table: Table, places: Sequence[int], backend: Backend) -> pre.FoldStep:
+    """The step after as many more folds as it asks for."""
+    while step.unfinished:
+        step.finish(total(summaries(step, table, places, backend)))
+    return step
 
 
 def host(column: Column, backend: Backend) -> Any:
@@ -180,6 +307,9 @@ def assert_same_state(found: pre.FoldStep, wanted: pre.FoldStep, scale: float) -
     """Counts and texts exactly, floats within 1e-6 of their size or 1e-12 of the data's."""
     if isinstance(wanted, pre.PCA):
         assert_same_directions(found, wanted, scale)
+        return
+    if isinstance(wanted, pre.TruncatedSVD):
+        assert_same_gram(found, wanted)
         return
     mine, theirs = found.get_state(), wanted.get_state()
     assert list(mine) == list(theirs)
@@ -206,3 +336,12 @@ def assert_same_directions(found: Any, wanted: Any, scale: float) -> None:
     )
     weighted = [item.components_.T * item.explained_variance_ @ item.components_ for item in (found, wanted)]
     np.testing.assert_allclose(*weighted, rtol=1e-5, atol=1e-5 * variance + 1e-24 * scale * scale)
+
+
+def assert_same_gram(found: Any, wanted: Any) -> None:
+    """The same singular values, and the same subspaces where components have nearly the same one."""
+    assert found.n_samples_ == wanted.n_samples_
+    largest = wanted.singular_values_.max()
+    np.testing.assert_allclose(found.singular_values_, wanted.singular_values_, rtol=1e-5, atol=1e-7 * largest)
+    weighted = [item.components_.T * item.singular_values_**2 @ item.components_ for item in (found, wanted)]
+    np.testing.assert_allclose(*weighted, rtol=1e-5, atol=1e-9 * largest**2)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
 
+import gpupipe as gp
 from gpupipe import transforms as T
 from gpupipe.backend import Backend, select
 from gpupipe.schema import Schema
@@ -33,10 +37,20 @@ def schema_of(step: T.Transform) -> tuple[Schema, Schema]:
     return schema, step.output_schema(schema)
 
 
+def one_part(step: T.Transform, part: pd.DataFrame, first_row: int) -> pd.DataFrame:
+    """What becomes of a part of the whole; a sample is told which rows these are."""
+    if not isinstance(step, T.Sample):
+        return step.transform(part)
+    coded, ids = CPU.encode(part), np.arange(first_row, first_row + len(part))
+    return CPU.decode(step.apply(coded, CPU.schema_of(coded), set(part), CPU, ids))
+
+
 @pytest.mark.parametrize("step", EVERY, ids=repr)
 def test_parts_one_by_one_are_the_whole(step: T.Transform) -> None:
     expected = step.transform(whole()).reset_index(drop=True)
-    made = pd.concat([step.transform(part) for part in PARTS if len(part)], ignore_index=True)
+    starts = np.cumsum([0, *map(len, PARTS)])
+    made = [one_part(step, part, first) for part, first in zip(PARTS, starts, strict=False) if len(part)]
+    made = pd.concat(made, ignore_index=True)
     assert list(made) == list(expected)
     for name in expected:
         left, right = made[name], expected[name]
@@ -78,6 +92,15 @@ def test_only_declared_columns_are_needed(step: T.Transform, backend: Backend) -
             assert len(mine) == len(theirs)
             left = backend.to_arrow(backend.frame({name: mine}, len(mine)))
             assert left.equals(backend.to_arrow(backend.frame({name: theirs}, len(theirs))))
+
+
+@pytest.mark.parametrize("step", [step for step in EVERY if not isinstance(step, T.Map)], ids=repr)
+def test_a_saved_step_does_the_same(step: T.Transform, tmp_path: Path) -> None:
+    pipeline = gp.Pipeline([step]).fit(whole())
+    gp.save(tmp_path / "p", pipeline)
+    loaded = gp.load(tmp_path / "p").pipeline
+    assert loaded.schema == pipeline.schema
+    pd.testing.assert_frame_equal(loaded.transform(whole()), pipeline.transform(whole()))
 
 
 @pytest.mark.parametrize("step", EVERY, ids=repr)

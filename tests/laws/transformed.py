@@ -21,16 +21,37 @@ def doubled(frame: Any) -> Any:
 
 SAMPLES: dict[str, list[T.Transform]] = {
     "Cast": [T.Cast({"n": "float64", "b": "int8", "t": "string"})],
-    "Derive": [T.Derive(sum="x + n", known="s in ['a', 'c']", late="hour(t) >= 12", up="upper(s)", x="fillna(x, 0.0)")],
+    "Clip": [T.Clip(["x", "n"], 0, 3), T.Clip("t", high="2013-01-10")],
+    "DateParts": [
+        T.DateParts("t", ["year", "week", "is_weekend", "hour"], cyclic=["hour", "day"], since="2013-01-05"),
+        T.DateParts(["t"], since="t", unit="hours"),
+    ],
+    "Derive": [
+        T.Derive(sum="x + n", known="s in ['a', 'c']", late="hour(t) >= 12", up="upper(s)", x="fillna(x, 0.0)"),
+        T.Derive(
+            first="extract(s, '^([ab])')", part="split(s, 'z', 1)", end="is_month_end(t)", found="search(s, 'z+')"
+        ),
+    ],
     "Drop": [T.Drop(["x", "s"])],
+    "DropMissing": [
+        T.DropMissing(),
+        T.DropMissing(["x", "s"], when="always"),
+        T.DropMissing(["n", "t", "b"], how="all"),
+    ],
     "Filter": [T.Filter("x > 0 or s == 'b'"), T.Filter("isnull(n)", when="always")],
     "Join": [
         T.Join(RIGHT, on="s", columns=["price", "word"]),
         T.Join(RIGHT, on=["s", "n"], how="inner"),
         T.Join(PAIRS, on="s", many=True),
     ],
+    "Log1p": [T.Log1p(["n", "b"])],
     "Map": [T.Map(doubled, reads=["x"], adds=["twice"]), T.Map(doubled)],
     "Rename": [T.Rename({"x": "y", "s": "text"})],
+    "Replace": [
+        T.Replace({"s": {"a": "b", "b": "a", "zz": None}, "n": {1: 2, 2: None}, "b": {None: False}}),
+        T.Replace({"s": {None: "?"}, "n": {None: 9, 0: 1}, "x": {None: 0.5}, "t": {None: "2013-01-01"}}),
+    ],
+    "Sample": [T.Sample(0.5), T.Sample(0.3, seed=7, when="always")],
     "Select": [T.Select(["s", "t", "x"])],
 }
 

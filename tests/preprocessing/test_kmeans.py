@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import sklearn.cluster
 from sklearn.metrics import adjusted_rand_score
 
+import gpupipe as gp
 from gpupipe import errors, schema
-from gpupipe.preprocessing import KMeans
+from gpupipe.backend import select
+from gpupipe.preprocessing import KMeans, SimpleImputer, StandardScaler
 from gpupipe.preprocessing.kmeans import initial_centres
 
 
@@ -96,6 +100,90 @@ def test_labels_are_a_categorical() -> None:
     ]
 
 
+def inertia(points: np.ndarray, centres: np.ndarray) -> float:
+    return float(sum(np.square(points[:, None] - centres).sum(axis=2).min(axis=1)))
+
+
+def start_of(step: KMeans, table: pd.DataFrame) -> np.ndarray:
+    """What the fit of all rows begins with."""
+    cpu = select("cpu")
+    coded = cpu.encode(table)
+    rows = step.summarise({name: cpu.column(coded, name) for name in table}, cpu)
+    return initial_centres(rows.subsample(16_384), step.n_clusters, step.random_state)
+
+
+def flights() -> pd.DataFrame:
+    names = ["dep_delay", "distance", "air_time", "hour"]
+    path = Path(__file__).parents[2] / "data" / "flights.parquet"
+    table = gp.read_parquet(path).compute()[names].astype("float64").dropna()[::5]
+    return (table - table.mean()) / table.std()
+
+
+def overlapping() -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    return pd.DataFrame(rng.normal(size=(40_000, 3)) + rng.integers(0, 4, (40_000, 1)), columns=list("abc")) + 1e6
+
+
+@pytest.mark.parametrize("made", [flights, overlapping])
+def test_more_rows_than_the_library_is_given(made: object) -> None:
+    table = made()  # type: ignore[operator]
+    points = table.to_numpy()
+    peer = sklearn.cluster.KMeans(8, init=start_of(KMeans(8), table), n_init=1, random_state=0).fit(points - 0.0)
+    sample, refined = (KMeans(8, max_rows=3000, max_passes=passes).fit(table) for passes in (0, 10))
+    assert sample.num_fitted_ <= 3000 and sample.num_passes_ == 0
+    assert refined.num_fitted_ == refined.num_rows_ == len(table) and 1 <= refined.num_passes_ <= 10
+    found = inertia(points, refined.cluster_centers_)
+    assert found <= inertia(points, sample.cluster_centers_)
+    assert found <= 1.01 * inertia(points, peer.cluster_centers_)
+    # Centres are means of the rows they have, and stand in the order of their numbers.
+    labels = refined.transform(table)["kmeans"] - 2
+    means = table.groupby(labels.to_numpy()).mean().to_numpy()
+    np.testing.assert_allclose(refined.cluster_centers_, means, atol=0.05)
+    sizes = labels.value_counts().sort_index().to_numpy()
+    assert (np.diff(sizes) <= 0.02 * len(table)).all()
+
+
+def test_passes_go_on_until_the_centres_stand_still() -> None:
+    table = overlapping()
+    step = KMeans(3, max_rows=2000, max_passes=100, tol=0.0).fit(table)
+    points = table.to_numpy()
+    labels = np.square(points[:, None] - step.cluster_centers_).sum(axis=2).argmin(axis=1)
+    means = np.stack([points[labels == label].mean(axis=0) for label in range(3)])
+    if step.num_passes_ < 100:
+        np.testing.assert_allclose(step.cluster_centers_, means, atol=1e-9)
+    assert KMeans(3, max_rows=2000, max_passes=1).fit(table).num_passes_ == 1
+    assert KMeans(3, max_passes=5).fit(table).num_passes_ == 0
+
+
+@pytest.mark.parametrize("num_partitions", [1, 2, 7])
+def test_in_a_pipeline_passes_are_repeated_and_columns_kept(num_partitions: int) -> None:
+    table = overlapping()
+    table.loc[::17, "a"] = np.nan
+
+    def pipeline() -> gp.Pipeline:
+        return gp.Pipeline(
+            [],
+            features=gp.Features(
+                (
+                    ["a", "b", "c"],
+                    [
+                        SimpleImputer(),
+                        KMeans(4, max_rows=2000),
+                    ],
+                ),
+                (["b"], StandardScaler()),
+            ),
+        )
+
+    alone, found = pipeline(), pipeline()
+    alone.fit(gp.from_frame(table, num_partitions=1))
+    found.fit(gp.from_frame(table, num_partitions=num_partitions))
+    steps = [item.features.groups[0].steps[1] for item in (alone, found)]  # type: ignore[union-attr]
+    assert steps[0].num_passes_ == steps[1].num_passes_ > 0 and not steps[1].unfinished
+    np.testing.assert_allclose(steps[1].cluster_centers_, steps[0].cluster_centers_, rtol=1e-12)
+    assert found.fit_report is not None and found.fit_report.num_reads == 1  # the columns stayed in memory
+
+
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, 1.0, 2.0], "y": [0.0, 0.0, 0.0]})
     with pytest.raises(errors.BadData, match=r"only 2 of the rows(.|\n)*n_clusters=3\.\nTry: n_clusters=2"):
@@ -114,6 +202,6 @@ def test_what_is_refused() -> None:
         KMeans(2, output="distances").fit(table).transform(table.assign(x=1e50))
     with pytest.raises(errors.BadConfig, match="unknown output, got 'ids'"):
         KMeans(2, output="ids").fit(table)
-    for bad in (KMeans(0), KMeans(2.5), KMeans(2, max_rows=0)):  # type: ignore[arg-type]
+    for bad in (KMeans(0), KMeans(2.5), KMeans(2, max_rows=0), KMeans(2, max_passes=-1)):  # type: ignore[arg-type]
         with pytest.raises(errors.BadConfig, match="is out of range"):
             bad.fit(table)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe.backend import PCAResult, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.preprocessing import PCA, pca
+from gpupipe.preprocessing import PCA, IncrementalPCA, pca
 
 
 def frame(rows: int = 400, offset: float = 0.0, seed: int = 0) -> pd.DataFrame:
@@ -137,3 +137,37 @@ def test_what_is_refused() -> None:
         PCA().fit(table).transform(table.assign(c=np.inf))
     with pytest.raises(errors.BadData, match="it was given 1 row"):
         PCA().fit(table.iloc[:1])
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_the_fold_and_the_library_agree(offset: float) -> None:
+    for seed in range(5):
+        table = frame(2000, offset=offset, seed=seed)
+        fold, library = (PCA(solver=solver, whiten=True).fit(table) for solver in ("fold", "library"))
+        np.testing.assert_allclose(fold.components_, library.components_, atol=1e-5)
+        np.testing.assert_allclose(fold.explained_variance_, library.explained_variance_, rtol=1e-5)
+        np.testing.assert_allclose(fold.transform(table), library.transform(table), rtol=1e-5, atol=1e-5)
+
+
+def test_batch_after_batch_is_all_at_once() -> None:
+    table = frame(900)
+    whole, step = PCA(2, solver="fold").fit(table), IncrementalPCA(2)
+    for start in range(0, 900, 130):
+        step.partial_fit(table[start : start + 130])
+    assert step.n_samples_ == 900 and step.get_feature_names_out() == ["incrementalpca0", "incrementalpca1"]
+    np.testing.assert_allclose(step.components_, whole.components_, atol=1e-12)
+    np.testing.assert_allclose(step.transform(table).to_numpy(), whole.transform(table).to_numpy(), atol=1e-6)
+    peer = sklearn.decomposition.IncrementalPCA().fit(table.to_numpy())  # keeps all components, so it forgets nothing
+    full = IncrementalPCA().fit(table)
+    signs = np.sign(np.sum(full.components_ * peer.components_, axis=1))
+    np.testing.assert_allclose(full.components_ * signs[:, None], peer.components_, atol=1e-5)
+    np.testing.assert_allclose(full.explained_variance_, peer.explained_variance_, rtol=1e-5)
+
+
+def test_what_was_loaded_cannot_go_on() -> None:
+    table = frame(20)
+    step = IncrementalPCA().set_state(IncrementalPCA().fit(table).get_state())
+    with pytest.raises(errors.BadConfig, match="it cannot go on"):
+        step.partial_fit(table)
+    with pytest.raises(errors.SchemaMismatch, match="other columns than before"):
+        IncrementalPCA().fit(table).partial_fit(table[["b", "a", "c", "d"]])

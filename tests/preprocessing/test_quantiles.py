@@ -18,8 +18,8 @@ CPU = select("cpu")
 SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.999, 1.0)
 
 
-def histogram(values: object) -> Histogram:
-    return Histogram.of(Column("float64", np.asarray(values, dtype="float64")), CPU)
+def histogram(values: object, limit: int = quantiles.MAX_BINS) -> Histogram:
+    return Histogram.of(Column("float64", np.asarray(values, dtype="float64")), CPU, limit)
 
 
 @settings(deadline=None, max_examples=100)
@@ -64,16 +64,11 @@ def test_many_values_stay_within_the_stated_error(name: str) -> None:
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10_000), parts=st.integers(1, 6), data=st.data())
 def test_any_order_gives_the_same_bins(seed: int, parts: int, data: st.DataObject) -> None:
-    limit = quantiles.MAX_BINS
-    quantiles.MAX_BINS = 8  # so that small data overflow it
-    try:
-        rng = np.random.default_rng(seed)
-        values = np.round(rng.normal(0, 10 ** float(rng.integers(0, 6)), 60), int(rng.integers(0, 5)))
-        whole = histogram(values)
-        found = [histogram(part) for part in np.array_split(values, parts)]
-        total = reduce(add, [found[i] for i in data.draw(st.permutations(range(parts)))])
-    finally:
-        quantiles.MAX_BINS = limit
+    rng = np.random.default_rng(seed)
+    values = np.round(rng.normal(0, 10 ** float(rng.integers(0, 6)), 60), int(rng.integers(0, 5)))
+    whole = histogram(values, 8)
+    found = [histogram(part, 8) for part in np.array_split(values, parts)]
+    total = reduce(add, [found[i] for i in data.draw(st.permutations(range(parts)))])
     assert total.shift == whole.shift
     np.testing.assert_array_equal(total.keys, whole.keys)
     np.testing.assert_array_equal(total.counts, whole.counts)
@@ -92,3 +87,26 @@ def test_bins_are_as_fine_as_the_limit_allows() -> None:
 def test_filling_counts_the_missing() -> None:
     found = histogram([1.0, np.nan, 3.0, np.nan]).filled(2.0)
     assert (found.total, found.missing, found.quantile(0.5)) == (4, 0, 2.0)
+
+
+def test_exact_keeps_every_value() -> None:
+    values = np.random.default_rng(0).normal(size=quantiles.MAX_BINS + 5_000)
+    column = {"x": Column("float64", values)}
+    found = quantiles.Quantiles.of(column, CPU, "here", exact=True).histograms[0]
+    assert found.relative_error == 0.0
+    halves = [histogram(part, found.limit) for part in np.array_split(values, 2)]
+    for share in SHARES:
+        wanted = np.quantile(values, share)
+        assert found.quantile(share) == pytest.approx(wanted, rel=1e-14)
+        assert (halves[0] + halves[1]).quantile(share) == found.quantile(share)
+        assert histogram(values).quantile(share) == pytest.approx(wanted, rel=histogram(values).relative_error)
+    np.testing.assert_array_equal(found.values, np.sort(values))
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=st.lists(st.integers(-5, 5), min_size=1, max_size=30), parts=st.integers(1, 12))
+def test_between_two_values_as_numpy_has_it(values: list[int], parts: int) -> None:
+    shares = np.linspace(0, 100, parts + 1) / 100
+    for method in ("linear", "averaged_inverted_cdf"):
+        found = histogram(values).quantiles(shares, method)
+        np.testing.assert_allclose(found, np.quantile(np.array(values, float), shares, method=method), atol=1e-12)

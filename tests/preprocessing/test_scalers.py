@@ -21,12 +21,20 @@ PAIRS = [
     (pre.StandardScaler(with_std=False), peers.StandardScaler(with_std=False)),
     (pre.MinMaxScaler(), peers.MinMaxScaler()),
     (pre.MinMaxScaler((-2, 5), clip=True), peers.MinMaxScaler((-2, 5), clip=True)),
+    (pre.MaxAbsScaler(), peers.MaxAbsScaler()),
     (pre.RobustScaler(), peers.RobustScaler()),
+    (pre.RobustScaler(exact=True), peers.RobustScaler()),
+    (pre.RobustScaler(unit_variance=True), peers.RobustScaler(unit_variance=True)),
+    (
+        pre.RobustScaler(quantile_range=(5, 80), unit_variance=True),
+        peers.RobustScaler(quantile_range=(5, 80), unit_variance=True),
+    ),
     (pre.RobustScaler(quantile_range=(5, 60)), peers.RobustScaler(quantile_range=(5, 60))),
     (pre.RobustScaler(with_centering=False), peers.RobustScaler(with_centering=False)),
     (pre.RobustScaler(with_scaling=False), peers.RobustScaler(with_scaling=False)),
 ]
 BOUND = [pre.StandardScaler(), pre.MinMaxScaler(), pre.RobustScaler()]
+EVERY = [*BOUND, pre.MaxAbsScaler()]
 
 
 def frame(seed: int = 0, rows: int = 500) -> pd.DataFrame:
@@ -83,6 +91,15 @@ def test_a_constant_column_gives_zeros(step: Any, value: float) -> None:
     assert found["missing"].iloc[:-1].eq(0).all() and np.isnan(found["missing"].iloc[-1])
 
 
+def test_zeros_stay_zeros_and_a_column_of_them_too() -> None:
+    # Divided by its own largest value a column of zeros would be all NaN, as NVTabular's NormalizeMinMax has it.
+    table = pd.DataFrame({"x": [0.0, -5e-324, 5e-324], "zero": [0.0, -0.0, None]})
+    found = pre.MaxAbsScaler().fit_transform(table)
+    assert found["x"].tolist() == [0.0, -1.0, 1.0]
+    assert found["zero"].tolist()[:2] == [0.0, 0.0] and np.isnan(found["zero"][2])
+    assert pre.MinMaxScaler().fit_transform(table[["zero"]])["zero"].tolist()[:2] == [0.0, 0.0]
+
+
 def test_values_unseen_in_fit_leave_the_range_unless_clipped() -> None:
     train, later = pd.DataFrame({"x": [0.0, 10.0]}), pd.DataFrame({"x": [-5.0, 20.0, None]})
     assert pre.MinMaxScaler().fit(train).transform(later)["x"].tolist()[:2] == [-0.5, 2.0]
@@ -90,7 +107,7 @@ def test_values_unseen_in_fit_leave_the_range_unless_clipped() -> None:
     assert clipped.tolist()[:2] == [0.0, 1.0] and np.isnan(clipped[2])
 
 
-@pytest.mark.parametrize("step", [*BOUND, pre.MinMaxScaler((-3, 8))], ids=repr)
+@pytest.mark.parametrize("step", [*EVERY, pre.MinMaxScaler((-3, 8))], ids=repr)
 @settings(deadline=None, max_examples=40)
 @given(values=st.lists(st.none() | st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20))
 def test_the_inverse_undoes_it(step: Any, values: list[float | None]) -> None:
@@ -103,7 +120,7 @@ def test_the_inverse_undoes_it(step: Any, values: list[float | None]) -> None:
     np.testing.assert_allclose(back["x"], table["x"], rtol=1e-5, atol=1e-5 * spread + 1e-30)
 
 
-@pytest.mark.parametrize("step", BOUND, ids=repr)
+@pytest.mark.parametrize("step", EVERY, ids=repr)
 def test_what_is_refused(step: Any) -> None:
     kind = type(step).__name__
     with pytest.raises(errors.BadData, match=rf"{kind}, column 'x': 2 infinite values, got inf(.|\n)*clip\(x"):
@@ -138,6 +155,7 @@ def test_values_that_cannot_be_squared_are_refused_wherever_they_meet() -> None:
         (pre.MinMaxScaler((1, 1)), "feature_range is no range, got \\(1, 1\\)"),
         (pre.RobustScaler(quantile_range=(80, 20)), "quantile_range is no range"),
         (pre.RobustScaler(quantile_range=(-1, 20)), "between 0 and 100"),
+        (pre.RobustScaler(quantile_range=(0, 50), unit_variance=True), "no range, got \\(0, 50\\)"),
     ],
 )
 def test_bad_parameters(step: Any, said: str) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend.protocol import Backend
-from gpupipe.preprocessing import FoldStep, WholeFrameStep
+from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrameStep
 from gpupipe.transforms import Transform
 
 from .standin_frame import cudf
@@ -28,7 +28,16 @@ FLIGHTS = GAPS.join(WORDS).assign(at=pd.to_datetime("2013-01-01") + pd.to_timede
 # Beyond its defaults, what a step is tried with. A step without an entry is tried with its defaults.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "Categorify": [{"min_frequency": 30}, {"max_categories": 1}],
-    "KMeans": [{"n_clusters": 3}],
+    "Bucketize": [{"edges": [0.0, 30.0, 1e3]}],
+    "GroupImputer": [{"by": "n", "strategy": name} for name in ("mean", "median", "most_frequent")],
+    "KBinsDiscretizer": [
+        {"strategy": "uniform", "encode": "onehot-dense"},
+        {"strategy": "kmeans", "n_bins": 3},
+        {"strategy": "quantile"},
+    ],
+    "KMeans": [{"n_clusters": 3}, {"n_clusters": 3, "max_rows": 60}],
+    "Normalizer": [{"norm": name} for name in ("l1", "l2", "max")],
+    "QuantileTransformer": [{"n_quantiles": 10}, {"n_quantiles": 10, "output_distribution": "normal", "exact": True}],
     "PCA": [{"n_components": 2, "solver": "fold"}, {"n_components": 2, "solver": "library"}],
     "WholeFrame": [{"estimator": sklearn.preprocessing.QuantileTransformer(n_quantiles=10)}],
     "SimpleImputer": [
@@ -46,12 +55,24 @@ def concrete(room: Any, kind: type) -> list[type]:
 STEPS = [
     pytest.param(cls, settings, id=f"{cls.__name__}{settings or ''}")
     for cls in concrete(preprocessing, (FoldStep, WholeFrameStep))
+    if not issubclass(cls, CrossFittedStep)
     for settings in SETTINGS.get(cls.__name__, [{}])
 ]
 
 
+# What steps that learn from a target are given for one.
+TARGETS = [pd.DataFrame({"y": FLIGHTS["y"] * 2}), pd.DataFrame({"y": FLIGHTS["a"].fillna("SFO")}), FLIGHTS[["x"]] > 0]
+CROSS_FITTED = concrete(preprocessing, CrossFittedStep)
+
+
 def input_for(cls: type) -> pd.DataFrame:
-    return {"Categorify": WORDS, "SimpleImputer": GAPS}.get(cls.__name__, NUMBERS)
+    return {
+        "Categorify": WORDS,
+        "SimpleImputer": GAPS,
+        "GroupImputer": GAPS,
+        "DatetimeEncoder": FLIGHTS[["at"]],
+        "Log1p": NUMBERS.abs(),
+    }.get(cls.__name__, NUMBERS)
 
 
 @pytest.mark.parametrize(("cls", "settings"), STEPS)
@@ -61,6 +82,22 @@ def test_a_step_learns_and_gives_the_same(rehearsed_backend: Backend, cls: Any, 
     found = cls(**settings).fit(cudf.from_pandas(frame))
     compare_states(found.get_state(), wanted.get_state())
     outputs = [step.transform(given) for step, given in ((found, cudf.from_pandas(frame)), (wanted, frame))]
+    pd.testing.assert_frame_equal(outputs[0].to_pandas(), outputs[1], check_dtype=False, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["numbers", "classes", "a condition"])
+@pytest.mark.parametrize("cls", CROSS_FITTED)
+def test_a_step_learns_the_same_from_a_target(rehearsed_backend: Backend, cls: Any, target: pd.DataFrame) -> None:
+    frame = FLIGHTS[["a", "b", "n"]]
+    target = target.fillna(0.0) if target.dtypes.iloc[0] == "float64" else target
+    found, wanted = cls(), cls()
+    outputs = [
+        found.fit_transform(cudf.from_pandas(frame), cudf.from_pandas(target)),
+        wanted.fit_transform(frame, target),
+    ]
+    pd.testing.assert_frame_equal(outputs[0].to_pandas(), outputs[1], check_dtype=False, rtol=1e-6, atol=1e-9)
+    compare_states(found.get_state(), wanted.get_state())
+    outputs = [found.transform(cudf.from_pandas(frame)), wanted.transform(frame)]
     pd.testing.assert_frame_equal(outputs[0].to_pandas(), outputs[1], check_dtype=False, rtol=1e-6, atol=1e-9)
 
 
@@ -95,7 +132,23 @@ EXAMPLES = [
     transforms.Derive(
         late="x > 0 or y < 40", hour_="hour(at)", big="where(z > 1000, y, -y)", short="upper(a)", gone="isnull(x)"
     ),
+    transforms.Derive(
+        digits="extract(a, '([J-L])')",
+        part="split(a, 'F', 1)",
+        end="is_month_end(at)",
+        week_="week(at)",
+        cut="slice(b, 0, 1)",
+    ),
     transforms.Map(double, reads=["x"], adds=["twice"]),
+    transforms.Clip(["x", "n"], 0, 1),
+    transforms.Clip("at", "2013-01-02", "2013-01-03"),
+    transforms.DateParts("at", ["year", "week", "is_weekend"], since="2013-01-02", unit="hours"),
+    transforms.DropMissing(["x", "a"]),
+    transforms.DropMissing(["n", "y"], how="all"),
+    transforms.Log1p(["n", "z"]),
+    transforms.Replace({"a": {"JFK": None, None: "?"}, "n": {1: 7, None: 0}, "x": {None: 0.5}, "b": {"x": "y"}}),
+    transforms.Replace({"n": {2: None}}),
+    transforms.Sample(0.4, seed=2),
 ]
 
 

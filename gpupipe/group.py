@@ -1,0 +1,122 @@
+"""Columns, and the learned steps they go through together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.errors import BadConfig
+from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
+from gpupipe.schema import Field, Schema
+from gpupipe.selectors import Selector
+from gpupipe.words import as_list
+
+__all__ = ["Group", "group_of", "step_of"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some columns and the learned steps they go through together.
+
+    Args:
+        columns: their names.
+        steps: in order.
+        name: stands before the outputs' names.
+        of_target: whether the columns are those of the target, which may be no columns of the frame.
+        selector: what chooses the columns when a pipeline is fitted; before that there are none.
+    """
+
+    columns: list[str]
+    steps: list[FoldStep]
+    name: str | None = None
+    of_target: bool = False
+    selector: Selector | None = None
+
+    @property
+    def given(self) -> str:
+        """The columns, or what will choose them, for people."""
+        return repr(self.selector) if self.selector is not None and not self.columns else ", ".join(self.columns)
+
+    def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
+        """The fields after the first `upto` steps (all by default), for an input of `schema`."""
+        fields = [schema[name] for name in self.columns]
+        for step in self.steps[:upto]:
+            lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
+            made = step.output_fields(fields)
+            fields = [item if item.lineage else replace(item, lineage=lineage) for item in made]
+            fields = [replace(item, step=type(step).__name__) for item in fields]
+        return fields
+
+    def columns_of(
+        self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None
+    ) -> dict[str, Column]:
+        """The columns of one frame after the first `upto` steps (all by default).
+
+        With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
+        the target was learned from other rows.
+        """
+        return self.through({name: backend.column(frame, name) for name in self.columns}, backend, upto, row_ids)
+
+    def through(
+        self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None
+    ) -> dict[str, Column]:
+        """The same, for columns taken out of the frame already."""
+        columns = dict(columns)
+        for step in self.steps[:upto]:
+            if row_ids is not None and isinstance(step, CrossFittedStep):
+                columns = step.cross_fitted_columns(columns, backend, row_ids)
+            else:
+                columns = step.transform_columns(columns, backend)
+        return columns
+
+    def rename(self, name: str) -> str:
+        """The output's name: with a group's name in front, where one was given."""
+        return name if self.name is None else f"{self.name}_{name}"
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether a step of it learns from the target."""
+        return any(isinstance(step, CrossFittedStep) for step in self.steps)
+
+
+def group_of(given: Any) -> Group:
+    """What `Features` is given for a group, as one.
+
+    Raises:
+        BadConfig: it is none.
+    """
+    if isinstance(given, tuple):
+        if len(given) not in (2, 3):
+            raise BadConfig(
+                "Features",
+                "a group is malformed",
+                got=given,
+                expected="(columns, steps) or (columns, steps, name)",
+                remedy="(['distance'], pre.StandardScaler())",
+            )
+        columns, steps, name = (*given, None)[:3]
+        chain = list(steps) if isinstance(steps, list | tuple) else [steps]
+        return _of(columns, [step_of(step) for step in chain], name)
+    return _of(given, [], None)
+
+
+def _of(columns: str | Iterable[str] | Selector, steps: list[FoldStep], name: str | None) -> Group:
+    if isinstance(columns, Selector):
+        return Group([], steps, name, selector=columns)
+    return Group(_names(columns), steps, name)
+
+
+def step_of(step: Any) -> FoldStep:
+    """A step as it is; an estimator as one."""
+    return step if isinstance(step, FoldStep) else WholeFrame(step)
+
+
+def _names(columns: str | Iterable[str]) -> list[str]:
+    names = as_list(columns)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise BadConfig(
+            "Features", "a group names no columns", got=columns, expected="names of columns", remedy="['distance']"
+        )
+    return names

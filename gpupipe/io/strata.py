@@ -1,0 +1,109 @@
+"""Parts that have the same share of every class: where the rows of a class, in a drawn order, have to be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from gpupipe.backend import Array, resolve, select
+from gpupipe.backend.hashing import splitmix64
+from gpupipe.io.passes import over_partitions
+from gpupipe.io.selection import StratifiedDraw, drawn_in_class
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["stratified_parts"]
+
+_BINS = 1 << 12  # a first look counts rows by class and the upper 12 bits, a second one sorts those in the bins to cut
+_NEVER = 1 << 63  # beyond all bits
+
+_Table: TypeAlias = dict[int, Any]  # by class: counts of its bins, or the bits of some of its rows
+
+
+def stratified_parts(dataset: Dataset, column: str, shares: Sequence[float], seed: int) -> list[StratifiedDraw]:
+    """A draw per part, each with its share of the rows of every class, to a row.
+
+    The rows of a class are put in order by bits drawn by `seed` and a row's identity, and cut where the shares are.
+
+    Memory: 32 KiB per class; two passes over the column.
+    """
+    backend = resolve(dataset.backend)
+    own = int(splitmix64(seed, np.array([dataset.query.num_draws]))[0])
+    nothing: _Table = {}
+    counted = reduce(
+        _summed, over_partitions(partial(_counts, column, own, backend), dataset, backend, "split"), nothing
+    )
+    ends = {key: np.cumsum(counts) for key, counts in sorted(counted.items())}
+    upto = np.cumsum(shares)[:-1]
+    # A part begins with the row of this rank, which lies in this bin: behind the last one where the part has no row.
+    ranks = {key: np.round(upto * below[-1]).astype(np.int64) for key, below in ends.items()}
+    bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
+    looked = over_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split")
+    found = reduce(_together, looked, nothing)
+    edges = [[0, *_cuts(ranks[key], bins[key], below, found[key]), _NEVER] for key, below in ends.items()]
+    whole = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
+    return [
+        StratifiedDraw(
+            own,
+            whole[part],
+            whole[part + 1],
+            column,
+            classes=tuple(ends),
+            bounds=tuple((edge[part], edge[part + 1]) for edge in edges),
+        )
+        for part in range(len(shares))
+    ]
+
+
+def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
+    """The bits of the rows of these ranks in a class; `below` are its rows up to each bin, `bits` those in `bins`."""
+    ordered, cuts = np.sort(bits), []
+    for rank, at in zip(ranks.tolist(), bins.tolist(), strict=True):
+        if at == _BINS:
+            cuts.append(_NEVER)
+        else:
+            first = int(np.searchsorted(ordered, np.uint64(at << 51)))
+            cuts.append(int(ordered[first + rank - (int(below[at - 1]) if at else 0)]))
+    return cuts
+
+
+def _drawn(column: str, seed: int, backend_name: str, part: Dataset) -> tuple[Any, Array, Array, Array]:
+    """The classes of one partition, on the host; each row's place among them, its bits, and the bin of those."""
+    backend, partition = select(backend_name), part.partitions[0]
+    frame = part.read(partition, [column], backend)
+    row_ids = partition.row_ids(backend.xp)
+    of_class, bits = drawn_in_class(backend.column(frame, column), seed, row_ids, frame, backend)
+    classes, place = backend.xp.unique(of_class, return_inverse=True)
+    return backend.to_host(classes), place, bits, (bits >> np.uint64(51)).astype("int64")
+
+
+def _counts(column: str, seed: int, backend_name: str, part: Dataset) -> _Table:
+    """Rows of one partition by class and bin."""
+    classes, place, _, upper = _drawn(column, seed, backend_name, part)
+    backend = select(backend_name)
+    table = backend.xp.bincount(place * _BINS + upper, minlength=len(classes) * _BINS)
+    return dict(zip(classes.tolist(), backend.to_host(table).reshape(-1, _BINS), strict=True))
+
+
+def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Dataset) -> _Table:
+    """The bits of the rows of one partition that lie in bins to cut, by class."""
+    classes, place, bits, upper = _drawn(column, seed, backend_name, part)
+    backend, keys = select(backend_name), classes.tolist()
+    wanted = np.zeros((len(keys), _BINS + 1), dtype=bool)
+    for number, key in enumerate(keys):
+        wanted[number, bins[key]] = True
+    here = backend.to_device(wanted)[place, upper]
+    chosen, of_class = backend.to_host(bits[here]), backend.to_host(place[here])
+    return {key: chosen[of_class == number] for number, key in enumerate(keys)}
+
+
+def _summed(left: _Table, right: _Table) -> _Table:
+    return left | {key: left[key] + counts if key in left else counts for key, counts in right.items()}
+
+
+def _together(left: _Table, right: _Table) -> _Table:
+    return left | {key: np.concatenate([left[key], bits]) if key in left else bits for key, bits in right.items()}

@@ -1,0 +1,201 @@
+"""What steps on categories share: the types they take, values listed by the user, values learned, and their lookups."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column
+from gpupipe.backend.dictionaries import Dictionary, given_values, ordered, positions_in
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
+from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
+from gpupipe.schema import INTEGERS, Field
+from gpupipe.words import counted
+
+__all__ = ["CategoryStep", "Learned", "check_categories", "listed_by_column", "listed_values"]
+
+Lists = Mapping[str, Sequence[Any]]
+
+
+def check_categories(fields: Sequence[Field], where: str) -> None:
+    """Raise `SchemaMismatch` for the first field that is neither text, nor integer, nor boolean."""
+    for item in fields:
+        if item.dtype not in ("string", "bool", *INTEGERS):
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "its values are no categories",
+                got=item.dtype,
+                expected="strings, integers or booleans",
+                remedy=f"Cast({item.name}='int64') for whole numbers, or 'hour({item.name})' for parts of a time",
+            )
+
+
+def listed_by_column(given: Any, names: Sequence[str], where: str) -> Lists:
+    """Lists by column name, whether they were given so (for some) or in the columns' order (for all).
+
+    Raises:
+        BadConfig: they do not go with the columns.
+    """
+    by_name = isinstance(given, Mapping)
+    good = not isinstance(given, str) and (set(given) <= set(names) if by_name else len(given) == len(names))
+    if not good:
+        raise BadConfig(
+            where,
+            "it does not go with the columns",
+            got=sorted(given) if by_name else given if isinstance(given, str) else counted(len(given), "list"),
+            expected=f"a list for each of {list(names)}, or lists by column name for some",
+            remedy=f"{{{names[0]!r}: [...]}}",
+        )
+    return dict(given) if by_name else dict(zip(names, given, strict=True))
+
+
+def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
+    """What is listed for each column, in that order, and whether missing is one of it; by the name of those there are.
+
+    Raises:
+        BadConfig: a value of another type than its column, or one that is listed twice.
+    """
+    found = {}
+    for name in (name for name in dtypes if name in lists):
+        try:
+            values, has_missing = given_values(lists[name], dtypes[name])
+        except (TypeError, ValueError, OverflowError) as cause:
+            raise BadConfig(
+                f"{where}, column {name!r}",
+                "its values are not of the column's type",
+                got=list(lists[name])[:3],
+                expected=dtypes[name],
+                remedy="values as they stand in the column",
+            ) from cause
+        distinct = len(ordered(values))
+        if distinct < len(values):
+            raise BadConfig(
+                f"{where}, column {name!r}",
+                counted(len(values) - distinct, "value") + " stand there more than once",
+                got=len(values),
+                expected="each value once",
+                remedy="list(dict.fromkeys(values))",
+            )
+        found[name] = (values, has_missing)
+    return found
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One column's categories.
+
+    Args:
+        dtype: the column's type in `fit`.
+        values: the categories, in ascending order or in that given.
+        has_missing: whether a missing value was there (or is listed).
+        counts: how often each was there, and a missing value last, int64.
+        num_rows: rows in `fit`, missing ones too.
+    """
+
+    dtype: str
+    values: Dictionary
+    has_missing: bool
+    counts: Any
+    num_rows: int
+
+
+class CategoryStep(FoldStep):
+    """A step that learns the categories of each column, or is given them, and how often each is there.
+
+    Attributes:
+        categories_: for each column, by name, its categories as an Arrow array on the host.
+        dtypes_in_: for each column, by name, its type in `fit`.
+    """
+
+    fills_late = True
+
+    categories_: dict[str, Dictionary]
+    dtypes_in_: dict[str, str]
+
+    _arrays: tuple[str, ...] = ()
+    """Attributes that hold an array for each column by name, beside the categories."""
+
+    @property
+    def _where(self) -> str:
+        return type(self).__name__
+
+    def summarise(self, columns: Columns, backend: Backend) -> CategoryCounts:
+        return CategoryCounts.of(columns, backend, self._where)
+
+    def finish(self, summary: CategoryCounts) -> Self:
+        dtypes = dict(zip(summary.names, (item.dtype for item in summary.columns), strict=True))
+        given = self._given(dtypes)
+        self.categories_, self.dtypes_in_ = {}, dtypes
+        for name in self._arrays:
+            setattr(self, name, {})
+        for name, column in zip(summary.names, summary.columns, strict=True):
+            found = self._learned(name, column, given.get(name))
+            self.categories_[name] = found.values
+            self._learn(name, found)
+        self.names_in_ = list(summary.names)
+        return self
+
+    @abstractmethod
+    def _learn(self, name: str, found: Learned) -> None:
+        """Learn from one column's categories."""
+
+    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
+        """The categories that are listed, and whether missing is one, by column name."""
+        return {}
+
+    @property
+    def _refuses_unknown(self) -> bool:
+        return False
+
+    def _learned(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
+        seen, counts = column.ranked()
+        values, has_missing = (ordered(seen), column.missing > 0) if given is None else given
+        place = positions_in(values, seen)
+        known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
+        total = int(counts.sum()) + column.missing
+        if self._refuses_unknown and known.sum() < counts.sum():
+            unknown = np.flatnonzero(positions_in(seen, values) < 0)
+            self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
+        return Learned(column.dtype, values, has_missing, np.append(known, column.missing), total)
+
+    def get_state(self) -> dict[str, Any]:
+        self.check_fitted()
+        state: dict[str, Any] = {"names_in_": self.names_in_}
+        state["dtypes_in_"] = [self.dtypes_in_[name] for name in self.names_in_]
+        for attribute in ("categories_", *self._arrays):
+            by_name = getattr(self, attribute)
+            state |= {f"{attribute}{place}": by_name[name] for place, name in enumerate(self.names_in_)}
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.names_in_ = list(state["names_in_"])
+        self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
+        for attribute in ("categories_", *self._arrays):
+            setattr(self, attribute, {name: state[f"{attribute}{i}"] for i, name in enumerate(self.names_in_)})
+        return self
+
+    def _lookup(self, name: str, column: Column) -> Lookup:
+        lookups: Lookups = self.__dict__.setdefault("_lookups", Lookups())
+        return lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], self._where)
+
+    def _refuse_unknown(self, name: str, column: Column, backend: Backend) -> NoReturn:
+        """Raise for a column that was found to hold a value that is none of its categories."""
+        unknown = self._lookup(name, column).ids(column, backend) == UNKNOWN
+        first = column.take(backend.xp.flatnonzero(unknown)[:1])
+        value = backend.to_arrow(backend.frame({name: first}, 1))[name][0].as_py()
+        self._refuse(name, int(backend.to_host(unknown.sum()[None])[0]), value)
+
+    def _refuse(self, name: str, count: int, value: Any) -> NoReturn:
+        raise BadData(
+            f"{self._where}, column {name!r}",
+            f"{counted(count, 'value')} of no known category",
+            got=value,
+            expected="values that were there in fit, or that categories= lists",
+            remedy=f"{self._where}(handle_unknown=...), or fit on more rows",
+        )

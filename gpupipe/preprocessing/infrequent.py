@@ -1,0 +1,60 @@
+"""Which categories are too rare to stand alone, and the groups that are left: scikit-learn's rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpupipe.errors import BadConfig
+from gpupipe.preprocessing.blocks import check_count
+
+__all__ = ["check_limits", "groups_of", "rare"]
+
+
+def check_limits(min_frequency: float | None, max_categories: int | None, where: str) -> None:
+    """Raise `BadConfig` unless they are positive integers, a share of the rows between 0 and 1, or None."""
+    number = min_frequency if isinstance(min_frequency, int | float) else -1
+    if min_frequency is not None and not 0 < number < 1 and (number < 1 or number != int(number)):
+        raise BadConfig(
+            where,
+            "min_frequency is out of range",
+            got=min_frequency,
+            expected="a positive integer, or a share of the rows between 0 and 1",
+            remedy="min_frequency=0.01",
+        )
+    if max_categories is not None:
+        check_count(max_categories, "max_categories", where)
+
+
+def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
+    """K booleans, True for the categories that share one group.
+
+    Args:
+        counts: K int64, how often each category was there.
+        num_rows: what a share is of.
+        min_frequency: a category of fewer rows, or of a smaller share of them, is rare.
+        max_categories: how many groups there may be, that of the rare ones included. Of equally frequent categories
+            the first ones become rare.
+
+    Example:
+        >>> rare(np.array([5, 1, 9, 1]), 16, None, 3).tolist()
+        [False, True, False, True]
+    """
+    least = min_frequency or 0
+    found = counts < (least * num_rows if least < 1 else least)
+    if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
+        by_count = np.argsort(counts, kind="stable")
+        found[by_count[: len(counts) - (max_categories - 1)]] = True
+    return found
+
+
+def groups_of(is_rare: Any) -> tuple[Any, int]:
+    """The group of each category, the frequent ones in order and behind them all rare ones; and how many there are.
+
+    Example:
+        >>> groups_of(np.array([False, True, False]))
+        (array([0, 2, 1]), 3)
+    """
+    frequent = int((~is_rare).sum())
+    return np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent + int(is_rare.any())

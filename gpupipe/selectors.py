@@ -1,0 +1,309 @@
+"""Columns chosen by what they are instead of by name; which ones those are is settled when a pipeline is fitted."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Schema
+
+__all__ = [
+    "Selector",
+    "boolean",
+    "by_dtype",
+    "by_kind",
+    "by_name",
+    "everything",
+    "exclude",
+    "floating",
+    "glob",
+    "integer",
+    "matches",
+    "numeric",
+    "string",
+    "temporal",
+]
+
+
+class Selector(ABC):
+    """A choice of columns; `|`, `&`, `-` and `~` make others of it.
+
+    Example:
+        >>> schema = Schema([Field("dep_delay", "float64"), Field("day", "int8"), Field("carrier", "string")])
+        >>> (numeric() - by_name("day")).names(schema), (~numeric()).names(schema)
+        (['dep_delay'], ['carrier'])
+    """
+
+    @abstractmethod
+    def takes(self, item: Field) -> bool:
+        """Whether a column is one of them."""
+
+    @abstractmethod
+    def check(self, schema: Schema) -> None:
+        """Raise `ColumnNotFound` for a name that is not in the schema."""
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns it stands for, in the order of the schema.
+
+        Raises:
+            ColumnNotFound: a column that is named is not there.
+        """
+        self.check(schema)
+        return [item.name for item in schema if self.takes(item)]
+
+    def __or__(self, other: Selector) -> Selector:
+        return _Joined("|", self, other)
+
+    def __and__(self, other: Selector) -> Selector:
+        return _Joined("&", self, other)
+
+    def __sub__(self, other: Selector) -> Selector:
+        return _Joined("-", self, other)
+
+    def __invert__(self) -> Selector:
+        return _Not(self)
+
+
+@dataclass(frozen=True, repr=False)
+class _Chosen(Selector):
+    """By one test of each column against some words."""
+
+    function: str
+    words: tuple[str, ...]
+
+    def takes(self, item: Field) -> bool:
+        if self.function in _FAMILIES:
+            return item.dtype in _FAMILIES[self.function]
+        return _TESTS[self.function](item, self.words)
+
+    def check(self, schema: Schema) -> None:
+        if self.function == "by_name":
+            for name in self.words:
+                if name not in schema:
+                    raise ColumnNotFound.among(repr(self), name, schema.names)
+
+    def __repr__(self) -> str:
+        return f"{self.function}({', '.join(map(repr, self.words))})"
+
+
+@dataclass(frozen=True, repr=False)
+class _Joined(Selector):
+    sign: str
+    left: Selector
+    right: Selector
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.right, Selector):
+            raise BadConfig(
+                f"{self.left!r} {self.sign} ...",
+                "not a selector",
+                got=self.right,
+                expected="a selector on both sides",
+                remedy=f"by_name({self.right!r})",
+            )
+
+    def takes(self, item: Field) -> bool:
+        left, right = self.left.takes(item), self.right.takes(item)
+        return {"|": left or right, "&": left and right, "-": left and not right}[self.sign]
+
+    def check(self, schema: Schema) -> None:
+        self.left.check(schema)
+        self.right.check(schema)
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.sign} {self.right!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class _Not(Selector):
+    inner: Selector
+
+    def takes(self, item: Field) -> bool:
+        return not self.inner.takes(item)
+
+    def check(self, schema: Schema) -> None:
+        self.inner.check(schema)
+
+    def __repr__(self) -> str:
+        return f"~{self.inner!r}"
+
+
+_TESTS: dict[str, Callable[[Field, tuple[str, ...]], bool]] = {
+    "by_name": lambda item, words: item.name in words,
+    "by_dtype": lambda item, words: item.dtype in words,
+    "by_kind": lambda item, words: item.kind in words,
+    "glob": lambda item, words: any(fnmatchcase(item.name, word) for word in words),
+    "matches": lambda item, words: re.search(words[0], item.name) is not None,
+}
+_FAMILIES: dict[str, tuple[str, ...]] = {
+    "everything": DTYPES,
+    "numeric": (*INTEGERS, *FLOATS),
+    "integer": INTEGERS,
+    "floating": FLOATS,
+    "boolean": ("bool",),
+    "string": ("string",),
+    "temporal": ("timestamp",),
+}
+
+
+def everything() -> Selector:
+    """All columns.
+
+    Example:
+        >>> everything() - temporal()
+        (everything() - temporal())
+    """
+    return _Chosen("everything", ())
+
+
+def by_name(*names: str) -> Selector:
+    """The columns of these names, all of which have to be there.
+
+    Example:
+        >>> by_name("day").names(Schema([Field("day", "int8"), Field("hour", "int8")]))
+        ['day']
+    """
+    return _Chosen("by_name", names)
+
+
+def by_dtype(*dtypes: str) -> Selector:
+    """The columns stored as one of these types, of `schema.DTYPES`.
+
+    Raises:
+        BadConfig: no such type.
+
+    Example:
+        >>> by_dtype("int8", "int16").names(Schema([Field("day", "int8"), Field("x", "float64")]))
+        ['day']
+    """
+    return _Chosen("by_dtype", _known(dtypes, DTYPES, "by_dtype"))
+
+
+def by_kind(*kinds: str) -> Selector:
+    """The columns whose values mean this: `continuous`, `categorical`, `text` or `time`.
+
+    Raises:
+        BadConfig: no such kind.
+
+    Example:
+        >>> by_kind("time", "text").names(Schema([Field("at", "timestamp"), Field("x", "float64")]))
+        ['at']
+    """
+    return _Chosen("by_kind", _known(kinds, [str(kind) for kind in Kind], "by_kind"))
+
+
+def glob(*patterns: str) -> Selector:
+    """The columns whose names match a pattern of `*`, `?` and `[...]`, capitals apart.
+
+    Example:
+        >>> glob("dep_*").names(Schema([Field("dep_delay", "float64"), Field("arr_delay", "float64")]))
+        ['dep_delay']
+    """
+    return _Chosen("glob", patterns)
+
+
+def matches(pattern: str) -> Selector:
+    """The columns in whose names a regular expression of Python's is found.
+
+    Raises:
+        BadConfig: it is none.
+
+    Example:
+        >>> matches("_delay$").names(Schema([Field("dep_delay", "float64"), Field("delay_dep", "float64")]))
+        ['dep_delay']
+    """
+    try:
+        re.compile(pattern)
+    except re.error as cause:
+        raise BadConfig(
+            "matches", f"no regular expression ({cause})", got=pattern, expected="one", remedy="matches('_delay$')"
+        ) from None
+    return _Chosen("matches", (pattern,))
+
+
+def exclude(*names: str | Selector) -> Selector:
+    """All columns but these, given by name or by selector.
+
+    Example:
+        >>> exclude("day", temporal())
+        (~by_name('day') & ~temporal())
+    """
+    found = everything()
+    for position, name in enumerate(names):
+        gone = ~(name if isinstance(name, Selector) else by_name(name))
+        found = found & gone if position else gone
+    return found
+
+
+def numeric() -> Selector:
+    """Integers and floats; booleans are `boolean()`.
+
+    Example:
+        >>> numeric().names(Schema([Field("x", "float64"), Field("open", "bool")]))
+        ['x']
+    """
+    return _Chosen("numeric", ())
+
+
+def integer() -> Selector:
+    """Integers of any size, signed or not.
+
+    Example:
+        >>> integer().names(Schema([Field("x", "float64"), Field("day", "uint8")]))
+        ['day']
+    """
+    return _Chosen("integer", ())
+
+
+def floating() -> Selector:
+    """Floats of either size.
+
+    Example:
+        >>> floating().names(Schema([Field("x", "float64"), Field("day", "uint8")]))
+        ['x']
+    """
+    return _Chosen("floating", ())
+
+
+def boolean() -> Selector:
+    """Booleans.
+
+    Example:
+        >>> boolean().names(Schema([Field("x", "float64"), Field("open", "bool")]))
+        ['open']
+    """
+    return _Chosen("boolean", ())
+
+
+def string() -> Selector:
+    """Strings.
+
+    Example:
+        >>> string().names(Schema([Field("carrier", "string"), Field("open", "bool")]))
+        ['carrier']
+    """
+    return _Chosen("string", ())
+
+
+def temporal() -> Selector:
+    """Timestamps.
+
+    Example:
+        >>> temporal().names(Schema([Field("at", "timestamp"), Field("open", "bool")]))
+        ['at']
+    """
+    return _Chosen("temporal", ())
+
+
+def _known(words: tuple[str, ...], allowed: Any, where: str) -> tuple[str, ...]:
+    for word in words:
+        if word not in allowed:
+            raise BadConfig(
+                where, "no such word", got=word, expected=f"of {', '.join(allowed)}", remedy=f"{where}({allowed[0]!r})"
+            )
+    return words

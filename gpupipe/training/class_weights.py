@@ -1,0 +1,83 @@
+"""How much a row counts in training by its class, as scikit-learn's `class_weight`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.schema import Schema
+from gpupipe.training.choice import unknown
+
+__all__ = ["ClassWeight", "class_weights", "weighted"]
+
+ClassWeight: TypeAlias = str | Mapping[Any, float]
+
+
+def class_weights(wanted: ClassWeight, loader: Iterable[Any], schema: Schema | None) -> Tensor:
+    """A float32 weight per class: n / (K count) for `"balanced"`, or those given by class, 1 for the others.
+
+    Args:
+        wanted: `"balanced"`, or weights by class.
+        loader: the rows of training; looked through once where it does not hold all targets in one `block`.
+        schema: whose target tells the classes.
+
+    Raises:
+        BadConfig: the target has no classes, or not those that were named.
+        BadData: a class has no row.
+    """
+    target = None if schema is None else schema.target
+    if target is None or target.classes is None:
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "the target has no classes" if target is not None else "nothing tells the classes",
+            got=wanted,
+            expected="a classification, and a loader of gp.Pipeline",
+            remedy="class_weight=None, or Features(weight=...) for a weight per row",
+        )
+    classes = list(target.classes)
+    if not isinstance(wanted, str):
+        for name in wanted:
+            if name not in classes or not wanted[name] >= 0:
+                raise BadConfig(
+                    "Trainer(class_weight=)",
+                    "no such class" if name not in classes else "a weight below 0",
+                    got={name: wanted[name]},
+                    expected=f"weights of some of {classes}",
+                    remedy="class_weight='balanced'",
+                )
+        return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
+    if wanted != "balanced":
+        raise unknown("Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None")
+    block = getattr(loader, "block", None)
+    counts = torch.zeros(len(classes), dtype=torch.int64)
+    for batch in loader if block is None else [block]:
+        counts += torch.bincount(batch.target.long(), minlength=len(classes)).cpu()
+    if not counts.all():
+        raise BadData(
+            "Trainer(class_weight='balanced')",
+            "a class has no row",
+            got=dict(zip(classes, counts.tolist(), strict=True)),
+            expected="rows of every class",
+            remedy="a mapping from classes to weights, or more rows",
+        )
+    return (counts.sum() / (len(classes) * counts)).float()
+
+
+def weighted(batch: Any, weights: Tensor) -> Any:
+    """The batch with each row's weight times that of its class."""
+    if not is_dataclass(batch) or isinstance(batch, type):
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "the batches have no weights to change",
+            got=type(batch).__name__,
+            expected="batches of gp.Pipeline's loader",
+            remedy="pipeline.loader(...)",
+        )
+    own: Any = batch
+    of_class = weights[own.target.long()]
+    return replace(own, weight=of_class if own.weight is None else own.weight * of_class)

@@ -1,0 +1,182 @@
+"""Columns made of times: parts of the date, places in a cycle, time passed since something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend.arithmetic import seconds_between
+from gpupipe.backend.dates import CYCLES, date_parts, turn
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+from gpupipe.expressions.source import Span
+from gpupipe.expressions.tree import Constant, microseconds
+from gpupipe.schema import Field, Schema
+from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list
+
+__all__ = ["DateParts"]
+
+_SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, "weeks": 604_800.0}
+
+
+class DateParts(Transform):
+    """Add columns made of times; the times themselves stay.
+
+    A time is taken as it stands, in UTC, in the Gregorian calendar before 1582 too. Where it is missing, so is every
+    part.
+
+    Args:
+        columns: timestamps.
+        parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `weekday` (Monday is 0), `hour`,
+            `minute`, `second`, int32; `is_weekend`, `is_month_start`, `is_month_end` and the same of `quarter` and
+            `year`, booleans. The column `at_hour` is the hour of `at`.
+        cyclic: parts as the two coordinates of a place on a circle, so that the last hour is next to the first:
+            `at_hour_sin` and `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
+        since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed from then,
+            float64, negative before.
+        unit: of the time passed, `"seconds"`, `"minutes"`, `"hours"`, `"days"` or `"weeks"`.
+
+    Raises:
+        BadConfig: no such part or unit, nothing is asked for, or a column of the name is there already.
+        SchemaMismatch: a column holds no times.
+
+    Memory: the new columns, and up to ten int32 per row.
+
+    Example:
+        >>> import pandas as pd
+        >>> DateParts("at", ["month", "is_weekend"], since="2013-01-01").transform(
+        ...     pd.DataFrame({"at": pd.to_datetime(["2013-02-02", None])})).iloc[:, 1:]
+           at_month  at_is_weekend  at_since
+        0         2           True      32.0
+        1      <NA>           <NA>       NaN
+    """
+
+    def __init__(
+        self,
+        columns: str | Sequence[str],
+        parts: str | Sequence[str] = (),
+        *,
+        cyclic: str | Sequence[str] = (),
+        since: str | None = None,
+        unit: str = "days",
+    ) -> None:
+        self.columns, self.parts, self.cyclic = as_list(columns), as_list(parts), as_list(cyclic)
+        self.since, self.unit = since, unit
+
+    def output_schema(self, schema: Schema) -> Schema:
+        self._check(schema)
+        fields = []
+        for name in self.columns:
+            for part in self.parts:
+                dtype = "bool" if part in DATE_FLAGS else "int32"
+                fields.append(Field.derived(f"{name}_{part}", dtype, [schema[name]], "DateParts"))
+                fields[-1] = replace(fields[-1], nullable=schema[name].nullable)
+            for part in self.cyclic:
+                both = [f"{name}_{part}_sin", f"{name}_{part}_cos"]
+                fields += [Field.derived(one, "float32", [schema[name]], "DateParts") for one in both]
+            if self.since is not None:
+                reads = [schema[one] for one in (name, *self._other(schema))]
+                fields.append(Field.derived(f"{name}_since", "float64", reads, "DateParts"))
+        taken = [item.name for item in fields if item.name in schema]
+        if taken:
+            raise BadConfig(
+                "DateParts",
+                "a column of this name is there already",
+                got=taken[0],
+                expected="new names",
+                remedy=f"Drop({taken[0]!r}) or Rename before it",
+            )
+        return schema.assign(fields)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        needed = set(wanted)
+        for name in self.columns:
+            made = set(self._made_of(name)) & wanted
+            if made:
+                needed = (needed - made) | {name}
+            if f"{name}_since" in made:
+                needed.update(self._other(schema))
+        return needed
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        xp = backend.xp
+        made: dict[str, Column] = {}
+        for name in self.columns:
+            asked = [one for one in self._made_of(name) if one in wanted]
+            if not asked:
+                continue
+            time = backend.column(frame, name)
+            parts = [part for part in self.parts if f"{name}_{part}" in asked]
+            made |= {f"{name}_{part}": column for part, column in date_parts(parts, time).items()}
+            for part in self.cyclic:
+                place = {n: getattr(xp, n) for n in ("sin", "cos") if f"{name}_{part}_{n}" in asked}
+                angle = turn(part, time) * (2 * np.pi) if place else None
+                for function, of in place.items():
+                    made[f"{name}_{part}_{function}"] = Column("float32", of(angle).astype("float32"))
+            if f"{name}_since" in asked:
+                made[f"{name}_since"] = self._passed(time, frame, schema, backend)
+        return backend.assign(frame, made) if made else frame
+
+    def _passed(self, time: Column, frame: Frame, schema: Schema, backend: Backend) -> Column:
+        other = self._other(schema)
+        start: Column | Constant = (
+            backend.column(frame, other[0])
+            if other
+            else Constant(microseconds(self.since or ""), "timestamp", Span(0, 0))
+        )
+        return Column("float64", seconds_between(time, start, backend.xp).data / _SECONDS[self.unit])
+
+    def _made_of(self, name: str) -> Iterator[str]:
+        """The names of what is made of one column."""
+        yield from (f"{name}_{part}" for part in self.parts)
+        yield from (f"{name}_{part}_{function}" for part in self.cyclic for function in ("sin", "cos"))
+        if self.since is not None:
+            yield f"{name}_since"
+
+    def _other(self, schema: Schema) -> list[str]:
+        """The column that times are counted from, if it is one."""
+        return [self.since] if self.since is not None and self.since in schema else []
+
+    def _check(self, schema: Schema) -> None:
+        schema.require(self.columns, "DateParts")
+        for name in (*self.columns, *self._other(schema)):
+            if schema[name].dtype != "timestamp":
+                raise SchemaMismatch(
+                    f"DateParts of column {name!r}",
+                    "no times",
+                    got=schema[name].dtype,
+                    expected="timestamp",
+                    remedy=f"Cast({{{name!r}: 'timestamp'}}) before it",
+                )
+        if not (self.parts or self.cyclic or self.since):
+            raise _unknown("DateParts", "parts", self.parts, (*DATE_PARTS, *DATE_FLAGS))
+        for given, allowed, what in (
+            (self.parts, (*DATE_PARTS, *DATE_FLAGS), "parts"),
+            (self.cyclic, CYCLES, "cyclic"),
+            ([self.unit], tuple(_SECONDS), "unit"),
+        ):
+            for word in given:
+                if word not in allowed:
+                    raise _unknown("DateParts", what, word, allowed)
+        if self.since is not None and not self._other(schema):
+            try:
+                microseconds(self.since)
+            except ValueError:
+                raise BadConfig(
+                    "DateParts",
+                    "since is no time and no column",
+                    got=self.since,
+                    expected="a time in ISO 8601, or the name of a timestamp column",
+                    remedy="since='2013-01-01'",
+                ) from None
+
+
+def _unknown(where: str, what: str, got: object, allowed: Sequence[str]) -> BadConfig:
+    return BadConfig(
+        where, f"unknown {what}", got=got, expected=f"of {', '.join(allowed)}", remedy=f"{what}={allowed[0]!r}"
+    )

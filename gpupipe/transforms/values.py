@@ -1,0 +1,278 @@
+"""Steps that put other values in the place of a column's own: clipped, on a logarithmic scale, replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend.arithmetic import compute, transformed
+from gpupipe.backend.texts import replaced
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.expressions.source import Span
+from gpupipe.expressions.tree import Constant, microseconds
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list, counted
+
+__all__ = ["Clip", "Log1p", "Replace"]
+
+_TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
+
+
+class Clip(Transform):
+    """Hold values to a range; what lies outside becomes the nearer end, and missing stays missing.
+
+    Args:
+        columns: numbers or times; the type stays.
+        low: the lower end, None for none; of times as text in ISO 8601.
+        high: the upper end, None for none.
+
+    Raises:
+        BadConfig: no end is given, they do not ascend, or one is no value the column's type can hold.
+        SchemaMismatch: a column holds something else.
+
+    Memory: one new column per column.
+
+    Example:
+        >>> import pandas as pd
+        >>> Clip("x", 0, 10).transform(pd.DataFrame({"x": [-5, 7, 99]}))["x"].tolist()
+        [0, 7, 10]
+    """
+
+    def __init__(
+        self, columns: str | Sequence[str], low: float | str | None = None, high: float | str | None = None
+    ) -> None:
+        if low is None and high is None:
+            raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")
+        self.columns = as_list(columns)
+        self.low, self.high = low, high
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.columns, "Clip")
+        items = [_of_type(schema[name], (*INTEGERS, *FLOATS, "timestamp"), "Clip") for name in self.columns]
+        for item in items:
+            ends = [end for end in self._ends(item) if end is not None]
+            if ends != sorted(ends):
+                raise BadConfig(
+                    "Clip", "the range is empty", got=(self.low, self.high), expected="low <= high", remedy="swap them"
+                )
+        return schema.assign(replace(item, step="Clip") for item in items)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        made = {}
+        for name in (name for name in self.columns if name in wanted):
+            column = backend.column(frame, name)
+            for sign, end in zip(("maximum", "minimum"), self._ends(schema[name]), strict=True):
+                if end is not None:
+                    constant = Constant(end, column.dtype, Span(0, 0))
+                    column = compute(sign, column, constant, column.dtype, backend.xp)
+            made[name] = column
+        return backend.assign(frame, made) if made else frame
+
+    def _ends(self, item: Field) -> list[Any]:
+        """Low and high as the column stores them; None where there is none, or none that its type could pass."""
+        low, high = self.low, self.high
+        if item.dtype in INTEGERS:
+            limits = np.iinfo(item.dtype)
+            low = None if isinstance(low, int | float) and low <= limits.min else low
+            high = None if isinstance(high, int | float) and high >= limits.max else high
+        return [None if end is None else _stored(end, item, "Clip") for end in (low, high)]
+
+
+class Log1p(Transform):
+    """The natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
+
+    Args:
+        columns: numbers above -1. Missing stays missing.
+
+    Raises:
+        BadData: a value is -1 or less, which has no such logarithm; names column and value.
+        SchemaMismatch: a column holds no numbers.
+
+    Memory: one new column per column, and a boolean per row while values are checked.
+
+    Example:
+        >>> import pandas as pd
+        >>> Log1p("x").transform(pd.DataFrame({"x": [0.0, 1.0]}))["x"].round(4).tolist()
+        [0.0, 0.6931]
+    """
+
+    def __init__(self, columns: str | Sequence[str]) -> None:
+        self.columns = as_list(columns)
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.columns, "Log1p")
+        items = [_of_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
+        return schema.assign(replace(item, dtype=_float_of(item.dtype), step="Log1p") for item in items)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        columns = {name: backend.column(frame, name) for name in self.columns if name in wanted}
+        if not columns:
+            return frame
+        signed = {name: column for name, column in columns.items() if not column.dtype.startswith(("u", "b"))}
+        self._check(signed, backend)
+        made = {n: transformed("log1p", c, _float_of(c.dtype), backend.xp) for n, c in columns.items()}
+        return backend.assign(frame, made)
+
+    def _check(self, columns: Mapping[str, Column], backend: Backend) -> None:
+        xp = backend.xp
+        bad = {n: c.data <= -1 if c.valid is None else (c.data <= -1) & c.valid for n, c in columns.items()}
+        counts = backend.to_host(xp.stack([xp.count_nonzero(mask) for mask in bad.values()])) if bad else []
+        for (name, mask), count in zip(bad.items(), counts, strict=True):
+            if count:
+                raise BadData(
+                    f"Log1p of column {name!r}",
+                    f"{counted(int(count), 'value')} of -1 or less",
+                    got=backend.to_host(columns[name].data[mask][:1])[0].item(),
+                    expected="numbers above -1",
+                    remedy=f"Clip({name!r}, 0) or Filter('{name} > -1') before it",
+                )
+
+
+class Replace(Transform):
+    """Put values in the place of others, all at once: what is put in is not replaced again.
+
+    Args:
+        values: by column, the new value by the old one. None stands for missing on either side; times are text in
+            ISO 8601. Other values stay, and so does the column's type.
+
+    Raises:
+        BadConfig: a value that the column's type cannot hold.
+
+    Memory: one new column per column; of strings, the distinct ones go through the host.
+
+    Example:
+        >>> import pandas as pd
+        >>> Replace({"origin": {"JFK": "NYC", "?": None}, "gate": {None: -1}}).transform(
+        ...     pd.DataFrame({"origin": ["JFK", "?", "EWR"], "gate": [7.0, None, 9.0]}))
+          origin  gate
+        0    NYC   7.0
+        1    NaN  -1.0
+        2    EWR   9.0
+    """
+
+    def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:
+        self.values = {name: dict(pairs) for name, pairs in values.items()}
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.values, "Replace")
+        made = []
+        for name in self.values:
+            _, news, fill = self._stored(schema[name])
+            fills = None in self.values[name] and fill is not None
+            made.append(replace(schema[name], nullable=None in news or (schema[name].nullable and not fills)))
+        return schema.assign(replace(item, step="Replace") for item in made)
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        made = {}
+        for name in (name for name in self.values if name in wanted):
+            column = backend.column(frame, name)
+            how = replaced if column.dictionary is not None else _replaced
+            made[name] = how(column, *self._stored(schema[name]), backend)
+        return backend.assign(frame, made) if made else frame
+
+    def _stored(self, item: Field) -> tuple[list[Any], list[Any], Any]:
+        """Old and new values as the column stores them, and what stands for missing ones."""
+        pairs = {_stored_or_none(old, item): _stored_or_none(new, item) for old, new in self.values[item.name].items()}
+        fill = pairs.pop(None, None)
+        olds = sorted(pairs)
+        return olds, [pairs[old] for old in olds], fill
+
+
+def _replaced(column: Column, olds: list[Any], news: list[Any], fill: Any, backend: Backend) -> Column:
+    """Numbers, booleans and times; `olds` ascend."""
+    xp, data, own = backend.xp, column.data, column.data.dtype
+    missing = column.missing(xp)
+    gone = None
+    if olds:
+        sortable = "int8" if own.name == "bool" else own.name
+        known = backend.to_device(np.array(olds, dtype=own).astype(sortable))
+        none = np.nan if own.kind == "f" else 0
+        table = backend.to_device(np.array([none if new is None else new for new in news], dtype=own))
+        place = xp.minimum(xp.searchsorted(known, data.astype(sortable)), len(olds) - 1)
+        found = known[place] == data if missing is None else (known[place] == data) & ~missing
+        data = xp.where(found, table[place], data)
+        if None in news and own.kind != "f":
+            gone = found & backend.to_device(np.array([new is None for new in news]))[place]
+    if fill is not None and missing is not None:
+        data, missing = xp.where(missing, own.type(fill), data), None
+    if own.kind == "f":
+        return Column(column.dtype, data)
+    absent = gone if missing is None else missing if gone is None else missing | gone
+    return Column(column.dtype, data, None if absent is None else ~absent)
+
+
+def _of_type(item: Field, dtypes: Sequence[str], where: str) -> Field:
+    if item.dtype not in dtypes:
+        raise SchemaMismatch(
+            f"{where} of column {item.name!r}",
+            "not a number",
+            got=item.dtype,
+            expected="numbers or times" if "timestamp" in dtypes else "numbers",
+            remedy=f"Cast({{{item.name!r}: 'float64'}}) before it, or leave {item.name!r} out",
+        )
+    return item
+
+
+def _float_of(dtype: str) -> str:
+    return dtype if dtype in FLOATS else "float64"
+
+
+def _stored(value: Any, item: Field, where: str) -> Any:
+    """A value as the column's type stores it.
+
+    Raises:
+        BadConfig: the type cannot hold it.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    found: Any = None
+    if item.dtype == "string":
+        found = plain if isinstance(plain, str) else None
+    elif item.dtype == "timestamp":
+        found = _microseconds(plain)
+    elif item.dtype == "bool":
+        found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
+    elif isinstance(plain, int | float) and not isinstance(plain, bool):
+        if item.dtype in FLOATS:
+            found = float(np.dtype(item.dtype).type(plain))
+        elif plain == plain // 1 and np.iinfo(item.dtype).min <= plain <= np.iinfo(item.dtype).max:
+            found = int(plain)
+    if found is None or _is_nan(found):
+        raise BadConfig(
+            f"{where} of column {item.name!r}",
+            f"{item.dtype} cannot hold a value",
+            got=value,
+            expected=_TYPED.get(item.dtype, f"a number that {item.dtype} can hold"),
+            remedy=f"Cast({{{item.name!r}: ...}}) before it, to a type that can",
+        )
+    return found
+
+
+def _stored_or_none(value: Any, item: Field) -> Any:
+    """The same for a value to replace, or to replace it by; NaN is missing as None is."""
+    return None if value is None or _is_nan(value) else _stored(value, item, "Replace")
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def _microseconds(value: Any) -> int | None:
+    try:
+        return microseconds(value)
+    except (TypeError, ValueError):
+        return None

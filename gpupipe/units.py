@@ -1,0 +1,41 @@
+"""A regression's stored values, or a model's outputs for them, in the target's own units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from gpupipe.backend import Column, select
+from gpupipe.targets import Targets
+
+__all__ = ["TargetUnits"]
+
+
+class TargetUnits:
+    """What undoes a `target_transform`.
+
+    Args:
+        targets: fitted.
+        backend: `"cpu"` or `"gpu"`.
+    """
+
+    def __init__(self, targets: Targets, backend: str) -> None:
+        self._targets, self._backend = targets, backend
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """B values, or B x T, in the targets' units; float32 on the same device.
+
+        Raises:
+            BadData: a value is beyond float32 there.
+
+        Memory: shares where the values lie on the backend's device; the result is new.
+        """
+        backend = select(self._backend)
+        wide = values if values.ndim == 2 else values[:, None]
+        parts = wide.detach().float().to(backend.device).unbind(1)
+        columns = [Column("float32", backend.xp.from_dlpack(part.contiguous())) for part in parts]
+        made: list[Any] = [from_dlpack(item.data) for item in self._targets.inverse(columns, backend)]
+        return torch.stack(made, 1).reshape(values.shape).to(values.device)

@@ -1,0 +1,186 @@
+"""Columns chosen by what they are: among them never a label, and settled anew at each fit."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import preprocessing as pre
+from gpupipe import selectors as sel
+from gpupipe import transforms as T
+from gpupipe.schema import Field, Schema
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = Schema(
+    [
+        Field("dep_delay", "float64"),
+        Field("arr_delay", "float32"),
+        Field("day", "int8"),
+        Field("carrier", "string"),
+        Field("at", "timestamp"),
+        Field("open", "bool"),
+    ]
+)
+FRAME = pd.DataFrame(
+    {
+        "dep_delay": [1.0, 2.0, np.nan, 4.0] * 5,
+        "arr_delay": np.array([3, 20, 30, 4] * 5, "float32"),
+        "day": np.array([1, 2, 3, 4] * 5, "int8"),
+        "carrier": ["UA", "AA", None, "UA"] * 5,
+        "at": pd.date_range("2013-01-01", periods=20, freq="h"),
+        "open": [True, False] * 10,
+    }
+)
+SCALED = [pre.SimpleImputer(), pre.StandardScaler()]
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        (sel.everything(), SCHEMA.names),
+        (sel.numeric(), ["dep_delay", "arr_delay", "day"]),
+        (sel.integer() | sel.boolean(), ["day", "open"]),
+        (sel.floating() & sel.glob("dep*"), ["dep_delay"]),
+        (sel.numeric() - sel.by_name("day"), ["dep_delay", "arr_delay"]),
+        (~sel.numeric(), ["carrier", "at", "open"]),
+        (~(sel.string() | sel.temporal()), ["dep_delay", "arr_delay", "day", "open"]),
+        (sel.matches("^(dep|arr)_"), ["dep_delay", "arr_delay"]),
+        (sel.glob("a*", "DAY"), ["arr_delay", "at"]),
+        (sel.by_dtype("int8", "bool"), ["day", "open"]),
+        (sel.by_kind("text", "time"), ["carrier", "at"]),
+        (sel.by_kind("categorical"), []),
+        (sel.exclude("day", sel.glob("*_delay")), ["carrier", "at", "open"]),
+        (sel.by_name("open", "day"), ["day", "open"]),
+    ],
+    ids=repr,
+)
+def test_what_is_chosen(selector: sel.Selector, names: list[str]) -> None:
+    assert selector.names(SCHEMA) == names
+    again = eval(repr(selector), vars(sel))
+    assert repr(again) == repr(selector) and again.names(SCHEMA) == names
+    assert pickle.loads(pickle.dumps(selector)).names(SCHEMA) == names
+
+
+def test_what_is_no_choice() -> None:
+    with pytest.raises(errors.ColumnNotFound, match="'dayy' not found"):
+        (~sel.by_name("dayy")).names(SCHEMA)
+    for call in (
+        lambda: sel.by_dtype("int"),
+        lambda: sel.by_kind("number"),
+        lambda: sel.matches("("),
+        lambda: sel.numeric() - "day",
+    ):
+        with pytest.raises(errors.BadConfig):
+            call()
+
+
+def fitted(*groups: object, steps: tuple[T.Transform, ...] = (), **options: object) -> gp.Pipeline:
+    return gp.Pipeline(list(steps), gp.Features(*groups, **options)).fit(FRAME)
+
+
+def test_a_group_of_a_selector_is_one_of_names() -> None:
+    chosen = fitted((sel.numeric(), SCALED), (sel.string(), pre.Categorify()))
+    named = fitted(
+        (["dep_delay", "arr_delay", "day"], [pre.SimpleImputer(), pre.StandardScaler()]), ("carrier", pre.Categorify())
+    )
+    pd.testing.assert_frame_equal(chosen.transform(FRAME), named.transform(FRAME))
+
+
+def test_labels_weights_and_kept_columns_are_not_chosen() -> None:
+    options = {"target": "arr_delay > 15", "weight": "day", "keep": "carrier"}
+    assert fitted(sel.exclude(sel.temporal()), **options).features.inputs == {"dep_delay", "open"}
+    allowed = fitted((sel.numeric(), [], "n"), target="arr_delay", allow_leak="arr_delay")
+    assert allowed.features.inputs == {"dep_delay", "arr_delay", "day"}
+
+
+def test_what_is_computed_from_a_label_is_not_chosen() -> None:
+    steps = (T.Derive(late="arr_delay * 2", early="dep_delay - 1"),)
+    assert fitted(sel.floating(), steps=steps, target="arr_delay").features.inputs == {"dep_delay", "early"}
+
+
+def test_columns_of_functions_are_chosen_too() -> None:
+    steps = (T.Map(pd.DataFrame.cumsum, reads="day", adds="day"), T.Map(with_speed, reads="day", adds="speed"))
+    assert fitted(sel.glob("sp*") | sel.integer(), steps=steps, target="arr_delay").features.inputs == {"day", "speed"}
+    assert fitted(sel.numeric(), steps=(T.Map(with_speed),), target="arr_delay").features.inputs == {
+        "dep_delay",
+        "day",
+        "speed",
+    }
+
+
+def with_speed(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(speed=frame["day"] * 2.0)
+
+
+def test_choosing_is_done_at_each_fit_and_shown_before() -> None:
+    pipeline = gp.Pipeline([], gp.Features((sel.numeric(), SCALED)))
+    assert "SimpleImputer + StandardScaler of numeric()" in pipeline.explain()
+    assert "of dep_delay, arr_delay, day" in pipeline.explain(FRAME)
+    assert "numeric()" in pipeline.explain(), "looking settles nothing"
+    assert pipeline.fit(FRAME).features.inputs == {"dep_delay", "arr_delay", "day"}
+    assert pipeline.fit(FRAME.drop(columns="day")).features.inputs == {"dep_delay", "arr_delay"}
+
+
+def test_a_choice_of_nothing_is_an_error() -> None:
+    with pytest.raises(errors.BadConfig, match=r"Features\(glob\('x\*'\)\): it chooses no column"):
+        fitted(sel.glob("x*"))
+    with pytest.raises(errors.BadConfig, match="it chooses no column"):
+        fitted(sel.by_name("arr_delay"), target="arr_delay")
+    with pytest.raises(errors.ColumnNotFound, match="'dap' not found"):
+        fitted(sel.by_name("dap"))
+
+
+def test_a_saved_pipeline_has_the_names(tmp_path: Path) -> None:
+    pipeline = fitted((sel.numeric(), SCALED), target="arr_delay")
+    gp.save(tmp_path / "p", pipeline)
+    loaded = gp.load(tmp_path / "p").pipeline
+    assert loaded.features.inputs == {"dep_delay", "day"}
+    wide = FRAME.assign(more=1.0).drop(columns="arr_delay")
+    pd.testing.assert_frame_equal(loaded.transform(wide), pipeline.transform(wide))
+
+
+# Features.auto ------------------------------------------------------------------------------------------------------
+def test_auto_proposes_by_type_and_trains() -> None:
+    features = gp.Features.auto(FRAME, target="arr_delay > 15", keep="at", min_frequency=2)
+    assert [(group.columns, [type(s).__name__ for s in group.steps]) for group in features.groups] == [
+        (["dep_delay"], ["SimpleImputer", "StandardScaler"]),
+        (["open"], []),
+        (["day", "carrier"], ["Categorify"]),
+    ]
+    pipeline = gp.Pipeline([], features).fit(FRAME)
+    batch = next(iter(pipeline.loader(FRAME, batch_size=20)))
+    assert batch.numeric.shape == (20, 2) and batch.codes.shape == (20, 2)
+
+
+def test_auto_of_a_schema_knows_no_values() -> None:
+    features = gp.Features.auto(SCHEMA, target="arr_delay", weight="open")
+    assert [group.columns for group in features.groups] == [["dep_delay", "day"], ["carrier"], ["at"]]
+
+
+def test_the_proposal_is_code() -> None:
+    features = gp.Features.auto(FRAME, target="arr_delay > 15", keep=["at", "day"])
+    again = eval(repr(features), {**vars(pre), "Features": gp.Features})
+    assert repr(again) == repr(features)
+    named = gp.Features((sel.numeric(), [], "n"), "open", target="late", weight="day", allow_leak=["day"])
+    assert repr(eval(repr(named), {**vars(sel), "Features": gp.Features})) == repr(named)
+
+
+def test_auto_on_the_flights() -> None:
+    flights = gp.read_parquet(ROOT / "data" / "flights.parquet")
+    features = gp.Features.auto(flights, target="arr_delay > 15")
+    assert "arr_delay" not in features.inputs and features.inputs == set(flights.columns) - {"arr_delay"}
+    pipeline = gp.Pipeline([], features).fit(flights)
+    made = pipeline.transform(flights.head(500))
+    assert np.isfinite(made[[item.name for item in pipeline.schema.numeric]].to_numpy("float64")).all()
+    assert {"time_hour_hour_sin", "time_hour_year"} <= set(made)
+
+
+def test_auto_with_nothing_left() -> None:
+    with pytest.raises(errors.BadConfig, match="no columns are given"):
+        gp.Features.auto(FRAME[["day"]], target="day")
