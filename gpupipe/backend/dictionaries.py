@@ -85,7 +85,11 @@ def given_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
         >>> given_values(["LGA", None, "JFK"], "string")[0].to_pylist(), given_values([True], "bool")[1]
         (['LGA', 'JFK'], False)
     """
-    array = values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
+    if isinstance(values, str):
+        raise TypeError("one string, where several values are to be listed")
+    # Arrow guesses the type, but for integers that only uint64 can hold.
+    guess = pa.uint64() if dtype == "uint64" and isinstance(values, list | tuple) else None
+    array = values if isinstance(values, pa.Array) else pa.array(values, guess, from_pandas=True)
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     kind = pa.types.is_boolean if dtype == "bool" else pa.types.is_integer
     if dtype == "string":

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, given_values, ordered, positions_in
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
-from gpupipe.schema import INTEGERS, Field
+from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.words import counted
 
-__all__ = ["CategoryStep", "Learned", "check_categories", "listed_by_column", "listed_values"]
+__all__ = ["CategoryStep", "Learned", "check_categories", "ids_of", "listed_by_column", "listed_values", "number_of"]
 
 Lists = Mapping[str, Sequence[Any]]
 
@@ -36,23 +36,39 @@ def check_categories(fields: Sequence[Field], where: str) -> None:
             )
 
 
+def number_of(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
+    """The field of numbers made of a column row by row."""
+    return replace(
+        item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable, cardinality=None, classes=None
+    )
+
+
+def ids_of(item: Field, cardinality: int | None) -> Field:
+    """The field of int32 ids made of a column row by row."""
+    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
+
+
 def listed_by_column(given: Any, names: Sequence[str], where: str) -> Lists:
     """Lists by column name, whether they were given so (for some) or in the columns' order (for all).
 
     Raises:
-        BadConfig: they do not go with the columns.
+        ColumnNotFound: a name that is no column's.
+        BadConfig: not as many as there are columns.
     """
-    by_name = isinstance(given, Mapping)
-    good = not isinstance(given, str) and (set(given) <= set(names) if by_name else len(given) == len(names))
-    if not good:
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                raise ColumnNotFound.among(where, name, names)
+        return dict(given)
+    if isinstance(given, str) or len(given) != len(names):
         raise BadConfig(
             where,
             "it does not go with the columns",
-            got=sorted(given) if by_name else given if isinstance(given, str) else counted(len(given), "list"),
-            expected=f"a list for each of {list(names)}, or lists by column name for some",
-            remedy=f"{{{names[0]!r}: [...]}}",
+            got=given if isinstance(given, str) else counted(len(given), "item"),
+            expected=f"one for each of {list(names)}, or a mapping from some of them",
+            remedy=f"{{{names[0]!r}: ...}}",
         )
-    return dict(given) if by_name else dict(zip(names, given, strict=True))
+    return dict(zip(names, given, strict=True))
 
 
 def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
@@ -77,8 +93,8 @@ def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
         if distinct < len(values):
             raise BadConfig(
                 f"{where}, column {name!r}",
-                counted(len(values) - distinct, "value") + " stand there more than once",
-                got=len(values),
+                "a value stands there more than once",
+                got=f"{len(values):,} values, {distinct:,} distinct",
                 expected="each value once",
                 remedy="list(dict.fromkeys(values))",
             )
@@ -118,8 +134,8 @@ class CategoryStep(FoldStep):
     categories_: dict[str, Dictionary]
     dtypes_in_: dict[str, str]
 
-    _arrays: tuple[str, ...] = ()
-    """Attributes that hold an array for each column by name, beside the categories."""
+    _by_name: tuple[str, ...] = ()
+    """Attributes that hold an array or a number for each column by name, beside the categories."""
 
     @property
     def _where(self) -> str:
@@ -132,7 +148,7 @@ class CategoryStep(FoldStep):
         dtypes = dict(zip(summary.names, (item.dtype for item in summary.columns), strict=True))
         given = self._given(dtypes)
         self.categories_, self.dtypes_in_ = {}, dtypes
-        for name in self._arrays:
+        for name in self._by_name:
             setattr(self, name, {})
         for name, column in zip(summary.names, summary.columns, strict=True):
             found = self._learned(name, column, given.get(name))
@@ -168,7 +184,7 @@ class CategoryStep(FoldStep):
         self.check_fitted()
         state: dict[str, Any] = {"names_in_": self.names_in_}
         state["dtypes_in_"] = [self.dtypes_in_[name] for name in self.names_in_]
-        for attribute in ("categories_", *self._arrays):
+        for attribute in ("categories_", *self._by_name):
             by_name = getattr(self, attribute)
             state |= {f"{attribute}{place}": by_name[name] for place, name in enumerate(self.names_in_)}
         return state
@@ -176,7 +192,7 @@ class CategoryStep(FoldStep):
     def set_state(self, state: Mapping[str, Any]) -> Self:
         self.names_in_ = list(state["names_in_"])
         self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
-        for attribute in ("categories_", *self._arrays):
+        for attribute in ("categories_", *self._by_name):
             setattr(self, attribute, {name: state[f"{attribute}{i}"] for i, name in enumerate(self.names_in_)})
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any, Self
@@ -12,11 +12,11 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_count
-from gpupipe.preprocessing.categories import check_categories, listed_values
+from gpupipe.preprocessing.categories import check_categories, ids_of, listed_by_column, listed_values
 from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.vocabulary import FIRST, Lookups, column_at
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 
 __all__ = ["Categorify"]
 
@@ -58,6 +58,7 @@ class Categorify(Invertible):
         dtypes_in_: for each column, by name, its type in `fit`.
 
     Raises:
+        ColumnNotFound: a vocabulary for a column that is not there.
         BadConfig: a limit that is no positive integer; a vocabulary that is not of its column's type, names a value
             twice, or names missing.
 
@@ -96,20 +97,11 @@ class Categorify(Invertible):
                 check_count(getattr(self, name), name, "Categorify")
         check_categories(fields, "Categorify")
         self._check_joint(fields)
-        self._given({item.name: item.dtype for item in fields})
+        if not self.is_fitted:
+            self._given({item.name: item.dtype for item in fields})
         sizes = {name: len(values) for name, values in self.vocabularies_.items()} if self.is_fitted else {}
         behind = FIRST + (self.num_buckets or 0)
-        return [
-            replace(
-                item,
-                dtype="int32",
-                kind=Kind.CATEGORICAL,
-                nullable=False,
-                cardinality=sizes[item.name] + behind if item.name in sizes else None,
-                classes=None,
-            )
-            for item in fields
-        ]
+        return [ids_of(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
 
     def _check_joint(self, fields: Sequence[Field]) -> None:
         if not self.joint:
@@ -136,21 +128,24 @@ class Categorify(Invertible):
         """The vocabularies that are given, by column name."""
         if self.vocabulary is None:
             return {}
-        by_name = isinstance(self.vocabulary, Mapping)
-        lists = self.vocabulary if isinstance(self.vocabulary, Mapping) else dict.fromkeys(dtypes, self.vocabulary)
-        if not by_name and (self.min_frequency or self.max_categories):
+        where = "Categorify(vocabulary=)"
+        if isinstance(self.vocabulary, Mapping):
+            lists = listed_by_column(self.vocabulary, list(dtypes), where)
+        else:
+            lists = dict.fromkeys(dtypes, self.vocabulary)
+        if not isinstance(self.vocabulary, Mapping) and (self.min_frequency or self.max_categories):
             raise BadConfig(
-                "Categorify(vocabulary=)",
+                where,
                 "nothing is counted, so there is nothing to limit",
                 got={"min_frequency": self.min_frequency, "max_categories": self.max_categories},
                 expected="a vocabulary, or limits",
                 remedy="leave min_frequency and max_categories out",
             )
-        found = listed_values(lists, dtypes, "Categorify(vocabulary=)")
+        found = listed_values(lists, dtypes, where)
         for name, (_, has_missing) in found.items():
             if has_missing:
                 raise BadConfig(
-                    f"Categorify(vocabulary=), column {name!r}",
+                    f"{where}, column {name!r}",
                     "missing is no value of a vocabulary: it always has id 0",
                     got=None,
                     expected="values",

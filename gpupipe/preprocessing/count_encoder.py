@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories
+from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories, number_of
 from gpupipe.preprocessing.fold import Columns
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 
 __all__ = ["CountEncoder"]
 
@@ -38,7 +37,7 @@ class CountEncoder(CategoryStep):
         [2.0, 1.0, 1.0, 0.0]
     """
 
-    _arrays = ("counts_",)
+    _by_name = ("counts_",)
 
     counts_: dict[str, Any]
 
@@ -47,8 +46,7 @@ class CountEncoder(CategoryStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "CountEncoder")
-        plain: dict[str, Any] = {"dtype": "float32", "kind": Kind.CONTINUOUS, "nullable": False, "cardinality": None, "classes": None}
-        return [replace(item, **plain) for item in fields]
+        return [number_of(item, item.name) for item in fields]
 
     def _learn(self, name: str, found: Learned) -> None:
         self.counts_[name] = found.counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,11 +10,11 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.preprocessing.blocks import check_count, num_rows, row_blocks
-from gpupipe.preprocessing.categories import check_categories
+from gpupipe.preprocessing.categories import check_categories, ids_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, in_buckets
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 
 __all__ = ["HashBucket", "HashedCross"]
 
@@ -49,7 +48,7 @@ class HashBucket(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "HashBucket")
-        return [_ids_of(item, self._size(item.name)) for item in fields]
+        return [ids_of(item, self._size(item.name) + FIRST) for item in fields]
 
     def _size(self, name: str) -> int:
         if isinstance(self.num_buckets, Mapping) and name not in self.num_buckets:
@@ -96,7 +95,7 @@ class HashedCross(StatelessStep):
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None], "dest": ["LGA", "JFK", "JFK"]})
         >>> HashedCross(1000).fit_transform(frame)["origin_x_dest"].tolist()
-        [506, 421, 0]
+        [961, 434, 0]
     """
 
     def __init__(self, num_buckets: int, *, seed: int = 0) -> None:
@@ -114,29 +113,34 @@ class HashedCross(StatelessStep):
                 remedy="HashBucket for one column",
             )
         made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
-        return [_ids_of(made, self.num_buckets)]
+        return [ids_of(made, self.num_buckets + FIRST)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["_x_".join(names)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, size = backend.xp, num_rows(columns)
+        # Each place has a hash of its own, so that order counts and equal values do not cancel out.
+        seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
+        places = [
+            (column, seed, _by_text(column, seed, backend))
+            for column, seed in zip(columns.values(), seeds, strict=True)
+        ]
         ids = xp.empty(size, dtype="int32")
-        hashes = {name: _device_hashes(column, self.seed, backend) for name, column in columns.items()}
         for rows in row_blocks(size, backend):
             bits, missing = None, None
-            for name, column in columns.items():
-                block, known = column.take(rows), hashes[name]
-                one = hash_column(block, self.seed, backend) if known is None else known[block.data]
-                bits = one if bits is None else splitmix64(self.seed, bits) ^ one
+            for column, seed, hashes in places:
+                block = column.take(rows)
+                one = hash_column(block, seed, backend) if hashes is None else hashes[block.data]
+                bits = one if bits is None else bits ^ one
                 absent = block.missing(xp)
                 missing = absent if missing is None else missing if absent is None else missing | absent
-            found = in_buckets(splitmix64(self.seed, bits), self.num_buckets) + FIRST
+            found = in_buckets(bits, self.num_buckets) + FIRST
             ids[rows] = found if missing is None else xp.where(missing, MISSING, found)
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
 
 
-def _device_hashes(column: Column, seed: int, backend: Backend) -> Array | None:
+def _by_text(column: Column, seed: int, backend: Backend) -> Array | None:
     """The hash of each distinct string on the device, and any for a missing one; None for numbers."""
     if column.dictionary is None:
         return None
@@ -148,7 +152,3 @@ def _gathered(column: Column, table: Array, backend: Backend) -> Array:
     for rows in row_blocks(len(column), backend):
         out[rows] = device[column.data[rows]]
     return out
-
-
-def _ids_of(item: Field, size: int) -> Field:
-    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=size + FIRST, classes=None)

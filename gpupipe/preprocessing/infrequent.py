@@ -44,7 +44,7 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
     least = min_frequency or 0
     found = counts < (least * num_rows if least < 1 else least)
     if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
-        by_count = np.argsort(counts, kind="stable")
+        by_count = np.argsort(-counts, kind="stable")[::-1]
         found[by_count[: len(counts) - (max_categories - 1)]] = True
     return found
 

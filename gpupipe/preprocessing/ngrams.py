@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_count, check_one_of, row_blocks
+from gpupipe.preprocessing.categories import number_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 
 __all__ = ["HashedNgrams"]
 
@@ -97,8 +97,7 @@ class HashedNgrams(StatelessStep):
                     expected="strings",
                     remedy=f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers",
                 )
-        plain: dict[str, Any] = {"dtype": "float32", "kind": Kind.CONTINUOUS, "nullable": False, "cardinality": None, "classes": None}
-        return [replace(item, name=name, **plain) for item in fields for name in self.output_names([item.name])]
+        return [number_of(item, name) for item in fields for name in self.output_names([item.name])]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"{name}_ngram{place}" for name in names for place in range(self.n_features)]
@@ -136,12 +135,12 @@ class HashedNgrams(StatelessStep):
         places = (bits % np.uint64(self.n_features)).astype(np.int64)
         signs = 1.0 - 2.0 * (bits >> np.uint64(63)).astype(np.float64) if self.alternate_sign else np.ones(len(bits))
         cells, cell_of = np.unique(texts * self.n_features + places, return_inverse=True)
-        values = np.bincount(cell_of, weights=signs, minlength=len(cells))
-        texts, places = cells // self.n_features, cells % self.n_features
+        values: Any = np.bincount(cell_of, weights=signs, minlength=len(cells))
+        texts, places = np.divmod(cells, self.n_features)
         if self.norm is not None:
             power = 1 if self.norm == "l1" else 2
-            sizes = np.bincount(texts, weights=np.abs(values) ** power) ** (1 / power)
-            values = values / np.where(sizes == 0, 1.0, sizes)[texts]
+            lengths = np.bincount(texts, weights=np.abs(values) ** power) ** (1 / power)
+            values = values / np.where(lengths == 0, 1.0, lengths)[texts]
         return texts + start, places, values
 
     def _ngrams(self, text: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,12 +12,19 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import check_one_of, num_rows, row_blocks
-from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories, listed_by_column, listed_values
+from gpupipe.preprocessing.categories import (
+    CategoryStep,
+    Learned,
+    check_categories,
+    listed_by_column,
+    listed_values,
+    number_of,
+)
 from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
 from gpupipe.preprocessing.vocabulary import column_at
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 
 __all__ = ["OneHotEncoder"]
 
@@ -50,6 +56,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         drop_idx_: for each column, by name, the place among its outputs that is left out, or -1.
 
     Raises:
+        ColumnNotFound: categories for a column that is not there.
         BadConfig: an option that makes no sense, or categories that do not go with the columns.
         BadData: an unknown value, where that is an error; two outputs of one name.
 
@@ -64,9 +71,9 @@ class OneHotEncoder(CategoryStep, Invertible):
     """
 
     infrequent_: dict[str, Any]
-    drop_idx_: dict[str, Any]
+    drop_idx_: dict[str, int]
 
-    _arrays = ("infrequent_", "drop_idx_")
+    _by_name = ("infrequent_", "drop_idx_")
 
     def __init__(
         self,
@@ -90,21 +97,10 @@ class OneHotEncoder(CategoryStep, Invertible):
         check_limits(self.min_frequency, self.max_categories, _WHERE)
         check_categories(fields, _WHERE)
         dtypes = {item.name: item.dtype for item in fields}
-        self._given(dtypes)
-        self._dropped(dtypes)
-        return [
-            replace(
-                item,
-                name=name,
-                dtype=self.dtype,
-                kind=Kind.CONTINUOUS,
-                nullable=False,
-                cardinality=None,
-                classes=None,
-            )
-            for item in fields
-            for name in self._outputs(item.name)
-        ]
+        if not self.is_fitted:
+            self._given(dtypes)
+            self._dropped(dtypes)
+        return [number_of(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [output for name in names for output in self._outputs(name)]
@@ -118,7 +114,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         kept = [str(label) for label, gone in zip(labels, is_rare, strict=True) if not gone]
         kept += ["infrequent_sklearn"] * bool(is_rare.any())
         if self.drop_idx_[name] >= 0:
-            del kept[int(self.drop_idx_[name])]
+            del kept[self.drop_idx_[name]]
         return [f"{name}_{label}" for label in kept]
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
@@ -177,7 +173,7 @@ class OneHotEncoder(CategoryStep, Invertible):
                     remedy="drop='first'",
                 )
             place = int(groups[entry])
-        self.infrequent_[name], self.drop_idx_[name] = is_rare, np.array(place)
+        self.infrequent_[name], self.drop_idx_[name] = is_rare, place
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
@@ -207,7 +203,7 @@ class OneHotEncoder(CategoryStep, Invertible):
 
     def _table(self, name: str) -> Any:
         """The output that is 1 for missing, unknown and each category; none for some."""
-        is_rare, dropped = self.infrequent_[name], int(self.drop_idx_[name])
+        is_rare, dropped = self.infrequent_[name], self.drop_idx_[name]
         groups, num_groups = groups_of(is_rare)
         unknown = _REFUSED if self.handle_unknown == "error" else _NOWHERE
         size = len(self.categories_[name])
@@ -224,7 +220,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         xp, made = backend.xp, {}
         size = num_rows(columns) if columns else 0
         for name in self.names_in_:
-            outputs, dropped = self._outputs(name), int(self.drop_idx_[name])
+            outputs, dropped = self._outputs(name), self.drop_idx_[name]
             entries = np.flatnonzero(~self.infrequent_[name])
             back = np.append(entries, [-1] * bool(self.infrequent_[name].any())).astype(np.int32)
             none = back[dropped] if dropped >= 0 else -1

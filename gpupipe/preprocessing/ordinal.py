@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,18 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import check_one_of
-from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories, listed_by_column, listed_values
+from gpupipe.preprocessing.categories import (
+    CategoryStep,
+    Learned,
+    check_categories,
+    listed_by_column,
+    listed_values,
+    number_of,
+)
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
 from gpupipe.preprocessing.vocabulary import column_at
-from gpupipe.schema import FLOATS, Field, Kind
+from gpupipe.schema import FLOATS, Field
 
 __all__ = ["OrdinalEncoder"]
 
@@ -46,6 +52,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         infrequent_: for each column, by name, which of them are rare.
 
     Raises:
+        ColumnNotFound: categories for a column that is not there.
         BadConfig: an option that makes no sense, or categories that do not go with the columns.
         BadData: an unknown value, where that is an error.
 
@@ -61,7 +68,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     infrequent_: dict[str, Any]
 
-    _arrays = ("infrequent_",)
+    _by_name = ("infrequent_",)
 
     def __init__(
         self,
@@ -85,10 +92,10 @@ class OrdinalEncoder(CategoryStep, Invertible):
         check_limits(self.min_frequency, self.max_categories, _WHERE)
         self._check_numbers()
         check_categories(fields, _WHERE)
-        self._given({item.name: item.dtype for item in fields})
+        if not self.is_fitted:
+            self._given({item.name: item.dtype for item in fields})
         nullable = any(np.isnan(number) for number in self._numbers.values())
-        plain: dict[str, Any] = {"dtype": self.dtype, "kind": Kind.CONTINUOUS, "cardinality": None, "classes": None}
-        return [replace(item, nullable=nullable, **plain) for item in fields]
+        return [number_of(item, item.name, self.dtype, nullable=nullable) for item in fields]
 
     @property
     def _numbers(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.preprocessing as peers
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpupipe import errors
@@ -63,6 +63,7 @@ def test_the_way_back_is_scikit_learns(train: pd.DataFrame, later: pd.DataFrame,
     step = pre.OneHotEncoder(handle_unknown="ignore", drop=drop).fit(train)
     if not train["s"].isna().any():
         later = later.fillna({"s": "unknown"})
+    assume(len(peer.get_feature_names_out()))
     wanted = peer.inverse_transform(peer.transform(later))
     found = step.inverse_transform(step.transform(later))
     for place, name in enumerate(found):
@@ -134,13 +135,13 @@ def test_what_is_refused() -> None:
     train = pd.DataFrame({"s": ["a", "b"], "t": ["a", "b"]})
     with pytest.raises(errors.BadData, match="two outputs have the same name, got 's_a_b'"):
         pre.OneHotEncoder().fit(pd.DataFrame({"s": ["a_b"], "s_a": ["b"]}))
-    with pytest.raises(errors.BadConfig, match="min_frequency is out of range, got 1.5"):
+    with pytest.raises(errors.BadConfig, match=r"min_frequency is out of range, got 1\.5"):
         pre.OneHotEncoder(min_frequency=1.5).fit(train)
-    with pytest.raises(errors.BadConfig, match=r"categories=\): it does not go with the columns, got '1 list'"):
+    with pytest.raises(errors.BadConfig, match=r"categories=\): it does not go with the columns, got '1 item'"):
         pre.OneHotEncoder(categories=[["a"]]).fit(train)
     with pytest.raises(errors.BadConfig, match=r"(?s)column 's': its values are not of the column's type, .*string"):
         pre.OneHotEncoder(categories={"s": [1]}).fit(train)
-    with pytest.raises(errors.BadConfig, match=r"column 's': 1 value stand there more than once"):
+    with pytest.raises(errors.BadConfig, match=r"column 's': a value stands there more than once"):
         pre.OneHotEncoder(categories={"s": ["a", "b", "a"]}).fit(train)
     with pytest.raises(errors.SchemaMismatch, match="its values are no categories, got 'float64'"):
         pre.OneHotEncoder().fit(pd.DataFrame({"x": [0.5]}))

@@ -27,7 +27,18 @@ FLIGHTS = GAPS.join(WORDS).assign(at=pd.to_datetime("2013-01-01") + pd.to_timede
 
 # Beyond its defaults, what a step is tried with. A step without an entry is tried with its defaults.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
-    "Categorify": [{"min_frequency": 30}, {"max_categories": 1}],
+    "Categorify": [
+        {"min_frequency": 30},
+        {"max_categories": 1},
+        {"max_categories": 1, "num_buckets": 5},
+        {"joint": True, "vocabulary": ["LGA", "x"], "num_buckets": 3},
+    ],
+    "OneHotEncoder": [{}, {"max_categories": 2, "dtype": "float32", "handle_unknown": "ignore"}],
+    "OrdinalEncoder": [{}, {"handle_unknown": "use_encoded_value", "unknown_value": -1, "min_frequency": 30}],
+    "CountEncoder": [{"normalize": True}],
+    "HashBucket": [{"num_buckets": 50}],
+    "HashedCross": [{"num_buckets": 50}],
+    "HashedNgrams": [{"n_features": 5, "analyzer": "char"}],
     "Bucketize": [{"edges": [0.0, 30.0, 1e3]}],
     "GroupImputer": [{"by": "n", "strategy": name} for name in ("mean", "median", "most_frequent")],
     "KBinsDiscretizer": [
@@ -65,9 +76,14 @@ TARGETS = [pd.DataFrame({"y": FLIGHTS["y"] * 2}), pd.DataFrame({"y": FLIGHTS["a"
 CROSS_FITTED = concrete(preprocessing, CrossFittedStep)
 
 
+ENCODED = FLIGHTS[["a", "n", "b"]]
+
+
 def input_for(cls: type) -> pd.DataFrame:
     return {
         "Categorify": WORDS,
+        "HashedNgrams": WORDS,
+        **dict.fromkeys(["OneHotEncoder", "OrdinalEncoder", "CountEncoder", "HashBucket", "HashedCross"], ENCODED),
         "SimpleImputer": GAPS,
         "GroupImputer": GAPS,
         "DatetimeEncoder": FLIGHTS[["at"]],
