@@ -12,7 +12,7 @@ from gpupipe.cluster import active
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.features import Features
-from gpupipe.io import Dataset, over_partitions
+from gpupipe.io import Dataset, FileNote, over_partitions
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, wanted_in
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.summarising import Outcome, Pass, Trial
@@ -34,6 +34,7 @@ class FitReport:
         num_without_target: rows of those left out because their target is missing.
         num_reads: how often the data was read, counted in whole passes.
         unmatched: the share of rows without a match, by the join's name.
+        rejected: the files whose rows it did not see, and why.
         seconds: wall time.
     """
 
@@ -41,6 +42,7 @@ class FitReport:
     num_without_target: int = 0
     num_reads: int = 0
     unmatched: dict[str, float] = field(default_factory=dict)
+    rejected: tuple[FileNote, ...] = ()
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -48,8 +50,9 @@ class FitReport:
             return f"nothing to learn; {self.seconds:.1f} s"
         joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
         left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
+        files = f", {counted(len(self.rejected), 'file')} rejected" if self.rejected else ""
         rows, reads = counted(self.num_rows, "row"), counted(self.num_reads, "read")
-        return f"fitted on {rows}{left_out}{joins}; {reads}, {self.seconds:.1f} s"
+        return f"fitted on {rows}{left_out}{joins}{files}; {reads}, {self.seconds:.1f} s"
 
 
 class Fitting:
@@ -62,7 +65,7 @@ class Fitting:
 
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
-        self.report = FitReport()
+        self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
         self._kept: dict[int, Frame] = {}
         self._started = time.perf_counter()

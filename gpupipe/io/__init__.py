@@ -9,10 +9,11 @@ from gpupipe.io.passes import in_partition, over_partitions
 from gpupipe.io.query import FrameFunction
 from gpupipe.io.readers import from_frame, read_parquet
 from gpupipe.io.report import Report, inspect
-from gpupipe.io.source import Partition, row_bytes
+from gpupipe.io.source import FileNote, Partition, row_bytes
 
 __all__ = [
     "Dataset",
+    "FileNote",
     "FrameFunction",
     "Partition",
     "Report",

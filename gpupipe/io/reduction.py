@@ -13,7 +13,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import with_missing_row
-from gpupipe.io.ordering import Groups, differs, grouped, sort_order
+from gpupipe.io.ordering import Groups, differs, sort_order
 from gpupipe.schema import FLOATS, Field
 
 __all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced", "whole_outcome"]
@@ -38,7 +38,8 @@ _DTYPES = {"size": "int64", "count": "int64", "total": "float64", "squares": "fl
 @dataclass(frozen=True)
 class State:
     """One statistic of the values of one column: how many rows (`size`) or values (`count`), their sum, exactly for
-    integers (`sum`) or as a float (`total`), the squared deviations from their mean (`squares`), or one of them."""
+    integers (`sum`) or as a float (`total`), the squared deviations from their mean (`squares`), or one of them.
+    """
 
     statistic: str
     column: str
@@ -69,7 +70,7 @@ def reduced(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[
 
     Memory: five arrays of 8 bytes a row at a time.
     """
-    columns = {key: backend.column(frame, key).take(groups.first) for key in keys}
+    columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     for state in states:
         column = backend.column(frame, state.name)
         if state.statistic in ("min", "max", "first", "last"):
@@ -134,15 +135,12 @@ def _added(values: Array, groups: Groups, xp: ModuleType) -> Array:
     """The sum of each group's values; of integers exactly, modulo 2^64 as everywhere."""
     if values.dtype.kind == "f":
         return xp.bincount(groups.ids, weights=values, minlength=len(groups))
-    running = xp.cumsum(values[groups.order])
-    ends = running[groups.starts + groups.sizes - 1]
-    ends[1:] -= ends[:-1].copy()
-    return ends
+    total = xp.zeros(len(groups), dtype="uint64")
+    xp.add.at(total, groups.ids, values.view("uint64"))
+    return total.view(values.dtype)
 
 
-def _between(
-    frame: Frame, totals: Mapping[str, Column], column: str, groups: Groups, backend: Backend
-) -> Array:
+def _between(frame: Frame, totals: Mapping[str, Column], column: str, groups: Groups, backend: Backend) -> Array:
     """The squared deviations of the rows' means from their group's, as many times as a row has values."""
     xp, names = backend.xp, [State(statistic, column).name for statistic in ("count", "total")]
     count, total = (backend.column(frame, name).data for name in names)

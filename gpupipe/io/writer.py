@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
+from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema
 
 __all__ = ["ParquetOptions", "write_file", "write_hive"]
@@ -73,14 +74,18 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
     Memory: row groups of all the folders that are open.
     """
     types = _types(schema)
-    keys = pa.schema([types.field(key) for key in options.partition_by])
+    # pyarrow escapes the keys' values, but not their names.
+    names = [folder_name(name) if name in options.partition_by else name for name in types.names]
+    written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
+    keys = pa.schema([written.field(folder_name(key)) for key in options.partition_by])
     form = pads.ParquetFileFormat()
     coded = [key for key in _coded(schema) if key not in options.partition_by]
-    batches = (batch for table in tables for batch in table.select(types.names).cast(types).to_batches())
+    typed = (table.select(types.names).cast(types).rename_columns(names) for table in tables)
+    batches = (batch for table in typed for batch in table.to_batches())
     pads.write_dataset(
         batches,
         folder,
-        schema=types,
+        schema=written,
         format=form,
         partitioning=pads.partitioning(keys, flavor="hive"),
         basename_template=f"{name}-{{i}}.parquet",

@@ -47,16 +47,19 @@ def options_for(endpoint: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Request:
-    """What the proxy saw: a request for a path, the bytes of it that were asked for, and how many were sent."""
+    """What the proxy saw: a request for a path, the range that was asked for, and the bytes sent back and forth."""
 
     method: str
     path: str
     range: tuple[int, int] | None
     num_bytes: int
+    num_sent: int = 0
 
 
 Fault = Callable[[Request], str | None]
-"""For a request that has been answered: None, `"503"`, or `"cut"` to end the connection in the middle of the body."""
+"""For a request that has been answered: None, a status as in `"503"`, or `"cut"` in the middle of the body."""
+NO_RETRIES: dict[str, Any] = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+"""Botocore's own; for tests that would wait for them."""
 
 
 @dataclass
@@ -127,12 +130,12 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             finally:
                 server.close()
             path = unquote(urlsplit(self.path).path)
-            request = Request(self.command, path, _range(self.headers.get("Range")), len(body))
+            request = Request(self.command, path, _range(self.headers.get("Range")), len(body), len(content))
             kind = proxy.fault(request)
-            sent = {"503": 0, "cut": len(body) // 2}.get(kind or "", len(body))
+            sent = len(body) if kind is None else len(body) // 2 if kind == "cut" else 0
             proxy.requests.append(replace(request, num_bytes=sent))
-            if kind == "503":
-                self.send_response(503)
+            if kind not in (None, "cut"):
+                self.send_response(int(kind))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

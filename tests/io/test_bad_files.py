@@ -100,7 +100,7 @@ def test_nothing_but_bad_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.parquet").write_bytes(b"")
     with pytest.raises(BadFile, match=r"none of 2 files can be used; this one: the file is empty"):
         gp.read_parquet(tmp_path, on_bad="skip")
-    for name, value in (("on_bad", "cast"), ("on_mismatch", "quarantine")):
+    for name, value in (("on_bad", "cast"), ("on_mismatch", "ignore")):
         with pytest.raises(BadConfig, match=rf"{name}: no such choice, got '{value}'.\nExpected raise, "):
             gp.read_parquet(tmp_path, **{name: value})
 
@@ -143,7 +143,11 @@ def test_another_schema_is_an_error_cast_or_skipped(tmp_path: Path, table: pa.Ta
         gp.read_parquet(tmp_path)
     skipped = gp.read_parquet(tmp_path, on_mismatch="skip")
     assert plain(skipped.compute()) == GOOD.to_pylist() * 2
-    assert [note.file for note in skipped.rejected] == [str(tmp_path / "b.parquet")]
+    assert [(note.file, note.action) for note in skipped.rejected] == [(str(tmp_path / "b.parquet"), "skipped")]
+    aside = gp.read_parquet(tmp_path, on_mismatch="quarantine")
+    assert [(note.file, note.action) for note in aside.rejected] == [(str(tmp_path / "b.parquet"), "quarantined")]
+    aside.write_parquet(tmp_path / "aside")
+    assert message.split(".\n")[0] in json.loads((tmp_path / "aside" / "_quarantine.jsonl").read_text())["reason"]
     cast = gp.read_parquet(tmp_path, on_mismatch="cast")
     added = {"n": None if "n" not in table.column_names else 3, "s": "c"}
     assert plain(cast.compute()) == [*GOOD.to_pylist(), added, *GOOD.to_pylist()]
@@ -225,6 +229,39 @@ def test_a_cut_off_zst_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv.zst").write_bytes(content[:-100])
     with pytest.raises(BadFile, match=r"a\.csv\.zst: cannot be read as CSV"):
         gp.read_csv(tmp_path)
+
+
+def test_a_fit_tells_of_the_files_it_did_not_see(tmp_path: Path) -> None:
+    for name, content in (("a", whole()), ("b", b""), ("c", whole(pa.table({"n": ["x"], "s": ["b"]})))):
+        (tmp_path / f"{name}.parquet").write_bytes(content)
+    dataset = gp.read_parquet(tmp_path, on_bad="skip", on_mismatch="quarantine")
+    pipeline = gp.Pipeline(features=gp.Features((["n"], gp.preprocessing.StandardScaler()))).fit(dataset)
+    assert pipeline.fit_report.rejected == dataset.rejected
+    assert [note.action for note in dataset.rejected] == ["skipped", "quarantined"]
+    assert str(pipeline.fit_report).startswith("fitted on 2 rows, 2 files rejected; 1 read")
+
+
+def test_a_column_without_a_value_is_of_any_type(tmp_path: Path) -> None:
+    nothing = pa.table({"n": pa.nulls(2), "s": pa.nulls(2), "t": pa.nulls(2), "never": pa.nulls(2)})
+    held = pa.table(
+        {"n": pa.array([1, None], pa.int8()), "s": ["a", "b"], "t": pa.array([0, 1], pa.date32()), "never": pa.nulls(2)}
+    )
+    for order in ([nothing, held, nothing], [held, nothing, held]):
+        for number, table in enumerate(order):
+            pq.write_table(table, tmp_path / f"{number}.parquet")
+        dataset = gp.read_parquet(tmp_path)
+        dtypes = {"n": "int8", "s": "string", "t": "timestamp", "never": "float64"}
+        assert {item.name: item.dtype for item in dataset.schema} == dtypes
+        for limit in (1, None):
+            again = gp.read_parquet(tmp_path, partition_bytes=limit)
+            assert values(again, "n") == [n for table in order for n in table["n"].to_pylist()]
+            assert values(again.filter("s == 'b'"), "s") == ["b"] * order.count(held)
+    pq.write_table(pa.table({name: ["x"] for name in dtypes}), tmp_path / "3.parquet")
+    with pytest.raises(SchemaMismatch, match=r"3\.parquet: column 'n' is string.\nExpected int8, as in .*/0\.parquet"):
+        gp.read_parquet(tmp_path)
+    pq.write_table(nothing, tmp_path / "0.parquet")
+    with pytest.raises(SchemaMismatch, match=r"3\.parquet: column 'n' is string.\nExpected int8, as in .*/2\.parquet"):
+        gp.read_parquet(tmp_path)
 
 
 # large and small ------------------------------------------------------------------------------------------------------
