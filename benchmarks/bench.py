@@ -23,6 +23,7 @@ BENCHMARKS = {
     "joins": "Joins and a group's mean",
     "large": "Ten times as many rows",
     "vocabulary": "Ever more distinct values",
+    "cluster": "Two workers beside one",
     "peer_nvtabular": "NVTabular's own kind of job",
     "loader": "Shuffled batches",
     "accuracy": "The demonstration's model",

@@ -12,6 +12,7 @@ from gpupipe.backend import Backend, Column, Frame
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.preprocessing import FoldStep, WholeFrame
 from gpupipe.schema import Field, Kind, Role, Schema
+from gpupipe.step import in_step
 from gpupipe.target import Target, Weight
 from gpupipe.words import as_list
 
@@ -40,7 +41,8 @@ class Group:
         """The columns of one frame after the first `upto` steps (all by default)."""
         columns = {name: backend.column(frame, name) for name in self.columns}
         for step in self.steps[:upto]:
-            columns = step.transform_columns(columns, backend)
+            with in_step(step):
+                columns = step.transform_columns(columns, backend)
         return columns
 
     def rename(self, name: str) -> str:

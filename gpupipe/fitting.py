@@ -33,6 +33,7 @@ class FitReport:
         num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
         num_without_target: rows of those left out because their target is missing.
         num_reads: how often the data was read, counted in whole passes.
+        num_halved: partitions that were too large for memory, and were worked on in halves.
         unmatched: the share of rows without a match, by the join's name.
         rejected: the files whose rows it did not see, and why.
         seconds: wall time.
@@ -41,6 +42,7 @@ class FitReport:
     num_rows: int = 0
     num_without_target: int = 0
     num_reads: int = 0
+    num_halved: int = 0
     unmatched: dict[str, float] = field(default_factory=dict)
     rejected: tuple[FileNote, ...] = ()
     seconds: float = 0.0
@@ -51,8 +53,9 @@ class FitReport:
         joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
         left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
         files = f", {counted(len(self.rejected), 'file')} rejected" if self.rejected else ""
+        halved = f", {counted(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
         rows, reads = counted(self.num_rows, "row"), counted(self.num_reads, "read")
-        return f"fitted on {rows}{left_out}{joins}{files}; {reads}, {self.seconds:.1f} s"
+        return f"fitted on {rows}{left_out}{joins}{files}; {reads}{halved}, {self.seconds:.1f} s"
 
 
 class Fitting:
@@ -139,14 +142,17 @@ class Fitting:
     def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
         """The sum of all, in order; columns a later pass needs are kept while there is room."""
         limit = settings().memory_limit
-        total, room, halved = None, KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4), set()
+        total, room = None, KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4)
+        seen, halved = set[int](), set[int]()
         for outcome in outcomes:
+            halved |= {outcome.partition} & seen
+            seen.add(outcome.partition)
             if outcome.kept is not None and room >= 0:
-                halved |= {outcome.partition} & self._kept.keys()
                 self._kept[outcome.partition] = outcome.kept
                 room -= int(outcome.kept.memory_usage(index=False).sum())
             total = outcome if total is None else total + outcome
-        for partition in list(self._kept) if room < 0 else halved:
+        self.report.num_halved += len(halved)
+        for partition in list(self._kept) if room < 0 else halved & self._kept.keys():
             del self._kept[partition]
         if total is None:
             raise BadData(

@@ -11,6 +11,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.features import Features, Group
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.schema import Role, Schema
+from gpupipe.step import in_step
 from gpupipe.transforms import Join, Map, Transform
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "wanted_in"]
@@ -73,7 +74,8 @@ class Prefix:
         """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`."""
         frame = backend.select(frame, self.reads)
         for stage in self._stages:
-            frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
+            with in_step(stage.step):
+                frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
         return backend.select(frame, self.wanted)
 
 

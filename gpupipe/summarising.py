@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.io import Dataset, Partition, in_partition
+from gpupipe.io import Dataset, Partition, in_halves
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema
+from gpupipe.step import in_step
 from gpupipe.target import Target, TargetSummary
 from gpupipe.transforms import Map
 
@@ -113,13 +115,19 @@ class Trial:
     first: dict[int, Frame]
 
     def __call__(self, part: Dataset) -> dict[str, str] | None:
+        (whole,) = part.partitions
+        types = in_halves(partial(self._types, whole), part)
+        return next((found for found in types if found is not None), None)
+
+    def _types(self, whole: Partition, part: Dataset) -> dict[str, str] | None:
         (partition,) = part.partitions
         backend, prefix = select(self.backend), self.prefix.copy()
-        with in_partition(partition):
-            frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
-            self.first[partition.index] = frame
-            seen = prefix.run(backend.select(frame, prefix.reads), backend)
+        frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
+        seen = prefix.run(backend.select(frame, prefix.reads), backend)
+        with in_step(self.step):
             self.step.apply(seen, self.before, self.wanted, backend)
+        if partition == whole:
+            self.first[partition.index] = frame
         return self.step.dtypes_
 
 
@@ -135,7 +143,8 @@ def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | 
 
 
 def _summary(step: FoldStep, columns: Columns, backend: Backend, frame: Frame, partition: Partition) -> Any:
-    if isinstance(step, WholeFrameStep):
-        # The same row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
-        return step.summarise(columns, backend, partition.row_ids(backend.xp)[backend.positions(frame)])
-    return step.summarise(columns, backend)
+    with in_step(step):
+        if isinstance(step, WholeFrameStep):
+            # A row has the same number for any partitioning, so what is sampled by it does not depend on partitions.
+            return step.summarise(columns, backend, partition.row_ids(backend.xp)[backend.positions(frame)])
+        return step.summarise(columns, backend)

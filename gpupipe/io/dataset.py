@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Literal
 
 from gpupipe.backend import Backend, Frame, resolve, select
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
@@ -17,10 +17,10 @@ from gpupipe.io.manifest import Manifest
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.remote import StorageOptions
-from gpupipe.io.selection import Selection, Where
+from gpupipe.io.selection import Where
 from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
-from gpupipe.io.split import check_call, check_complete, draw_parts, ranges
 from gpupipe.io.target import write_to
+from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
 from gpupipe.words import as_list, counted
@@ -29,7 +29,7 @@ __all__ = ["Dataset"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Dataset:
+class Dataset(Verbs):
     """A lazy, immutable table in partitions; made by `gp.read_parquet` and its like and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
@@ -186,49 +186,6 @@ class Dataset:
         where.check(self.schema)
         return replace(self, query=self.query.then(where))
 
-    def split(
-        self,
-        *,
-        by: str | None = None,
-        at: Any = None,
-        fraction: float | Sequence[float] | None = None,
-        seed: int = 0,
-    ) -> tuple[Dataset, ...]:
-        """Parts that together have every row once: cut at values of a column, or drawn at random.
-
-        Args:
-            by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
-            at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
-                Times are text in ISO format, dates or datetimes, in UTC.
-            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
-                its identity alone (or by the value of `by`), so the parts do not depend on partitions or backend.
-            seed: any integer; only for `fraction`.
-
-        Raises:
-            BadData: `by` is missing in some rows; says in how many.
-            BadConfig: not one of `at` and `fraction`, or values that make no sense.
-            ColumnNotFound: no such column.
-
-        Memory: none; where the files do not tell that `by` is never missing, one pass over that column.
-
-        Example:
-            >>> import pandas as pd, gpupipe as gp
-            >>> early, late = gp.from_frame(pd.DataFrame({"month": [1, 9, 10, 12]})).split(by="month", at=10)
-            >>> len(early), late.compute()["month"].tolist()
-            (2, [10, 12])
-        """
-        check_call(by, at, fraction)
-        if by is not None:
-            self.require([by], "split")
-        parts: Sequence[Selection]
-        if fraction is not None:
-            parts = draw_parts(fraction, seed, self.query.num_draws, by)
-        else:
-            item = self.schema[by or ""]
-            parts = ranges(item, at)
-            check_complete(item, self._count_missing(by or ""))
-        return tuple(replace(self, query=self.query.then(part)) for part in parts)
-
     def map_frames(
         self,
         function: FrameFunction,
@@ -261,6 +218,8 @@ class Dataset:
         rows_per_group: int = 1_000_000,
         partition_by: str | Sequence[str] = (),
         compression: str = "snappy",
+        shuffle: Literal[False, "partition", "full"] = False,
+        seed: int = 0,
         overwrite: bool = False,
         storage_options: StorageOptions | None = None,
     ) -> Manifest:
@@ -275,7 +234,10 @@ class Dataset:
             rows_per_group: rows of a row group.
             partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
-            overwrite: replace what is there.
+            shuffle: `"full"` puts the rows in a random order, as `shuffle` does, before they are cut into parts;
+                `"partition"` those of each part that is read, for less.
+            seed: any integer: the same one, the same order.
+            overwrite: replace what is there; in a store what jobs wrote there, other files stay.
             storage_options: for the file system of a URL; see `read_parquet`.
 
         Returns:
@@ -284,12 +246,13 @@ class Dataset:
         Raises:
             BadFile: something else is there and `overwrite` is False; input files have changed since a part was
                 written; another process is writing there; or the parent folder is missing.
-            BadConfig: no such codec, or options that a single file cannot have.
+            BadConfig: no such codec or shuffle, or options that a single file cannot have.
 
-        Memory: one partition per worker, copied to the host; of a file as much as makes a row group.
+        Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
+            needs three partitions per worker, and twice the table on disk.
         """
         keys = tuple(as_list(partition_by))
-        options = ParquetOptions(rows_per_group, compression, keys)
+        options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
@@ -313,18 +276,6 @@ class Dataset:
             if bounds is not None and excludes(condition, bounds, self.source.schema[condition[0]]):
                 return False
         return True
-
-    def _count_missing(self, name: str) -> int:
-        if not self.schema[name].nullable:
-            return 0
-        known = self.source.null_count(name) if self.query == EVERYTHING else None
-        if known is not None:
-            return known
-        backend, total = select(self.backend), 0
-        for partition in self.partitions:
-            missing = backend.column(self.read(partition, [name], backend), name).missing(backend.xp)
-            total += 0 if missing is None else int(missing.sum())
-        return total
 
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions

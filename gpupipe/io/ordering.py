@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import pyarrow.compute as pc
 
-from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column
 from gpupipe.schema import FLOATS
 
 __all__ = ["Groups", "differs", "grouped", "sort_order"]
@@ -27,6 +27,7 @@ def sort_order(columns: Sequence[Column], backend: Backend, ascending: Sequence[
 
     Args:
         columns: at least one, n rows each.
+        backend: whose columns they are.
         ascending: for each column; all by default.
 
     Memory: three arrays of n int64 at a time.
@@ -195,8 +196,10 @@ def _keys(column: Column, up: bool, backend: Backend) -> list[Array]:
 
 def _ranks(column: Column, up: bool, backend: Backend) -> Array:
     """The rank of each string in its dictionary, or from behind; a missing one has the highest."""
-    size = len(column.dictionary)
+    dictionary = column.dictionary
+    assert dictionary is not None
+    size = len(dictionary)
     ranks = np.full(size + 1, size, dtype=np.uint16 if size < 1 << 16 else np.int64)  # the last is for missing values
-    places = pc.sort_indices(column.dictionary).to_numpy()
+    places = pc.sort_indices(dictionary).to_numpy()
     ranks[places] = np.arange(size) if up else np.arange(size)[::-1]
     return backend.to_device(ranks)[column.data]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -220,7 +220,9 @@ def _located(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapp
 
 def _missing(fs: Any, path: str, inner: str) -> BadFile:
     parent, _, name = inner.rpartition("/")
-    siblings = [item.rpartition("/")[2] for item in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
+    siblings: list[str] = []
+    with suppress(OSError):  # who may read a file need not be one who may list what is beside it
+        siblings = [item.rpartition("/")[2] for item in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
     near = get_close_matches(name, siblings, n=1, cutoff=0.5)
     if near:
         remedy = f"{near[0]!r} (the closest name there)"

@@ -37,8 +37,12 @@ _DTYPES = {"size": "int64", "count": "int64", "total": "float64", "squares": "fl
 
 @dataclass(frozen=True)
 class State:
-    """One statistic of the values of one column: how many rows (`size`) or values (`count`), their sum, exactly for
-    integers (`sum`) or as a float (`total`), the squared deviations from their mean (`squares`), or one of them.
+    """One statistic of the values of one column.
+
+    Args:
+        statistic: how many rows (`size`) or values (`count`); their sum, exactly for integers (`sum`) or as a float
+            (`total`); the squared deviations from their mean (`squares`); or one of them.
+        column: which.
     """
 
     statistic: str
@@ -92,9 +96,8 @@ def outcome(function: str, frame: Frame, item: Field, backend: Backend) -> Colum
         return _typed(found[function], item)
     count = found["count"].data
     if function == "mean":
-        data = xp.where(count > 0, found["total"].data / xp.maximum(count, 1), xp.nan)
-    else:
-        data = xp.where(count > 1, found["squares"].data / xp.maximum(count - 1, 1), xp.nan)
+        return Column("float64", xp.where(count > 0, found["total"].data / xp.maximum(count, 1), xp.nan))
+    data = xp.where(count > 1, found["squares"].data / xp.maximum(count - 1, 1), xp.nan)
     return _typed(Column("float64", xp.sqrt(data) if function == "std" else data), item)
 
 
@@ -134,7 +137,7 @@ def _of_values(column: Column, state: State, xp: ModuleType) -> Column:
 def _added(values: Array, groups: Groups, xp: ModuleType) -> Array:
     """The sum of each group's values; of integers exactly, modulo 2^64 as everywhere."""
     if values.dtype.kind == "f":
-        return xp.bincount(groups.ids, weights=values, minlength=len(groups))
+        return xp.bincount(groups.ids, weights=values, minlength=len(groups)).astype("float64")  # of no rows int64
     total = xp.zeros(len(groups), dtype="uint64")
     xp.add.at(total, groups.ids, values.view("uint64"))
     return total.view(values.dtype)
@@ -173,7 +176,7 @@ def _present(column: Column, xp: ModuleType) -> Array:
 
 
 def _typed(column: Column, item: Field) -> Column:
-    """Sums, means and the like of 32 bit floats are such floats again, as in pandas."""
+    """Sums, deviations and medians of 32 bit floats are such floats again, as in pandas; means are not."""
     if item.dtype != "float32" or column.dtype != "float64":
         return column
     with np.errstate(over="ignore"):

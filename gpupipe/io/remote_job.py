@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gpupipe.errors import BadFile
 from gpupipe.io.atomic import writing
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest, Part, quarantine_lines
-from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, table_of, write_parts
+from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, table_of, write_parts
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.remote import StorageOptions, stamp_of
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
@@ -65,11 +65,12 @@ def write_store_folder(
     if not overwrite and there - left_by_jobs(there):
         before = check_same_job(Manifest.read(url, storage_options), url, job, inputs, there.__contains__)
     if before is not None and inputs is not None:
-        new = inputs.keys() - before.inputs.keys()
-        if not new:
+        new = only_new(dataset, before, inputs, options)
+        if new is None:
             folder.clean(before)
             return replace(before, notes=tuple(dataset.source.notes), num_done=len(before.parts))
-        dataset = dataset.of_files(new)
+        dataset = new
+    dataset = in_order(dataset, options)
     piece_rows = max(partition.num_rows for partition in dataset.partitions)
     if files is not None:
         dataset = dataset.of_partitions(cut(dataset.partitions, files))
@@ -122,7 +123,8 @@ def write_object(
         raise BadFile(url, "something is there already", expected="a new URL", remedy="overwrite=True")
     parent, _, name = url.rpartition("/")
     store = StoreFolder(parent, storage_options)
-    tables = over_partitions(partial(table_of, backend), dataset, backend, "write")
+    dataset = in_order(dataset, options)
+    tables = over_partitions(partial(table_of, backend, options), dataset, backend, "write")
     with _scratch() as folder:
         groups = write_file(tables, dataset.schema, folder / name, options)
         store.put(folder / name, name)

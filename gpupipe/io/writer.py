@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -28,11 +29,15 @@ class ParquetOptions:
         rows_per_group: rows of a row group; smaller tables are gathered.
         compression: Parquet's name of a codec.
         partition_by: columns whose values become folders (`month=3/`) and are left out of the files.
+        shuffle: which rows are put in a random order: none (False), those of each partition, or all (`"full"`).
+        seed: of that order.
     """
 
     rows_per_group: int = 1_000_000
     compression: str = "snappy"
     partition_by: tuple[str, ...] = ()
+    shuffle: Literal[False, "partition", "full"] = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.compression not in _CODECS:
@@ -42,6 +47,14 @@ class ParquetOptions:
                 got=self.compression,
                 expected=", ".join(_CODECS),
                 remedy="compression='zstd'",
+            )
+        if self.shuffle not in (False, "partition", "full"):
+            raise BadConfig(
+                "write_parquet",
+                "no such shuffle",
+                got=self.shuffle,
+                expected="False, 'partition' or 'full'",
+                remedy="shuffle='full'",
             )
         if self.rows_per_group < 1:
             raise BadConfig(

@@ -251,7 +251,8 @@ def test_a_partition_that_raises(flights: gp.Dataset, inside: str, tmp_path: Pat
     fitted = pipeline(Picky(99)).fit(flights)
     fitted.steps[0].fn.day = day
     text = (
-        rf"day{day:02d}.parquet row group 0: partition {day - 1} failed \(ValueError: no flights on day {day}, please\)"
+        rf"day{day:02d}.parquet row group 0: partition {day - 1} failed in step Map\(.*Picky.*, reads=.*\) "
+        rf"\(ValueError: no flights on day {day}, please\)"
     )
     for job in (
         lambda: pipeline(Picky(day)).fit(flights),
@@ -295,7 +296,7 @@ def test_a_row_too_large_for_memory_is_named(flights: gp.Dataset, inside: str, t
     fitted.steps[0].fn.max_rows = 0
     for job in (lambda: fitted.loader(flights), lambda: fitted.transform(flights).write_parquet(tmp_path / "out")):
         with pytest.raises(
-            errors.PartitionFailed, match=r"partition 0 failed \(MemoryError: no room for 1 rows"
+            errors.PartitionFailed, match=r"partition 0 failed in step Map\(.*\) \(MemoryError: no room for 1 rows"
         ) as caught:
             job()
         assert isinstance(caught.value.__cause__, MemoryError)

@@ -15,9 +15,12 @@ from urllib.parse import unquote, urlsplit
 
 KEY, SECRET = "a-key-for-tests", "a-secret-that-must-not-be-seen"
 
+KEYS_AT_ONCE = 50
+"""Names in one page of a listing; S3 gives a thousand."""
 _SERVE = """
-import logging, sys
+import logging, os, sys
 from moto.server import ThreadedMotoServer
+os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = "{keys_at_once}"
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 logging.getLogger("werkzeug").disabled = True
 server.start()
@@ -31,7 +34,10 @@ server.stop()
 def serving() -> Iterator[str]:
     """The server's endpoint. It is a process that ends with the block, or with this process, however that ends."""
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _SERVE.format(keys_at_once=KEYS_AT_ONCE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdin is not None and server.stdout is not None
         host, port = server.stdout.readline().split()
@@ -54,6 +60,7 @@ class Request:
     range: tuple[int, int] | None
     num_bytes: int
     num_sent: int = 0
+    is_conditional: bool = False
 
 
 Fault = Callable[[Request], str | None]
@@ -130,7 +137,14 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             finally:
                 server.close()
             path = unquote(urlsplit(self.path).path)
-            request = Request(self.command, path, _range(self.headers.get("Range")), len(body), len(content))
+            request = Request(
+                self.command,
+                path,
+                _range(self.headers.get("Range")),
+                num_bytes=len(body),
+                num_sent=len(content),
+                is_conditional="If-None-Match" in self.headers,
+            )
             kind = proxy.fault(request)
             sent = len(body) if kind is None else len(body) // 2 if kind == "cut" else 0
             proxy.requests.append(replace(request, num_bytes=sent))
