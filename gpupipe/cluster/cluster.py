@@ -120,9 +120,9 @@ class Cluster(DaskExecutor):
         return f"Cluster({self.num_workers} workers{seen})"
 
     def _repr_html_(self) -> str:
-        link = self.dashboard_link if self._client.status == "running" else None
         shown = escape(repr(self))
-        return f"<p>{shown.replace(escape(link), f'<a href={link!r}>{escape(link)}</a>') if link else shown}</p>"
+        link = escape(self.dashboard_link or "")
+        return f"<p>{shown.replace(link, f'<a href={link!r}>{link}</a>') if link else shown}</p>"
 
     def _dashboard_link(self, *, known: bool) -> str | None:
         """Where the scheduler shows what is done, which it needs Bokeh for; of one elsewhere that is taken for granted.

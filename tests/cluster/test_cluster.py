@@ -181,6 +181,46 @@ def test_without_dask_cuda_or_a_gpu_that_is_said() -> None:
         gp.Cluster(gpu=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"device_memory": "4 GB", "gpu": False}, "device_memory without GPUs"),
+        ({"memory_limit": "12 parsecs"}, "memory_limit is no number of bytes"),
+    ],
+    ids=str,
+)
+def test_memory_that_makes_no_sense(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.BadConfig, match=message):
+        gp.Cluster(**given)
+
+
+def test_it_shows_where_its_dashboard_is(cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cluster._repr_html_() == f"<p>{cluster!r}</p>"
+    monkeypatch.setattr(cluster, "dashboard_link", "http://localhost:8787/status?a&b")
+    assert repr(cluster) == "Cluster(2 workers, dashboard at http://localhost:8787/status?a&b)"
+    assert "<a href='http://localhost:8787/status?a&amp;b'>" in cluster._repr_html_()
+
+
+DRIVER = """
+import sys
+import gpupipe as gp
+from tests.cluster.inputs import pipeline, read_days
+def main(days, out):
+    with gp.Cluster(n_workers=1, gpu=False):
+        flights = read_days(days)
+        pipeline().fit(flights).transform(flights).write_parquet(out)
+    print("gpupipe.backend.cpu" in sys.modules)
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def test_the_driver_makes_no_backend_and_so_no_cuda_context(days: Path, tmp_path: Path) -> None:
+    """The GPU's twin is imported at the same place and no other."""
+    done = _run([*script(tmp_path / "driver.py", DRIVER), str(days), str(tmp_path / "out")], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 # scripts --------------------------------------------------------------------------------------------------------------
 
 UNGUARDED = {

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.passes import over_partitions
+from gpupipe.io.writer import write_file
 from tests.io.meeting import KEYS, PARTITIONS, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA
 
@@ -297,6 +298,28 @@ def test_a_shuffled_folder_is_recognised(source: Path, tmp_path: Path, monkeypat
         write()
     write(overwrite=True)
     assert 5000 in written(out)
+
+
+def test_a_shuffled_folder_is_finished_after_a_crash(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = gp.read_parquet(source, partition_bytes=4000, backend="cpu")
+    data.write_parquet(tmp_path / "whole", shuffle="full", files=5)
+    calls: list[Path] = []
+
+    def failing(tables: Any, schema: Any, path: Path, options: Any) -> list[int]:
+        calls.append(path)
+        if path.name == "part-00003.parquet" and len(calls) < 5:
+            raise OSError("no space left")
+        return write_file(tables, schema, path, options)
+
+    monkeypatch.setattr("gpupipe.io.parts.write_file", failing)
+    with pytest.raises(BadFile, match="no space left"):
+        data.write_parquet(tmp_path / "out", shuffle="full", files=5)
+    assert not (tmp_path / "out").exists()
+    manifest = data.write_parquet(tmp_path / "out", shuffle="full", files=5)
+    assert manifest.num_done >= 3
+    assert written(tmp_path / "out") == written(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
