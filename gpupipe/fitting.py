@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,7 +126,8 @@ class Fitting:
         here = active().in_process
         work = Pass(tasks, features.target, prefix, self.schema, self.backend, again if here else (), kept, self._first)
         title = f"fit {number + 1}/{number + 1 + len(later)}"
-        total = self._total(over_partitions(work, self.dataset, self.backend, title))
+        with closing(over_partitions(work, self.dataset, self.backend, title)) as outcomes:
+            total = self._total(outcomes)
         if number == 0:
             self.report.num_rows = total.num_rows
             self.report.num_without_target = total.target.num_missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -167,8 +168,9 @@ class Pipeline:
         backend.make_room(bound * Block.row_bytes_of(run.schema))
         block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
         rows = 0
-        for columns in over_partitions(partial(_columns, run, backend.name), dataset, backend.name, "load"):
-            rows += block.write(rows, columns, backend)
+        with closing(over_partitions(partial(_columns, run, backend.name), dataset, backend.name, "load")) as parts:
+            for columns in parts:
+                rows += block.write(rows, columns, backend)
         return Loader(
             block.narrow(rows),
             batch_size=batch_size,

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -79,8 +79,8 @@ def write_single(dataset: Dataset, path: Path, options: ParquetOptions, backend:
     """
     with replacing(path, overwrite=overwrite) as draft:
         dataset = in_order(dataset, options)
-        tables = over_partitions(partial(table_of, backend, options), dataset, backend, "write")
-        groups = write_file(tables, dataset.schema, draft, options)
+        with closing(over_partitions(partial(table_of, backend, options), dataset, backend, "write")) as tables:
+            groups = write_file(tables, dataset.schema, draft, options)
     write_quarantine(dataset.source.notes, path.with_suffix(".quarantine.jsonl"))
     rows_in = sum(partition.num_rows for partition in dataset.partitions)
     return Manifest(None, {}, (Part(path.name, {path.name: groups}, rows_in, []),), tuple(dataset.source.notes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,11 +30,12 @@ _log = logging.getLogger("gpupipe")
 
 def over_partitions(
     work: Callable[[Dataset], Result], dataset: Dataset, backend: str, title: str, *, whole: bool = False
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """`work` of a dataset of one partition, for each, in order, by the executor in force.
 
     A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
-    come one after the other: its kernels already use the whole device.
+    come one after the other: its kernels already use the whole device. Whoever may stop before the end closes it
+    (`contextlib.closing`), which ends what is under way.
 
     Args:
         work: sent to the workers of a cluster, with what it holds.
@@ -96,7 +97,17 @@ def _as_one(work: Callable[[Dataset], Result], part: Dataset, _: Tell) -> Iterat
 
 
 def in_halves(work: Callable[[Dataset], Result], part: Dataset, tell: Tell = _log.warning) -> Iterator[Result]:
-    """`work` of a dataset of one partition; of its halves where memory does not suffice, which is told; and so on."""
+    """`work` of a dataset of one partition; of its halves where memory does not suffice, which is told; and so on.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> def few(part):
+        ...     if len(part) > 3:
+        ...         raise MemoryError("no room")
+        ...     return len(part)
+        >>> list(in_halves(few, gp.from_frame(pd.DataFrame({"n": range(10)}))))
+        [2, 3, 2, 3]
+    """
     (partition,) = part.partitions
     with in_partition(partition):
         try:

@@ -64,8 +64,7 @@ class Query:
     def identity(self) -> str | None:
         """What tells this query apart from any other, in any process; None where a function has no name."""
         parts = [stage.identity() if isinstance(stage, Mapped) else repr(stage) for stage in self.stages]
-        lists = [draw.made_by for draw in self.draws if isinstance(draw, Without)]
-        return None if None in (*parts, *lists) else repr((self.draws, parts))
+        return None if None in parts else repr((self.draws, parts))
 
     @property
     def num_draws(self) -> int:

@@ -6,7 +6,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -124,8 +124,8 @@ def write_object(
     parent, _, name = url.rpartition("/")
     store = StoreFolder(parent, storage_options)
     dataset = in_order(dataset, options)
-    tables = over_partitions(partial(table_of, backend, options), dataset, backend, "write")
-    with _scratch() as folder:
+    made = over_partitions(partial(table_of, backend, options), dataset, backend, "write")
+    with closing(made) as tables, _scratch() as folder:
         groups = write_file(tables, dataset.schema, folder / name, options)
         store.put(folder / name, name)
     if lines := quarantine_lines(dataset.source.notes):
