@@ -53,7 +53,7 @@ def with_missing_row(column: Column, xp: ModuleType) -> Column:
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:
     """n values as int64 or uint64, and where they are the column's: not missing, no fraction, not out of range.
 
-    Memory: allocates both.
+    Memory: allocates both; shares values that are of that type already.
 
     Example:
         >>> import numpy as np
@@ -67,6 +67,9 @@ def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[
         found = (data >= least) & (data < beyond) & (xp.floor(data) == data)
         values = xp.where(found, data, 0).astype(kind)
     else:
-        values = data.astype(kind)
-        found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
+        values = data.astype(kind, copy=False)
+        if data.dtype.kind == "b" or np.can_cast(data.dtype, kind):
+            found = xp.ones(len(data), dtype=bool)
+        else:
+            found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
     return values, found if column.valid is None else found & column.valid

@@ -48,10 +48,11 @@ class _NumberKey:
     def ids(self, column: Column, backend: Backend) -> Array:
         """n ids, -1 where the value is missing or not one of these."""
         values, found = whole_numbers(column, self.low.dtype, backend.xp)
-        # Differences are taken modulo 2^64, in which no two values have the same.
-        offset = (values - self.low).astype(np.int64)
-        found &= (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
-        return backend.xp.where(found, offset // self.step, -1)
+        # Differences are taken modulo 2^64, in which no two values have the same: what lies below `low` is far above.
+        offset = (values - self.low).view("uint64")
+        ids = offset // np.uint64(self.step)
+        found = found & (ids < np.uint64(self.size)) & (ids * np.uint64(self.step) == offset)
+        return backend.xp.where(found, ids.view("int64"), -1)
 
 
 @dataclass(frozen=True)
