@@ -60,7 +60,10 @@ def local_workers(
         "death_timeout": patience,
         "protocol": protocol,
     }
-    with _environment_kept([_FOR_RAPIDS]):  # a worker that is started again needs it too
+    # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
+    # be starting again.
+    forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
+    with _environment_kept([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
         with _environment_kept(_FOR_WORKERS), dask.config.set({_PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC}):
             started = _dask_cuda(options, device_memory) if gpu else _dask(options)
         try:

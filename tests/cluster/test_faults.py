@@ -260,7 +260,8 @@ def test_a_disk_that_is_full(
     kept = len(list(small_disk.glob(".out.draft/*/*.record")))
     _resize(small_disk, 16 * 1024)
     manifest = data.write_parquet(target, overwrite=True)
-    assert manifest.num_done == kept and (kept > 0) == (name == "out")
+    assert kept <= manifest.num_done <= kept + 2  # the workers have ended what they had begun
+    assert (kept > 0) == (name == "out")
     if name == "out":
         assert content(target) == content(tmp_path / name)
     assert _bytes_of(target).keys() == _bytes_of(tmp_path / name).keys()
@@ -428,7 +429,7 @@ def _address(note: Path) -> Any:
 
 def _worker(address: str) -> Any:
     command = [sys.executable, "-m", "dask", "worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
-    return running([*command, "--death-timeout", "20"], stderr=subprocess.DEVNULL)
+    return running([*command, "--death-timeout", "20", "--memory-limit", "0"], stderr=subprocess.DEVNULL)
 
 
 def _lost_within(seconds: float, job: Callable[[], Any], message: str) -> None:
