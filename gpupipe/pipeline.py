@@ -194,9 +194,10 @@ class Pipeline:
     def fingerprint(self) -> str | None:
         """A hash of the steps and what they have learned; None where a function has no import path.
 
-        Memory: copies what was learned to the host.
+        Memory: copies what was learned to the host, where lookup tables are read too: what drives a cluster asks for
+            it, and should not touch a GPU.
         """
-        encoder = Encoder(self.select_backend(), MAX_TABLE_BYTES)
+        encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)
         try:
             steps = [encoder.step(step) for step in self.steps]
             return encoder.digest({"steps": steps, "features": encoder.features(self.features)})
