@@ -43,7 +43,7 @@ test-gpu: ## all tests with $PYTHON as it is; fails where no GPU is visible
 
 soak: $(VENV)/.dev ## the fault tests twenty times, about half an hour; the log is build/soak.log
 	mkdir -p build
-	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -m soak 2>&1 | tee build/soak.log'
+	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -n 2 -m soak 2>&1 | tee build/soak.log'
 
 notebooks: $(VENV)/.dev ## run the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbmake notebooks
