@@ -53,11 +53,12 @@ def retried(work: Callable[[], Result], path: str, doing: str) -> Result:
             return work()
         except Exception as cause:
             if _is_final(cause):
+                elsewhere = "the right path, endpoint and region; storage_options= or the environment for credentials"
                 raise BadFile(
                     path,
                     f"it cannot be {doing} ({_words(cause)})",
                     expected="a file that is there and may be used",
-                    remedy="the right path, endpoint and region; storage_options= or the environment for credentials",
+                    remedy=elsewhere if "://" in path else "a look at the file, or at what a link leads to",
                 ) from cause
             if attempt == ATTEMPTS:
                 raise BadFile(
