@@ -41,8 +41,9 @@ test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatu
 test-gpu: ## all tests with $PYTHON as it is; fails where no GPU is visible
 	$(PYTHON) -m pytest -q --require-gpu
 
-soak: $(VENV)/.dev ## the tests that repeat for minutes
-	$(BIN)/python -m pytest -q -m soak
+soak: $(VENV)/.dev ## the fault tests twenty times, about half an hour; the log is build/soak.log
+	mkdir -p build
+	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -n 2 -m soak 2>&1 | tee build/soak.log'
 
 notebooks: $(VENV)/.dev ## run the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbmake notebooks

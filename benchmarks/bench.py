@@ -23,6 +23,7 @@ BENCHMARKS = {
     "joins": "Joins and a group's mean",
     "large": "Ten times as many rows",
     "vocabulary": "Ever more distinct values",
+    "cluster": "Two workers beside one",
     "peer_nvtabular": "NVTabular's own kind of job",
     "loader": "Shuffled batches",
     "accuracy": "The demonstration's model",
@@ -90,12 +91,14 @@ def provenance(result: dict[str, Any]) -> str:
     machine = result["machine"]
     names = ("numpy", "pandas", "pyarrow", "polars", "scikit_learn", "torch")
     libraries = ", ".join(f"{name.replace('_', '-')} {machine['libraries'][name]}" for name in names)
+    kind = result.get("setting", {}).get("file_system")
+    place = f" The files lay in {kind}." if kind else ""
     changed = " with uncommitted changes" if machine["uncommitted_changes"] else ""
     return (
         f"{machine['date']}, commit `{machine['commit'][:12]}`{changed}. {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['memory_gb']} GB, {'no GPU' if not machine['gpus'] else ', '.join(machine['gpus'])}; Python "
         f"{machine['python']}, {libraries}. Load average {machine['load_before']} before the first round, "
-        f"{machine['load_after']} after the last."
+        f"{machine['load_after']} after the last.{place}"
     )
 
 

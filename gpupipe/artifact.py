@@ -41,8 +41,8 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
 
     Raises:
         NotFitted: the pipeline has not been fitted.
-        ArtifactError: a function or class cannot be found again by its import path, or a step's state has no form
-            without pickle; names the step.
+        ArtifactError: a function or class cannot be found again by its import path, a step's state has no form without
+            pickle (names the step), or `path` is a URL.
 
     Memory: copies the model's weights and the learned state to the host.
 
@@ -64,7 +64,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
     }
-    target = Path(path)
+    target = _local(path)
     _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, overwrite=True) as folder:
@@ -125,7 +125,7 @@ def load(
         Expected a folder written by gpupipe.save.
         Try: the folder's path
     """
-    folder = Path(path)
+    folder = _local(path)
     names = verified(folder)
     given = {name: table if isinstance(table, Dataset) else from_frame(table) for name, table in (tables or {}).items()}
     description = read_json(folder / "pipeline.json", PIPELINE)
@@ -157,6 +157,17 @@ def load(
             remedy="gp.load(path)",
         )
     return Scorer(pipeline, network, device=device)
+
+
+def _local(path: str | Path) -> Path:
+    if "://" in str(path):
+        raise ArtifactError(
+            str(path),
+            "artifacts are saved to and loaded from folders of this machine",
+            expected="a path",
+            remedy="a local folder, and fsspec's put or get for the rest of the way",
+        )
+    return Path(path)
 
 
 def _check_replaceable(target: Path) -> None:

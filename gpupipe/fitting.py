@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from gpupipe.cluster import active
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.features import Features
-from gpupipe.io import Dataset, over_partitions
+from gpupipe.io import Dataset, FileNote, over_partitions
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import FoldStep, SimpleImputer
 from gpupipe.summarising import Outcome, Pass, Trial
@@ -33,14 +34,18 @@ class FitReport:
         num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
         num_without_target: rows of those left out because their target is missing.
         num_reads: how often the data was read, counted in whole passes.
+        num_halved: partitions that were too large for memory, and were worked on in halves.
         unmatched: the share of rows without a match, by the join's name.
+        rejected: the files whose rows it did not see, and why.
         seconds: wall time.
     """
 
     num_rows: int = 0
     num_without_target: int = 0
     num_reads: int = 0
+    num_halved: int = 0
     unmatched: dict[str, float] = field(default_factory=dict)
+    rejected: tuple[FileNote, ...] = ()
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -48,8 +53,10 @@ class FitReport:
             return f"nothing to learn; {self.seconds:.1f} s"
         joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
         left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
+        files = f", {counted(len(self.rejected), 'file')} rejected" if self.rejected else ""
+        halved = f", {counted(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
         rows, reads = counted(self.num_rows, "row"), counted(self.num_reads, "read")
-        return f"fitted on {rows}{left_out}{joins}; {reads}, {self.seconds:.1f} s"
+        return f"fitted on {rows}{left_out}{joins}{files}; {reads}{halved}, {self.seconds:.1f} s"
 
 
 class Fitting:
@@ -62,7 +69,7 @@ class Fitting:
 
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
-        self.report = FitReport()
+        self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
         self._kept: dict[int, Frame] = {}
         self._started = time.perf_counter()
@@ -130,7 +137,8 @@ class Fitting:
             number, tasks, features, prefix, self.schema, self.backend, again if here else (), kept, self._first
         )
         title = f"fit {number + 1}/{number + 1 + len(later)}"
-        total = self._total(over_partitions(work, self.dataset, self.backend, title))
+        with closing(over_partitions(work, self.dataset, self.backend, title)) as outcomes:
+            total = self._total(outcomes)
         if number == 0:
             self.report.num_rows = total.num_rows
             self.report.num_without_target = total.target.num_missing
@@ -149,14 +157,17 @@ class Fitting:
     def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
         """The sum of all, in order; columns a later pass needs are kept while there is room."""
         limit = settings().memory_limit
-        total, room, halved = None, KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4), set()
+        total, room = None, KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4)
+        seen, halved = set[int](), set[int]()
         for outcome in outcomes:
+            halved |= {outcome.partition} & seen
+            seen.add(outcome.partition)
             if outcome.kept is not None and room >= 0:
-                halved |= {outcome.partition} & self._kept.keys()
                 self._kept[outcome.partition] = outcome.kept
                 room -= int(outcome.kept.memory_usage(index=False).sum())
             total = outcome if total is None else total + outcome
-        for partition in list(self._kept) if room < 0 else halved:
+        self.report.num_halved += len(halved)
+        for partition in list(self._kept) if room < 0 else halved & self._kept.keys():
             del self._kept[partition]
         if total is None:
             raise BadData(

@@ -11,6 +11,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
+from gpupipe.step import in_step
 from gpupipe.words import as_list
 
 __all__ = ["Group", "group_of", "step_of"]
@@ -65,10 +66,11 @@ class Group:
         """The same, for columns taken out of the frame already."""
         columns = dict(columns)
         for step in self.steps[:upto]:
-            if row_ids is not None and isinstance(step, CrossFittedStep):
-                columns = step.cross_fitted_columns(columns, backend, row_ids)
-            else:
-                columns = step.transform_columns(columns, backend)
+            with in_step(step):
+                if row_ids is not None and isinstance(step, CrossFittedStep):
+                    columns = step.cross_fitted_columns(columns, backend, row_ids)
+                else:
+                    columns = step.transform_columns(columns, backend)
         return columns
 
     def rename(self, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -215,8 +216,9 @@ class Pipeline:
         backend.make_room(bound * Block.row_bytes_of(run.schema))
         block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
         rows, seen = 0, FittedRows()
-        for columns, told in over_partitions(partial(_loaded, run, backend.name), dataset, backend.name, "load"):
-            rows, seen = rows + block.write(rows, columns, backend), seen + told
+        with closing(over_partitions(partial(_loaded, run, backend.name), dataset, backend.name, "load")) as parts:
+            for columns, told in parts:
+                rows, seen = rows + block.write(rows, columns, backend), seen + told
         if self.features is not None:
             self.features.check_rows(seen, out_of_fold)
         return Loader(
@@ -246,9 +248,10 @@ class Pipeline:
     def fingerprint(self) -> str | None:
         """A hash of the steps and what they have learned; None where a function has no import path.
 
-        Memory: copies what was learned to the host.
+        Memory: copies what was learned to the host, where lookup tables are read too: what drives a cluster asks for
+            it, and should not touch a GPU.
         """
-        encoder = Encoder(self.select_backend(), MAX_TABLE_BYTES)
+        encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)
         try:
             steps = [encoder.step(step) for step in self.steps]
             return encoder.digest({"steps": steps, "features": encoder.features(self.features)})

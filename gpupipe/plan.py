@@ -12,6 +12,7 @@ from gpupipe.features import Features
 from gpupipe.group import Group
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
+from gpupipe.step import in_step
 from gpupipe.transforms import Join, Map, Sample, Transform
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
@@ -79,9 +80,10 @@ class Prefix:
         """
         frame = backend.select(frame, self.reads)
         for stage in self._stages:
-            if isinstance(stage.step, Sample):
-                frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
-            else:
+            with in_step(stage.step):
+                if isinstance(stage.step, Sample):
+                    frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
+                    continue
                 frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
         return backend.select(frame, self.wanted)
 

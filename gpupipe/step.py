@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
 from gpupipe.words import counted
 
-__all__ = ["Step"]
+__all__ = ["IN_STEP", "Step", "in_step"]
+
+IN_STEP = "in step "
+"""What the note that `in_step` adds to an error begins with."""
 
 
 class Step:
@@ -67,6 +72,28 @@ class Step:
             elif parameter.default is parameter.empty or not _same(value, parameter.default):
                 shown.append(f"{parameter.name}={_shown(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@contextmanager
+def in_step(step: Step) -> Iterator[None]:
+    """Name the step in a note of whatever is raised inside.
+
+    Example:
+        >>> class Halve(Step):
+        ...     def __init__(self):
+        ...         pass
+        >>> try:
+        ...     with in_step(Halve()):
+        ...         1 / 0
+        ... except ZeroDivisionError as error:
+        ...     error.__notes__
+        ['in step Halve()']
+    """
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{IN_STEP}{step!r}")
+        raise
 
 
 def _same(value: Any, default: Any) -> bool:

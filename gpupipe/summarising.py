@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
-from gpupipe.io import Dataset, Partition, in_partition
+from gpupipe.io import Dataset, Partition, in_halves
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, CrossFittedStep, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema
+from gpupipe.step import in_step
 from gpupipe.targets import TargetsSummary
 from gpupipe.transforms import Map
 
@@ -142,13 +144,19 @@ class Trial:
     first: dict[int, Frame]
 
     def __call__(self, part: Dataset) -> dict[str, str] | None:
+        (whole,) = part.partitions
+        types = in_halves(partial(self._types, whole), part)
+        return next((found for found in types if found is not None), None)
+
+    def _types(self, whole: Partition, part: Dataset) -> dict[str, str] | None:
         (partition,) = part.partitions
         backend, prefix = select(self.backend), self.prefix.copy()
-        with in_partition(partition):
-            frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
-            self.first[partition.index] = frame
-            seen = prefix.run(backend.select(frame, prefix.reads), backend, _row_ids(prefix, partition, backend))
+        frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
+        seen = prefix.run(backend.select(frame, prefix.reads), backend, _row_ids(prefix, partition, backend))
+        with in_step(self.step):
             self.step.apply(seen, self.before, self.wanted, backend)
+        if partition == whole:
+            self.first[partition.index] = frame
         return self.step.dtypes_
 
 
@@ -168,8 +176,9 @@ def _row_ids(prefix: Prefix, partition: Partition, backend: Backend) -> Array | 
 
 
 def _summary(step: FoldStep, columns: Columns, backend: Backend, target: Columns, row_ids: Array | None) -> Any:
-    if isinstance(step, CrossFittedStep):
-        return step.summarise(columns, backend, target=target, row_numbers=row_ids)
-    if isinstance(step, WholeFrameStep):
-        return step.summarise(columns, backend, row_ids)
-    return step.summarise(columns, backend)
+    with in_step(step):
+        if isinstance(step, CrossFittedStep):
+            return step.summarise(columns, backend, target=target, row_numbers=row_ids)
+        if isinstance(step, WholeFrameStep):
+            return step.summarise(columns, backend, row_ids)
+        return step.summarise(columns, backend)

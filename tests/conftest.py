@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from gpupipe import config
 from gpupipe.backend import Backend, select
 from gpupipe.errors import BackendMissing
 
@@ -29,11 +30,12 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
-    """A test leaves the environment and the non-daemon threads as they were; what it draws is its own."""
-    environment = dict(os.environ)
+    """A test leaves the environment and the non-daemon threads as they were; its draws and settings are its own."""
+    environment, configured = dict(os.environ), list(config._in_force)
     threads = {thread.ident for thread in threading.enumerate()}
     with torch.random.fork_rng(devices=[]):
         yield
+    config._in_force[:] = configured
     changed = {key for key in {*os.environ, *environment} if os.environ.get(key) != environment.get(key)}
     # OpenMP libraries and torch set variables of their own when they are loaded.
     ours = {key for key in changed if not key.startswith(("KMP_", "PYTEST_", "TORCH"))}

@@ -293,6 +293,15 @@ def test_a_network_whose_layers_share_their_weights(tmp_path: Path) -> None:
     assert isinstance(loaded.model, Tied) and loaded.model.first.weight is loaded.model.second.weight
 
 
+def test_an_artifact_is_a_local_folder(tmp_path: Path, pipeline: gp.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.ArtifactError, match="saved to and loaded from folders of this machine"):
+        gp.save("s3://bucket/run", pipeline)
+    with pytest.raises(errors.ArtifactError, match="saved to and loaded from folders of this machine"):
+        gp.load("s3://bucket/run")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, pipeline: gp.Pipeline) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(errors.ArtifactError, match="something else is there"):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -10,14 +9,6 @@ import pytest
 import gpupipe as gp
 from gpupipe import config
 from gpupipe.errors import BadConfig
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    before = config.settings()
-    yield
-    config.configure(backend=before.backend)
-    config._in_force[:] = [before]
 
 
 def test_what_is_not_named_stays() -> None:

@@ -413,7 +413,7 @@ def test_a_failing_function_names_its_partition() -> None:
         raise ZeroDivisionError("oh")
 
     pipeline = gp.Pipeline([T.Map(fail, reads=["x"], adds=["z"])], gp.Features(["z"]))
-    with pytest.raises(errors.PartitionFailed, match=r"partition 0 failed \(ZeroDivisionError: oh\)"):
+    with pytest.raises(errors.PartitionFailed, match=r"partition 0 failed in step Map.*\(ZeroDivisionError: oh\)"):
         pipeline.fit(frame())
 
 

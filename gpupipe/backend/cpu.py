@@ -180,7 +180,8 @@ def _series_data(array: pa.Array, item: Field) -> Any:
     """One conformed Arrow array as what a pandas frame holds."""
     if item.dtype == "string":
         categories = pd.Index(array.dictionary.to_pandas(), dtype="str")
-        return pd.Categorical.from_codes(array.indices.fill_null(-1).to_numpy(), categories=categories, validate=False)
+        codes = array.indices.fill_null(-1) if array.null_count else array.indices
+        return pd.Categorical.from_codes(codes.to_numpy(), categories=categories, validate=False)
     if item.dtype == "timestamp":
         missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         data = array.cast(pa.int64()).fill_null(_NAT).to_numpy()

@@ -189,6 +189,11 @@ def _missing(call: _Call) -> Truth:
 
 def _clip(call: _Call) -> Column:
     _, low, high = call.values
+    if isinstance(low, Constant) and isinstance(high, Constant):
+        xp = call.rows.xp
+        data, valid = as_numbers(call.rows.column(call.values[0], call.dtype), call.dtype, xp)
+        least, most = (as_numbers(bound, call.dtype, xp)[0] for bound in (low, high))
+        return Column(call.dtype, xp.clip(data, least, most), valid)
     raised = compute("maximum", call.rows.column(call.values[0], call.dtype), low, call.dtype, call.rows.xp)
     return compute("minimum", raised, high, call.dtype, call.rows.xp)
 

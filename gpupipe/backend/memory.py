@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.errors import OutOfDeviceMemory
 
 __all__ = ["etl_limit", "explained"]
@@ -59,14 +60,10 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as cause:
-        if isinstance(cause, OutOfDeviceMemory) or not _is_out_of_memory(cause):
+        if isinstance(cause, OutOfDeviceMemory) or not is_out_of_memory(cause):
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
         raise _error(where, _bytes_asked(str(cause)), free, "the device has not enough memory") from cause
-
-
-def _is_out_of_memory(cause: Exception) -> bool:
-    return isinstance(cause, (MemoryError, torch.OutOfMemoryError)) or "std::bad_alloc" in str(cause)
 
 
 def _bytes_asked(message: str) -> int | None:

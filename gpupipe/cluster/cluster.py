@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
+from html import escape
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
+from dask.utils import parse_bytes
 from distributed import Client
 
 from gpupipe.backend import resolve
@@ -36,6 +40,8 @@ class Cluster(DaskExecutor):
         gpu: start Dask-CUDA's workers; by default where the GPU backend would be used.
         memory_limit: of each worker's host memory, as Dask takes it.
         device_memory: of each GPU, what RMM may take, as Dask-CUDA takes it; None for all of it.
+        protocol: what processes talk by, `"tcp"` or `"ucx"`; by default UCX among several GPUs where distributed-ucxx
+            is installed, which uses NVLink and InfiniBand.
         patience: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
             enough for workers to come up, where a queue starts them.
 
@@ -50,7 +56,7 @@ class Cluster(DaskExecutor):
         >>> import gpupipe as gp
         >>> with gp.Cluster(n_workers=1):
         ...     len(gp.read_parquet("data/airports.parquet").filter("alt > 6000"))
-        38
+        37
     """
 
     def __init__(
@@ -61,27 +67,37 @@ class Cluster(DaskExecutor):
         gpu: bool | None = None,
         memory_limit: str | int = "auto",
         device_memory: str | int | None = None,
+        protocol: str | None = None,
         patience: float = 60.0,
     ) -> None:
-        _check(n_workers, address, gpu, memory_limit, device_memory, patience)
+        if gpu is None and address is None:
+            gpu = resolve() == "gpu"
+        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory, "protocol": protocol}
+        if memory_limit != "auto":
+            own["memory_limit"] = memory_limit
+        _check(own, address, patience)
+        starts = address is None
         self._open, self._in_force = ExitStack(), ExitStack()
         with ExitStack() as opening:
-            if address is None:
+            if starts:
                 check_main_guard("Cluster")
                 address = opening.enter_context(
                     local_workers(
                         n_workers,
-                        gpu=resolve() == "gpu" if gpu is None else gpu,
+                        gpu=bool(gpu),
                         memory_limit=memory_limit,
                         device_memory=device_memory,
+                        protocol=protocol,
                         patience=patience,
                     )
                 )
             client = opening.enter_context(connected(address, patience))
             super().__init__(client, patience)
-            self.dashboard_link = self._dashboard_link()
+            self.dashboard_link = self._dashboard_link(known=not starts)
             self._open = opening.pop_all()
         _log.info("%r", self)
+        if sys.stderr.isatty():
+            sys.stderr.write(f"{self!r}\n")
 
     def release(self) -> None:
         """Stop the workers it started and give their memory back; a scheduler that ran before goes on without it."""
@@ -103,9 +119,18 @@ class Cluster(DaskExecutor):
         seen = f", dashboard at {self.dashboard_link}" if self.dashboard_link else ""
         return f"Cluster({self.num_workers} workers{seen})"
 
-    def _dashboard_link(self) -> str | None:
-        """Where the scheduler shows what is done; None where it lacks Bokeh, as far as that can be told from here."""
-        if find_spec("bokeh") is None:
+    def _repr_html_(self) -> str:
+        shown = escape(repr(self))
+        link = escape(self.dashboard_link or "")
+        return f"<p>{shown.replace(link, f'<a href={link!r}>{link}</a>') if link else shown}</p>"
+
+    def _dashboard_link(self, *, known: bool) -> str | None:
+        """Where the scheduler shows what is done, which it needs Bokeh for; of one elsewhere that is taken for granted.
+
+        Args:
+            known: whether it is elsewhere.
+        """
+        if not known and find_spec("bokeh") is None:
             return None
         try:
             return str(self._asked(lambda: self._client.dashboard_link))
@@ -113,18 +138,10 @@ class Cluster(DaskExecutor):
             return None
 
 
-def _check(
-    n_workers: int | None,
-    address: Any,
-    gpu: bool | None,
-    memory_limit: str | int,
-    device_memory: str | int | None,
-    patience: float,
-) -> None:
+def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
+    """Refuse what makes no sense; `own` is what can be asked of workers that are started here."""
+    named = [name for name, value in own.items() if value is not None]
     if address is not None:
-        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
-        named = [name for name, value in own.items() if value is not None]
-        named += ["memory_limit"] if memory_limit != "auto" else []
         if named:
             raise BadConfig(
                 "Cluster",
@@ -147,7 +164,29 @@ def _check(
                 expected="one that answers when it is asked",
                 remedy="asynchronous=False where it is made",
             )
-    if n_workers is not None and n_workers < 1:
-        raise BadConfig("Cluster", "too few workers", got=n_workers, expected="one at least", remedy="n_workers=1")
+    if own["n_workers"] is not None and own["n_workers"] < 1:
+        raise BadConfig(
+            "Cluster", "too few workers", got=own["n_workers"], expected="one at least", remedy="n_workers=1"
+        )
+    if own["device_memory"] is not None and not own["gpu"]:
+        raise BadConfig(
+            "Cluster",
+            "device_memory without GPUs",
+            got=own["device_memory"],
+            expected="workers with a GPU each",
+            remedy="gpu=True, or memory_limit= for the host's memory",
+        )
+    for name in ("memory_limit", "device_memory"):
+        _check_bytes(name, own.get(name))
     if not patience > 0:
         raise BadConfig("Cluster", "no patience", got=patience, expected="seconds", remedy="patience=60")
+
+
+def _check_bytes(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            parse_bytes(value)
+        except ValueError as cause:
+            raise BadConfig(
+                "Cluster", f"{name} is no number of bytes", got=value, expected="a number and a unit", remedy="'8 GB'"
+            ) from cause

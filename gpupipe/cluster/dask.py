@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import cloudpickle
 import dask
 from distributed import Client, Future, get_worker
+from distributed.comm import CommClosedError
 
 from gpupipe.errors import BadConfig, ClusterLost, GpupipeError
 
@@ -123,9 +124,8 @@ class DaskExecutor:
 
     def _told(self, cause: BaseException) -> BaseException:
         """The error itself; where it only says that the scheduler has gone, that in our words."""
-        if isinstance(cause, GpupipeError) or (
-            self._client.status == "running" and not isinstance(cause, CancelledError)
-        ):
+        gone = self._client.status != "running" or isinstance(cause, CancelledError | CommClosedError)
+        if isinstance(cause, GpupipeError) or not gone:
             return cause
         lost = self._lost("the connection to the scheduler broke")
         lost.__cause__ = cause

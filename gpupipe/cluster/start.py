@@ -5,26 +5,47 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
 
+from gpupipe.backend.probe import probe
 from gpupipe.cluster.local import default_threads
 from gpupipe.errors import BackendMissing, ClusterLost
 
 __all__ = ["connected", "local_workers"]
 
+_FOR_RAPIDS = "RAPIDS_NO_INITIALIZE"
+_PRE_SPAWN = "distributed.nanny.pre-spawn-environ"
+# Dask's own setting gives every freed buffer back to the system; getting it anew was up to half of a worker's time.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": 512 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
+_FOR_WORKERS = [*dask.config.get(_PRE_SPAWN), *_MALLOC, "PYTHONHASHSEED", "__DASK_PARENT_PID"]
 _log = logging.getLogger("gpupipe")
 
 
 @contextmanager
 def local_workers(
-    n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: str | int | None, patience: float
+    n_workers: int | None,
+    *,
+    gpu: bool,
+    memory_limit: str | int,
+    device_memory: str | int | None,
+    protocol: str | None,
+    patience: float,
 ) -> Iterator[Any]:
     """Worker processes with a scheduler in this one; stopped at the end. They end by themselves when this one does.
+
+    Args:
+        n_workers: how many; as many as cores (four at most) or as GPUs for None.
+        gpu: whether each has a GPU of its own.
+        memory_limit: see `Cluster`.
+        device_memory: see `Cluster`.
+        protocol: see `Cluster`.
+        patience: seconds they may take to come up, and to stop.
 
     Raises:
         BackendMissing: Dask-CUDA cannot be imported, or finds no GPU.
@@ -37,14 +58,19 @@ def local_workers(
         "dashboard_address": ":0",
         "silence_logs": logging.CRITICAL,  # what fails is raised here
         "death_timeout": patience,
+        "protocol": protocol,
     }
-    with _environment_kept():
-        started = _dask_cuda(options, device_memory) if gpu else _dask(options)
-    try:
-        yield started
-    finally:
-        with _environment_kept():
-            _closed(started, patience)
+    # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
+    # be starting again.
+    forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
+    with _environment_kept([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
+        with _environment_kept(_FOR_WORKERS), dask.config.set({_PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC}):
+            started = _dask_cuda(options, device_memory) if gpu else _dask(options)
+        try:
+            yield started
+        finally:
+            with _environment_kept(_FOR_WORKERS):
+                _closed(started, patience)
 
 
 @contextmanager
@@ -86,6 +112,9 @@ def _dask(options: dict[str, Any]) -> Any:
 
 
 def _dask_cuda(options: dict[str, Any], device_memory: str | int | None) -> Any:
+    num_workers = options["n_workers"] or len(probe().gpus)
+    if options["protocol"] is None and num_workers > 1 and find_spec("distributed_ucxx"):
+        options["protocol"] = "ucx"  # NVLink and InfiniBand where there are any
     try:
         # Results that wait are small, and what a partition takes is no business of Dask's: nothing to spill.
         return importlib.import_module("dask_cuda").LocalCUDACluster(
@@ -112,9 +141,8 @@ def _closed(opened: Any, patience: float) -> None:
 
 
 @contextmanager
-def _environment_kept() -> Iterator[None]:
+def _environment_kept(names: Sequence[str]) -> Iterator[None]:
     """Dask sets variables meant for a worker in the process that starts it, which is this one, and leaves them."""
-    names = [*dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED", "__DASK_PARENT_PID"]
     before = {name: os.environ.get(name) for name in names}
     try:
         yield

@@ -5,19 +5,20 @@ from gpupipe.io.dataset import Dataset
 from gpupipe.io.ipc import read_ipc
 from gpupipe.io.json import read_json
 from gpupipe.io.orc import read_orc
-from gpupipe.io.passes import in_partition, over_partitions
+from gpupipe.io.passes import in_halves, over_partitions
 from gpupipe.io.query import FrameFunction
 from gpupipe.io.readers import from_frame, read_parquet
 from gpupipe.io.report import Report, inspect
-from gpupipe.io.source import Partition, row_bytes
+from gpupipe.io.source import FileNote, Partition, row_bytes
 
 __all__ = [
     "Dataset",
+    "FileNote",
     "FrameFunction",
     "Partition",
     "Report",
     "from_frame",
-    "in_partition",
+    "in_halves",
     "inspect",
     "over_partitions",
     "read_csv",

@@ -16,7 +16,7 @@ __all__ = ["Admission", "open_all", "open_in_two"]
 
 Fetched = TypeVar("Fetched")
 Opened = TypeVar("Opened")
-_CHOICES = {"on_mismatch": ("raise", "cast", "skip"), "on_bad": ("raise", "skip", "quarantine")}
+_CHOICES = {"on_mismatch": ("raise", "cast", "skip", "quarantine"), "on_bad": ("raise", "skip", "quarantine")}
 _AT_ONCE = 16
 _AHEAD = 256
 """Files whose fetched bytes may wait to be worked on."""
@@ -27,7 +27,8 @@ class Admission:
     """What the caller chose for files that differ or cannot be read, and what came of it.
 
     Args:
-        on_mismatch: `"raise"`, `"cast"` or `"skip"`, for files with other columns or types than the first.
+        on_mismatch: `"raise"`, `"cast"`, `"skip"` or `"quarantine"`, for files with other columns or types than the
+            first.
         on_bad: `"raise"`, `"skip"` or `"quarantine"`, for files that cannot be read.
 
     Raises:
@@ -67,7 +68,7 @@ class Admission:
                 self.notes[0].file,
                 f"none of {len(self.notes)} files can be used; this one: {self.notes[0].reason}",
                 expected="one at least",
-                remedy="on_bad='raise', which shows what is wrong",
+                remedy="on_bad='raise' and on_mismatch='raise', which show what is wrong",
             )
         if self.notes:
             shown = "; ".join(map(str, self.notes[:3])) + ("; ..." if len(self.notes) > 3 else "")

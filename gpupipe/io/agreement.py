@@ -24,6 +24,8 @@ def agreed(
 ) -> tuple[dict[str, str], dict[str, str], dict[int, Files]]:
     """The columns' types, the types of those that cannot be worked with, and the files that have them.
 
+    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
+
     Args:
         files: in order.
         columns: the columns the files have to share; all of the first file's by default.
@@ -34,35 +36,62 @@ def agreed(
         ColumnNotFound: one of `columns` is not in the first file.
     """
     kept: dict[int, Files] = {}
-    dtypes: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    first: Files | None = None
+    agreement = None
     same: set[tuple[int, tuple[str, ...]]] = set()  # most files share one schema object with the first
     for number, file in files.items():
         try:
-            if first is None:
-                dtypes, left_out = _chosen(file, columns)
-                first = file
+            if agreement is None:
+                agreement = _Agreement(file, columns)
             elif (id(file.schema), tuple(file.origin.keys)) not in same:
-                _check_same(first, dtypes, file, admission, whole=columns is None)
+                agreement.check(file, admission)
                 if not admission.casts:
                     same.add((id(file.schema), tuple(file.origin.keys)))
         except SchemaMismatch as error:
             admission.refuse(file.origin.path, error)
         else:
             kept[number] = file
-    return dtypes, left_out, kept
+    return (agreement.dtypes, agreement.left_out, kept) if agreement else ({}, {}, kept)
 
 
-def _chosen(file: TableFile, columns: Sequence[str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    types = _types(file)
-    for name in columns or ():
-        if name not in types:
-            raise ColumnNotFound.among(file.origin.path, name, types)
-    dtypes = {name: dtype_of(kind) for name, kind in types.items()}
-    left_out = {name: str(types[name]) for name, dtype in dtypes.items() if dtype is None}
-    wanted = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
-    return wanted, left_out
+class _Agreement:
+    """The columns' types by name, and the file each is known from."""
+
+    def __init__(self, first: TableFile, columns: Sequence[str] | None) -> None:
+        types = _types(first)
+        for name in columns or ():
+            if name not in types:
+                raise ColumnNotFound.among(first.origin.path, name, types)
+        dtypes = {name: dtype_of(kind) for name, kind in types.items()}
+        self.left_out = {name: str(types[name]) for name, dtype in dtypes.items() if dtype is None}
+        self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
+        self._first, self._takes_all = first.origin.path, columns is None
+        self._known_from = {name: self._first for name in self.dtypes if not pa.types.is_null(types[name])}
+
+    def check(self, file: TableFile, admission: Admission) -> None:
+        """Raise unless a file has these columns, or is cast; learn the types of those that had no value before."""
+        types = _types(file)
+        named = {name: dtype_of(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
+        new = {name: dtype for name, dtype in named.items() if dtype and name not in self._known_from}
+        new = {name: dtype for name, dtype in new.items() if name in self.dtypes}
+        wanted = self.dtypes | new
+        differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
+        if self._takes_all:
+            differing += [name for name, kind in types.items() if name not in wanted and dtype_of(kind) is not None]
+        unworkable = [name for name in differing if name in types and dtype_of(types[name]) is None]
+        if differing and (unworkable or not admission.casts):
+            name = (unworkable or differing)[0]
+            known_from = self._known_from.get(name, self._first)
+            raise SchemaMismatch(
+                file.origin.path,
+                f"column {name!r} is {_said(types[name]) if name in types else 'not there'}",
+                expected=f"{wanted.get(name, 'no such column')}, as in {known_from}",
+                remedy="columns=[...] with what all files share, on_mismatch='cast' or 'skip', or it written anew",
+            )
+        if differing:
+            told = (f"column {name!r} is {_told(name, types, wanted)}" for name in differing)
+            admission.adapt(file.origin.path, "; ".join(told))
+        self.dtypes |= new
+        self._known_from |= dict.fromkeys(new, file.origin.path)
 
 
 def _types(file: TableFile) -> dict[str, pa.DataType]:
@@ -76,29 +105,11 @@ def _types(file: TableFile) -> dict[str, pa.DataType]:
     return held | {name: value.type for name, value in file.origin.keys.items() if name not in held}
 
 
-def _check_same(
-    first: TableFile, wanted: Mapping[str, str], file: TableFile, admission: Admission, *, whole: bool
-) -> None:
-    types = _types(file)
-    found = {name: dtype_of(kind) or str(kind) for name, kind in types.items()}
-    differing = [name for name in wanted if found.get(name) != wanted[name]]
-    if whole:
-        differing += [name for name, kind in types.items() if name not in wanted and dtype_of(kind) is not None]
-    unworkable = [name for name in differing if name in types and dtype_of(types[name]) is None]
-    if differing and admission.casts and not unworkable:
-        told = (f"column {name!r} is {_told(name, found, wanted)}" for name in differing)
-        admission.adapt(file.origin.path, "; ".join(told))
-    elif differing:
-        name = (unworkable or differing)[0]
-        raise SchemaMismatch(
-            file.origin.path,
-            f"column {name!r} is {found.get(name, 'not there')}",
-            expected=f"{wanted.get(name, 'no such column')}, as in {first.origin.path}",
-            remedy="columns=[...] with what the files share, on_mismatch='cast' or 'skip', or the file written again",
-        )
+def _said(kind: pa.DataType) -> str:
+    return dtype_of(kind) or str(kind)
 
 
-def _told(name: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+def _told(name: str, types: Mapping[str, pa.DataType], wanted: Mapping[str, str]) -> str:
     if name not in wanted:
         return "new and left out"
-    return f"{found[name]}, read as {wanted[name]}" if name in found else "not there and missing throughout"
+    return f"{_said(types[name])}, read as {wanted[name]}" if name in types else "not there and missing throughout"

@@ -22,7 +22,7 @@ from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool, workable
+from gpupipe.io.spool import Spool, without_values, workable
 from gpupipe.schema import DTYPES
 from gpupipe.words import as_list, counted
 
@@ -163,7 +163,7 @@ class _Parser:
     def __call__(self, one: Input) -> ParquetFile:
         header = _header(one, self._form)
         first = self._first or header
-        types = self._types if self._first else self._look(header, one)
+        types = self._learned(header) if self._first else self._look(header, one)
         for difference in _differences(first, header, list(types), whole=self._columns is None):
             if not self._admission.casts or not set(types) & set(header.names):
                 raise difference
@@ -173,7 +173,12 @@ class _Parser:
         fields, _ = workable(pa.schema(list(present.items())))
         file = self._spool.write(_batches(header, self._form, present), list(fields), one)
         self._first, self._types = first, types
-        return file
+        return without_values(file, present)
+
+    def _learned(self, header: _Header) -> dict[str, pa.DataType]:
+        """The types so far, and those of columns that had no value so far."""
+        untold = [name for name, kind in self._types.items() if pa.types.is_null(kind) and name in header.names]
+        return self._types | (_types(header, self._form, self._asked, untold) if untold and header.has_rows else {})
 
     def _look(self, header: _Header, one: Input) -> dict[str, pa.DataType]:
         known = [*header.names, *one.keys]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpupipe.errors import BadFile
 from gpupipe.io.paths import Input, peek
 
-__all__ = ["one_line", "unreadable"]
+__all__ = ["lost", "one_line", "unreadable"]
 
 
 def one_line(cause: Exception) -> str:
@@ -45,4 +45,14 @@ def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile
         got=tail[-4:],
         expected=f"{kind} with its footer",
         remedy="copy or write the file again",
+    )
+
+
+def lost(path: str, cause: Exception) -> BadFile:
+    """An error that says that a temporary file of ours is not what it was."""
+    return BadFile(
+        path,
+        f"a temporary file cannot be read ({one_line(cause)})",
+        expected="files that stay as long as the dataset, on all workers",
+        remedy="TMPDIR= a folder that is not tidied up and that all workers share",
     )

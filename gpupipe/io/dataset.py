@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Literal
 
 from gpupipe.backend import Backend, Frame, resolve, select
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
@@ -20,6 +21,7 @@ from gpupipe.io.selection import Where
 from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
 from gpupipe.io.splitting import Splitting
 from gpupipe.io.target import write_to
+from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
 from gpupipe.words import as_list, counted
@@ -28,7 +30,7 @@ __all__ = ["Dataset"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Dataset(Splitting):
+class Dataset(Splitting, Verbs):
     """A lazy, immutable table in partitions; made by `gp.read_parquet` and its like and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
@@ -219,6 +221,8 @@ class Dataset(Splitting):
         rows_per_group: int = 1_000_000,
         partition_by: str | Sequence[str] = (),
         compression: str = "snappy",
+        shuffle: Literal[False, "partition", "full"] = False,
+        seed: int = 0,
         overwrite: bool = False,
         storage_options: StorageOptions | None = None,
     ) -> Manifest:
@@ -233,7 +237,10 @@ class Dataset(Splitting):
             rows_per_group: rows of a row group.
             partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
-            overwrite: replace what is there.
+            shuffle: `"full"` puts the rows in a random order, as `shuffle` does, before they are cut into parts;
+                `"partition"` those of each part that is read, for less.
+            seed: any integer: the same one, the same order.
+            overwrite: replace what is there; in a store what jobs wrote there, other files stay.
             storage_options: for the file system of a URL; see `read_parquet`.
 
         Returns:
@@ -242,12 +249,13 @@ class Dataset(Splitting):
         Raises:
             BadFile: something else is there and `overwrite` is False; input files have changed since a part was
                 written; another process is writing there; or the parent folder is missing.
-            BadConfig: no such codec, or options that a single file cannot have.
+            BadConfig: no such codec or shuffle, or options that a single file cannot have.
 
-        Memory: one partition per worker, copied to the host; of a file as much as makes a row group.
+        Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
+            needs three partitions per worker, and twice the table on disk.
         """
         keys = tuple(as_list(partition_by))
-        options = ParquetOptions(rows_per_group, compression, keys)
+        options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 

@@ -33,7 +33,9 @@ def deduplicated(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
     together = exchange(table, Reading(on), schema, buckets, num_buckets, "deduplicate")
     work = _Repeats(spool.folder, on, keep, resolve(table.backend))
     files = tuple(over_partitions(work, together, work.backend, "deduplicate", whole=True))
-    without = Without(files, origin_of("deduplicate", [table], on, keep).made_by, spool)
+    # Which rows repeat others depends on all of them: with another input file it is another choice.
+    inputs = sorted((table.source.inputs() or {}).items())
+    without = Without(files, origin_of("deduplicate", [table], on, keep, inputs).made_by, spool)
     return replace(table, query=table.query.then(without))
 
 

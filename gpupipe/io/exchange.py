@@ -25,7 +25,6 @@ from gpupipe.io.source import Partition, Span, row_bytes
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled
 from gpupipe.schema import FLOATS, Field, Schema
-from gpupipe.words import counted
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -75,16 +74,23 @@ class Origin:
 
 
 def origin_of(verb: str, tables: Sequence[Dataset], *options: object) -> Origin:
-    """The origin of what a verb makes of tables; it is another one as soon as an input file is."""
+    """The origin of what a verb makes of tables."""
     jobs = [table.job_id() for table in tables]
     found = [table.source.inputs() for table in tables]
     inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
-    facts = repr((verb, jobs, options, sorted((inputs or {}).items())))
-    return Origin(None if None in jobs else f"{verb} {hashlib.sha256(facts.encode()).hexdigest()}", inputs)
+    facts = hashlib.sha256(repr((verb, jobs, options)).encode()).hexdigest()
+    return Origin(None if None in jobs else f"{verb} {facts}", inputs)
 
 
 def exchange(
-    dataset: Dataset, rows: Rows, schema: Schema, bucket_of: BucketOf, num_buckets: int, title: str
+    dataset: Dataset,
+    rows: Rows,
+    schema: Schema,
+    bucket_of: BucketOf,
+    num_buckets: int,
+    title: str,
+    *,
+    whole: bool = False,
 ) -> Dataset:
     """The rows made of all partitions as a dataset with a partition for each bucket, in it the rows as they stood.
 
@@ -92,17 +98,18 @@ def exchange(
 
     Args:
         dataset: what the rows are made of.
-        rows: may be given pieces of partitions.
+        rows: is given whole partitions, or pieces where memory does not suffice.
         schema: the columns that are kept of the rows, in any order.
         bucket_of: looks at the rows' other columns too.
         num_buckets: so many that the rows of one are no more than a partition.
         title: of the progress bar.
+        whole: whether `rows` needs all rows of a partition at once.
 
     Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
     """
     spool, backend = Spool(GROUP_BYTES), resolve(dataset.backend)
     work = _Writer(spool.folder, rows, tuple(schema), 1 << 62, backend, bucket_of, num_buckets)
-    runs = list(over_partitions(work, dataset, backend, title))
+    runs = list(over_partitions(work, dataset, backend, title, whole=whole))
     spans: list[list[Span]] = [[] for _ in range(num_buckets)]
     for number, run in enumerate(runs):
         for group, (first_row, (bucket, num_rows)) in enumerate(zip(run.first_rows, run.groups, strict=True)):
@@ -120,7 +127,7 @@ def settle(
 
     Args:
         dataset: what the rows are made of.
-        rows: is given whole partitions.
+        rows: as for `exchange`.
         schema: the columns that are kept of the rows.
         origin: of the table.
         partition_rows: rows that a partition of the table may have.

@@ -240,6 +240,8 @@ class FileSource:
 
 
 def _null_count(file: TableFile, name: str) -> int | None:
+    if not any(file.group_rows):
+        return 0
     if holds(file, name):
         return None if dtype_of(file.schema.field(name).type) in FLOATS else file.null_count(name)
     return 0 if name in file.origin.keys and file.origin.keys[name].is_valid else sum(file.group_rows)

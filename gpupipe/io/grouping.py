@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpupipe.backend import Backend, Frame
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io.buckets import Ranges
-from gpupipe.io.exchange import exchange, origin_of, settle
+from gpupipe.io.exchange import Origin, Reading, Rows, exchange, origin_of, settle
 from gpupipe.io.ordering import Groups, grouped
 from gpupipe.io.rearranging import widest
 from gpupipe.io.reduction import FUNCTIONS, State, of_rows, outcome, reduced, whole_outcome
@@ -58,18 +58,23 @@ class GroupBy:
             >>> flights = gp.read_parquet("data/flights.parquet")
             >>> flights.group_by("origin").agg(flights=("origin", "size"), longest=("distance", "max")).compute()
               origin  flights  longest
-            0    EWR   120835     4963
-            1    JFK   111279     4983
-            2    LGA   104662     1620
+            0    EWR   120835   4963.0
+            1    JFK   111279   4983.0
+            2    LGA   104662   1620.0
         """
         wanted = [_Wanted(name, *pair) for name, pair in named.items()]
         self._check(wanted)
-        table, keys, num_buckets = self.table, self.keys, self.table.num_partitions
+        table, keys = self.table, self.keys
         work = _Reduction(tuple(keys), tuple(wanted), table.schema, self.dropna)
-        ranges = Ranges.of_sample(table, keys, [True] * len(keys), num_buckets, divide=False)
-        together = exchange(table, work.before, work.between, ranges, num_buckets, "group")
-        origin = origin_of("group", [table], keys, self.dropna, wanted)
-        return settle(together, work.after, work.schema, origin, widest(table), "group")
+        rows: Rows = work.before
+        if not work.meets:
+            table = settle(table, rows, work.between, Origin(None, None), widest(table), "group", whole=False)
+            rows = Reading(work.between.names)
+        if work.meets or table.num_partitions > 1:
+            ranges = Ranges.of_sample(table, keys, [True] * len(keys), table.num_partitions, divide=False)
+            table = exchange(table, rows, work.between, ranges, table.num_partitions, "group")
+        origin = origin_of("group", [self.table], keys, self.dropna, wanted)
+        return settle(table, work.after, work.schema, origin, widest(self.table), "group")
 
     def _check(self, wanted: Sequence[_Wanted]) -> None:
         if not wanted:
@@ -109,7 +114,8 @@ class _Wanted:
             dtype = item.dtype if item.dtype in FLOATS else State("sum", item.name).field(item).dtype
             return Field(self.name, dtype, nullable=False).as_source()
         if self.function in _OF_NUMBERS:
-            return Field(self.name, "float32" if item.dtype == "float32" else "float64").as_source()
+            alike = item.dtype == "float32" and self.function != "mean"
+            return Field(self.name, "float32" if alike else "float64").as_source()
         return Field(self.name, item.dtype, nullable=item.nullable).as_source()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadFile
 
-__all__ = ["Keys", "keys_in", "typed"]
+__all__ = ["Keys", "folder_name", "keys_in", "typed"]
 
 Keys = Mapping[str, pa.Scalar]
 """The columns whose one value a file's folders tell."""
@@ -28,6 +28,16 @@ def keys_in(folders: Sequence[str]) -> dict[str, str | None]:
     """
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
     return {unquote(name): None if text == _MISSING else unquote(text) for name, _, text in pairs if name}
+
+
+def folder_name(name: str) -> str:
+    """A column's name as it stands before `=`; `keys_in` reads it again.
+
+    Example:
+        >>> folder_name("größe"), folder_name("a=b"), folder_name("miles/hour")
+        ('größe', 'a%3Db', 'miles%2Fhour')
+    """
+    return re.sub(r"[%=/\x00-\x1f]", lambda found: quote(found[0], safe=""), name)
 
 
 def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:

@@ -89,6 +89,8 @@ def narrowest(schema: pa.Schema) -> str:
 def host_table(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
     """A table's columns in the types of the fields; a NaN that becomes another type is missing.
 
+    A column without a value fits any type.
+
     Raises:
         SchemaMismatch: a value does not fit.
     """
@@ -97,5 +99,7 @@ def host_table(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
         column = table.column(item.name)
         if pa.types.is_floating(column.type) and item.dtype not in FLOATS:
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        if column.null_count == len(column):
+            column = pa.nulls(len(column))
         columns[item.name] = conform(column, item)
     return pa.table(columns)

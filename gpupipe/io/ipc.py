@@ -105,7 +105,7 @@ class _IpcFile(HostFile):
 def _open(one: Input) -> _IpcFile:
     with _reader(one) as file:
         schema, num_batches = file.schema, file.num_record_batches
-    with _reader(one, [schema.get_field_index(narrowest(schema))] if len(schema) else None) as file:
+    with _reader(one, [schema.names.index(narrowest(schema))] if len(schema) else None) as file:
         rows = tuple(file.get_batch(number).num_rows for number in range(num_batches))
     return _IpcFile(one, schema, rows, peek(one)[0])
 

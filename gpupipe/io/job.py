@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gpupipe.io.atomic import publish, replacing, sync, writing
 from gpupipe.io.lock import draft_folder
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, Manifest, Part, write_quarantine
-from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, table_of, write_parts
+from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, table_of, write_parts
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.writer import ParquetOptions, write_file
 
@@ -46,11 +46,12 @@ def write_folder(
             found = Manifest.read(path) if path.is_dir() else None
             before = check_same_job(found, str(path), job, inputs, lambda name: (path / name).is_file())
         if before is not None and inputs is not None:
-            new = inputs.keys() - before.inputs.keys()
-            if not new:
+            new = only_new(dataset, before, inputs, options)
+            if new is None:
                 _remove_all(drafts, but=None)
                 return replace(before, notes=tuple(dataset.source.notes), num_done=len(before.parts))
-            dataset = dataset.of_files(new)
+            dataset = new
+        dataset = in_order(dataset, options)
         piece_rows = max(partition.num_rows for partition in dataset.partitions)
         if files is not None:
             dataset = dataset.of_partitions(cut(dataset.partitions, files))
@@ -76,9 +77,10 @@ def write_single(dataset: Dataset, path: Path, options: ParquetOptions, backend:
     Raises:
         BadFile: something is at `path` and `overwrite` is False, or it cannot be written.
     """
-    tables = over_partitions(partial(table_of, backend), dataset, backend, "write")
     with replacing(path, overwrite=overwrite) as draft:
-        groups = write_file(tables, dataset.schema, draft, options)
+        dataset = in_order(dataset, options)
+        with closing(over_partitions(partial(table_of, backend, options), dataset, backend, "write")) as tables:
+            groups = write_file(tables, dataset.schema, draft, options)
     write_quarantine(dataset.source.notes, path.with_suffix(".quarantine.jsonl"))
     rows_in = sum(partition.num_rows for partition in dataset.partitions)
     return Manifest(None, {}, (Part(path.name, {path.name: groups}, rows_in, []),), tuple(dataset.source.notes))

@@ -21,7 +21,7 @@ from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool, workable
+from gpupipe.io.spool import Spool, without_values, workable
 from gpupipe.words import as_list
 
 __all__ = ["read_json"]
@@ -104,11 +104,23 @@ class _Parser:
 
     def __call__(self, one: Input) -> ParquetFile:
         blocks = _Blocks(one)
-        types, left_out = (self._types, self.left_out) if self._types else self._look(next(iter(blocks)), one)
+        if self._types is None:
+            types, left_out = self._look(next(iter(blocks)), one)
+        else:
+            types, left_out = self._learned(self._types, blocks), self.left_out
         fields, _ = workable(types)
         file = self._spool.write(self._batches(blocks, types, left_out), list(fields), one)
         self._types, self.left_out = types, left_out
-        return file
+        return without_values(file, {item.name: item.type for item in types})
+
+    def _learned(self, types: pa.Schema, blocks: _Blocks) -> pa.Schema:
+        """The types so far, and those of columns that had no value so far."""
+        known = [item for item in types if not pa.types.is_null(item.type)]
+        if len(known) == len(types):
+            return types
+        found = next(iter(blocks)).parse(pa.schema(known), "infer").schema
+        learned = {item.name: _parsed_as(item.type) for item in found if dtype_of(item.type) is not None}
+        return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
         """The types all files are parsed in, and the types of what cannot be worked with."""
@@ -234,7 +246,7 @@ class _Block:
         for item in types:
             if item.name in values and not _parses(lines[position], pa.schema([item]), "ignore"):
                 return self._unfit(position, item.name, values[item.name], str(item.type))
-        named = re.search(r"Column\(/([^)/]+)\) changed from (\w+)", str(cause))
+        named = re.search(r"Column\(/(.+?)\) changed from (\w+)", str(cause))
         if named is not None and named[1] in values:
             return self._unfit(position, named[1], values[named[1]], f"{named[2]}, as in the rows before")
         return self._no_object(position, one_line(cause))

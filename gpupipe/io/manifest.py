@@ -30,12 +30,14 @@ class Part:
         files: rows of each row group, by the file's name in the folder.
         rows_in: rows read, before any filter.
         inputs: the input files the rows came from.
+        halved: what was too large for memory and was worked on in halves.
     """
 
     name: str
     files: dict[str, list[int]]
     rows_in: int
     inputs: list[str]
+    halved: list[str] = field(default_factory=list, compare=False)
 
     @property
     def rows_out(self) -> int:
@@ -111,7 +113,7 @@ class Manifest:
         new = len(self.parts) - self.num_done
         before = f", {self.num_done} of them before" if self.num_done else ""
         rows = f"{self.rows_out:,} of {self.rows_in:,} rows in {len(self.parts)} parts{before}; {new} written now"
-        return "\n".join([rows, *map(str, self.notes)])
+        return "\n".join([rows, *map(str, self.notes), *(told for part in self.parts for told in part.halved)])
 
 
 def quarantine_lines(notes: Sequence[FileNote]) -> str:

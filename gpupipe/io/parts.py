@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,15 +18,29 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import select
 from gpupipe.errors import BadFile
+from gpupipe.io.buckets import shuffle_bits
 from gpupipe.io.manifest import Manifest, Part
 from gpupipe.io.passes import in_halves, over_partitions
+from gpupipe.io.rearranging import shuffled
 from gpupipe.io.source import Partition
+from gpupipe.io.spooled import from_all_files
 from gpupipe.io.writer import ParquetOptions, write_file, write_hive
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["PartWriter", "check_same_job", "cut", "digest_of", "table_of", "write_parts"]
+__all__ = [
+    "PartWriter",
+    "check_same_job",
+    "cut",
+    "digest_of",
+    "in_order",
+    "only_new",
+    "table_of",
+    "write_parts",
+]
+
+_log = logging.getLogger("gpupipe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +68,12 @@ class PartWriter(ABC):
     def __call__(self, part: Dataset) -> Part:
         """Write the dataset's one partition, if need be in pieces."""
         (partition,) = part.partitions
-        name = self.names[partition.index]
+        name, halved = self.names[partition.index], list[str]()
+        table = partial(table_of, self.backend, self.options)
         with self.scratch() as folder:
-            tables = (t for piece in self._pieces(part) for t in in_halves(partial(table_of, self.backend), piece))
+            tables = (t for piece in self._pieces(part) for t in in_halves(table, piece, halved.append))
             files = self._write(tables, part, folder, name + self.mark)
-            record = Part(name, files, partition.num_rows, part.source.files_of(partition))
+            record = Part(name, files, partition.num_rows, part.source.files_of(partition), halved)
             self.keep(folder, record)
         return record
 
@@ -106,7 +122,10 @@ def write_parts(
     num_done = len(old) + len(done)
     work = replace(writer, names=names)
     made = over_partitions(work, dataset.of_partitions(missing), writer.backend, "write", whole=True)
-    done |= {part.name: part for part in (made if missing else ())}
+    for part in made if missing else ():
+        done[part.name] = part
+        for told in part.halved:
+            _log.warning(told)
     return Manifest(
         job,
         {**(before.inputs if before else {}), **(inputs or {})},
@@ -183,10 +202,31 @@ def digest_of(dataset: Dataset, job: str | None, inputs: Mapping[str, str] | Non
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def table_of(backend_name: str, part: Dataset) -> pa.Table:
-    """The rows of one partition on the host."""
-    backend = select(backend_name)
-    return backend.to_arrow(part.read(part.partitions[0], None, backend))
+def table_of(backend_name: str, options: ParquetOptions, part: Dataset) -> pa.Table:
+    """The rows of one partition on the host, in the order they are written in."""
+    backend, (partition,) = select(backend_name), part.partitions
+    frame = part.read(partition, None, backend)
+    if options.shuffle == "partition":
+        bits = shuffle_bits(options.seed, partition.row_ids(backend.xp)[backend.positions(frame)])
+        frame = backend.take(frame, backend.xp.argsort(bits, kind="stable"))
+    return backend.to_arrow(frame)
+
+
+def in_order(dataset: Dataset, options: ParquetOptions) -> Dataset:
+    """The rows in the order they are written in, but for what `table_of` does."""
+    return shuffled(dataset, options.seed) if options.shuffle == "full" else dataset
+
+
+def only_new(dataset: Dataset, before: Manifest, inputs: Mapping[str, str], options: ParquetOptions) -> Dataset | None:
+    """The rows of the input files that were not there before; None if there is no such file.
+
+    Raises:
+        BadConfig: these rows cannot be told from the others.
+    """
+    new = inputs.keys() - before.inputs.keys()
+    if new and options.shuffle == "full":
+        raise from_all_files()
+    return dataset.of_files(new) if new else None
 
 
 def _groups(path: Path) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
 
+from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.source import Partition, Source
+from gpupipe.step import IN_STEP
+from gpupipe.words import counted
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -21,16 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["in_halves", "in_partition", "over_partitions"]
 
 Result = TypeVar("Result")
+Tell = Callable[[str], None]
 _log = logging.getLogger("gpupipe")
 
 
 def over_partitions(
     work: Callable[[Dataset], Result], dataset: Dataset, backend: str, title: str, *, whole: bool = False
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """`work` of a dataset of one partition, for each, in order, by the executor in force.
 
     A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
-    come one after the other: its kernels already use the whole device.
+    come one after the other: its kernels already use the whole device. Whoever may stop before the end closes it
+    (`contextlib.closing`), which ends what is under way.
 
     Args:
         work: sent to the workers of a cluster, with what it holds.
@@ -57,42 +62,67 @@ def over_partitions(
     results = executor.map(function, (part.source for part in dataset.parts()), at_once=at_once)
     for partition in tqdm(parts, title, disable=None, leave=False):
         with in_partition(partition):  # whatever becomes of its worker
-            found = next(results)
+            found, halved = next(results)
+        for told in halved:
+            _log.warning(told)
         yield from found
 
 
 def _on_source(
-    how: Callable[[Callable[[Dataset], Result], Dataset], Iterator[Result]],
+    how: Callable[[Callable[[Dataset], Result], Dataset, Tell], Iterator[Result]],
     work: Callable[[Dataset], Result],
     dataset: Dataset,
     source: Source,
-) -> list[Result]:
-    return list(how(work, replace(dataset, source=source)))
+) -> tuple[list[Result], list[str]]:
+    """The results, and what is to be told of the partition where the program runs: a worker's log may be anywhere."""
+    halved: list[str] = []
+    return list(how(work, replace(dataset, source=source), halved.append)), halved
 
 
-def _as_one(work: Callable[[Dataset], Result], part: Dataset) -> Iterator[Result]:
+def _as_one(work: Callable[[Dataset], Result], part: Dataset, _: Tell) -> Iterator[Result]:
     (partition,) = part.partitions
     with in_partition(partition):
-        found = work(part)
+        try:
+            found = work(part)
+        except Exception as cause:
+            if not is_out_of_memory(cause):
+                raise
+            raise PartitionFailed(
+                str(partition.description),
+                f"its {counted(partition.num_rows, 'row')} are needed together, and memory does not suffice ({cause})",
+                expected="partitions that fit in memory three times per worker",
+                remedy="a smaller partition_bytes where the files are read, or fewer workers",
+            ) from cause
     yield found
 
 
-def in_halves(work: Callable[[Dataset], Result], part: Dataset) -> Iterator[Result]:
-    """`work` of a dataset of one partition; of its halves where memory does not suffice, and so on."""
+def in_halves(work: Callable[[Dataset], Result], part: Dataset, tell: Tell = _log.warning) -> Iterator[Result]:
+    """`work` of a dataset of one partition; of its halves where memory does not suffice, which is told; and so on.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> def few(part):
+        ...     if len(part) > 3:
+        ...         raise MemoryError("no room")
+        ...     return len(part)
+        >>> list(in_halves(few, gp.from_frame(pd.DataFrame({"n": range(10)}))))
+        [2, 3, 2, 3]
+    """
     (partition,) = part.partitions
     with in_partition(partition):
         try:
             found = [work(part)]
-        except MemoryError as cause:
-            if partition.num_rows < 2:
+        except Exception as cause:
+            if partition.num_rows < 2 or not is_out_of_memory(cause):
                 raise
-            found, reason = [], str(cause) or type(cause).__name__
+            found, reason = [], str(cause).partition("\n")[0] or type(cause).__name__
     if found:
         yield from found
         return
-    _log.warning("%s: too large for memory (%s), worked on in halves", partition.description, reason)
+    rows = counted(partition.num_rows, "row")
+    tell(f"{partition.description}: {rows} are too large for memory ({reason}), worked on in halves")
     for half in partition.split_at(partition.num_rows // 2):
-        yield from in_halves(work, part.of_partitions([half]))
+        yield from in_halves(work, part.of_partitions([half]), tell)
 
 
 @contextmanager
@@ -119,9 +149,10 @@ def in_partition(partition: Partition) -> Iterator[None]:
             error.add_note(note)
         raise
     except Exception as error:
+        step = "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith(IN_STEP))
         raise PartitionFailed(
             str(partition.description),
-            f"partition {partition.index} failed ({type(error).__name__}: {error})",
+            f"partition {partition.index} failed{step} ({type(error).__name__}: {error})",
             expected="a partition every step can work on",
             remedy="the cause above, on this partition alone",
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -23,13 +23,14 @@ from gpupipe.io.remote import (
     StorageOptions,
     change_since,
     fetch,
+    info_of,
     is_local,
     is_remote,
     locate,
     look_at,
     opened,
-    retried,
 )
+from gpupipe.io.retries import retried
 
 __all__ = ["Input", "PathLike", "StorageOptions", "decompressed", "find_files", "open_file", "peek"]
 
@@ -74,16 +75,19 @@ def find_files(
 ) -> list[Input]:
     """The files meant, in the order given; those of a folder or pattern sorted by name.
 
-    A folder stands for the files below it whose names end in one of `suffixes`, but not in `.` or `_` at the beginning:
-    writers use such names for what is not data. Where it has a manifest of ours, it stands for the files listed there,
-    in that order. A pattern matches no hidden file. Folders named `key=value`, below the folder or from a pattern's
-    first wildcard on, give columns.
+    A folder stands for the files below it whose names end in one of `suffixes`, in small or capital letters, but not
+    for those with `.` or `_` at the beginning: writers use such names for what is not data. Where it has a manifest of
+    ours, it stands for the files listed there, in that order. A pattern stands for the files it matches but hidden
+    ones; one that matches folders alone, for the files below these. Folders named `key=value`, below the folder or from
+    a pattern's first wildcard on, give columns.
 
     Raises:
         BadFile: nothing is there; or a store does not answer, or does not let this process in.
     """
     listed: Iterable[PathLike] = [paths] if isinstance(paths, str | os.PathLike) else paths
     names = [os.fspath(path) for path in listed]
+    if "" in names:
+        raise BadFile("files", "a path is empty", got="", expected="a path", remedy="'data.parquet', or '.'")
     threads = LocalThreads(_AT_ONCE if any(map(is_remote, names)) else 1)
     expand = partial(_expand, suffixes=suffixes, storage_options=storage_options)
     found = [file for files in threads.map(expand, names) for file in files]
@@ -125,12 +129,12 @@ def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
 def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions | None) -> list[Input]:
     fs, inner = locate(path, storage_options)
     kind = retried(lambda: _kind(fs, inner), path, "read")
-    if kind == "file":
+    if kind == "file" and not (is_remote(path) and path.endswith("/")):  # a store may have both of a name
         files = [Input(path if is_remote(path) or "://" not in path else inner)]
-    elif kind == "directory":
-        files = _inside(fs, path, inner, suffixes, storage_options)
+    elif kind is not None:
+        files = _located(fs, path, inner, *_inside(fs, path, inner, suffixes, storage_options))
     else:
-        files = _matching(fs, path, inner)
+        files = _matching(fs, path, inner, suffixes, storage_options)
     return [replace(file, storage_options=storage_options) for file in files] if storage_options else files
 
 
@@ -138,25 +142,37 @@ def _kind(fs: Any, inner: str) -> str | None:
     """`"file"`, `"directory"`, or None where there is neither, whatever was seen of it before."""
     fs.invalidate_cache()
     try:
-        return str(fs.info(inner)["type"])
+        return str(info_of(fs, inner)["type"])
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _matching(fs: Any, path: str, pattern: str) -> list[Input]:
+def _matching(
+    fs: Any, path: str, pattern: str, suffixes: Sequence[str], storage_options: StorageOptions | None
+) -> list[Input]:
     matches = retried(lambda: dict(fs.glob(pattern, detail=True)), path, "listed")
-    files = [name for name, info in matches.items() if info["type"] == "file"]
-    found = sorted(name for name in files if not name.rpartition("/")[2].startswith("."))
-    if not found:
-        raise _missing(fs, path, pattern)
+    names = sorted(name for name in matches if not name.rstrip("/").rpartition("/")[2].startswith("."))
     fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
-    return _located(fs, path, fixed, found, {})
+    if found := [name for name in names if matches[name]["type"] == "file"]:
+        return _located(fs, path, fixed, found, {})
+    folders = [name.rstrip("/") for name in names if matches[name]["type"] == "directory"]
+    if not folders:
+        raise _missing(fs, path, pattern)
+    dtypes: dict[str, str] = {}
+    for folder in folders:
+        url = folder if is_local(fs) else fs.unstrip_protocol(folder)
+        inside, types = _inside(fs, url, folder, suffixes, storage_options)
+        found += inside
+        dtypes |= types
+    return _located(fs, path, fixed, found, dtypes)
 
 
 def _inside(
     fs: Any, path: str, folder: str, suffixes: Sequence[str], storage_options: StorageOptions | None
-) -> list[Input]:
-    listed = retried(lambda: list(fs.find(folder)), path, "listed")
+) -> tuple[list[str], Mapping[str, str]]:
+    """The files a folder stands for, and the types of the columns its folders' names tell where those are known."""
+    below = _below if is_local(fs) else fs.find
+    listed = retried(lambda: list(below(folder)), path, "listed")
     inside = {name: name[len(folder) :].strip("/").split("/") for name in listed}
     dtypes: Mapping[str, str] = {}
     names = sorted(n for n, parts in inside.items() if not any(part[:1] in "._" for part in parts))
@@ -170,7 +186,7 @@ def _inside(
             expected="a folder that is whole",
             remedy="the same write_parquet call again, which goes on where it stopped",
         )
-    names = [name for name in names if name.endswith(tuple(suffixes))]
+    names = [name for name in names if name.lower().endswith(tuple(suffixes))]
     if not names:
         raise BadFile(
             path,
@@ -179,7 +195,20 @@ def _inside(
             expected="at least one",
             remedy="the list of files, or a pattern: 'folder/*'",
         )
-    return _located(fs, path, folder, names, dtypes)
+    return names, dtypes
+
+
+def _below(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """All files below a local folder, those in linked folders too; a link to a folder it lies in leads nowhere."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _below(f"{folder.rstrip('/')}/{entry.name}", (*above, real))
+            else:
+                yield f"{folder.rstrip('/')}/{entry.name}"
 
 
 def _located(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapping[str, str]) -> list[Input]:
@@ -191,12 +220,14 @@ def _located(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapp
 
 def _missing(fs: Any, path: str, inner: str) -> BadFile:
     parent, _, name = inner.rpartition("/")
-    siblings = [item.rpartition("/")[2] for item in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
+    siblings: list[str] = []
+    with suppress(OSError):  # who may read a file need not be one who may list what is beside it
+        siblings = [item.rpartition("/")[2] for item in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
     near = get_close_matches(name, siblings, n=1, cutoff=0.5)
     if near:
         remedy = f"{near[0]!r} (the closest name there)"
     elif siblings:
         remedy = "one of the names in that folder"
     else:
-        remedy = "a path that exists; this one's folder does not"
+        remedy = f"a path that exists; this one's folder{' or bucket' if is_remote(path) else ''} does not"
     return BadFile(path, "no such file", expected="a file, a folder, a pattern with a match, or a URL", remedy=remedy)

@@ -66,8 +66,7 @@ class Query:
     def identity(self) -> str | None:
         """What tells this query apart from any other, in any process; None where a function has no name."""
         parts = [stage.identity() if isinstance(stage, Mapped) else repr(stage) for stage in self.stages]
-        known = [part for part in parts if part is not None]
-        return repr((self.draws, known)) if len(known) == len(parts) else None
+        return None if None in parts else repr((self.draws, parts))
 
     @property
     def num_draws(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import backend_of, select
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.admission import Admission, open_in_two
+from gpupipe.io.damage import one_line
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
 from gpupipe.io.fragments import fragments_of
@@ -22,7 +23,7 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool, workable
 from gpupipe.schema import Schema
-from gpupipe.words import as_list
+from gpupipe.words import as_list, counted
 
 __all__ = ["from_frame", "read_parquet"]
 
@@ -50,14 +51,15 @@ def read_parquet(
             leaves out whole files. Rows are in the order of the sorted names, so `month=10` comes before `month=2`.
         columns: the columns to have; all that can be worked with by default. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
-        on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"` or
-            `"skip"`. A cast file is decoded on the host; each value has to fit the new type, or it is an error when it
-            is read; a column that is not there is missing throughout, and one that is new is left out. The order of
-            the columns does not matter.
+        on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"`
+            or `"quarantine"`. A cast file is decoded on the host; each value has to fit the new type, or it is an error
+            when it is read; a column that is not there is missing throughout, and one that is new is left out. The
+            order of the columns does not matter.
         on_bad: what is done about a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it
             too, and `write_parquet` writes a JSON line about it beside its output. What is skipped is listed in
-            `Dataset.rejected`; what is skipped or cast is logged, shown by `gpupipe.io.inspect` and told by the manifest
-            of what is written. A file that turns out damaged later, when its rows are read, is always an error.
+            `Dataset.rejected` and counted in `Pipeline.fit_report`; what is skipped or cast is logged, shown by
+            `gpupipe.io.inspect` and told by the manifest of what is written. A file that turns out damaged later, when
+            its rows are read, is always an error. All of it is in docs/guide-files.md.
         storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
             docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
         partition_bytes: decoded bytes of a partition, which is one row group at least; 128 MiB on the CPU and 1 GiB
@@ -111,7 +113,7 @@ def from_frame(
     Raises:
         SchemaMismatch: no table, or a column of a pandas or cuDF frame has a type that is not worked with.
         BadConfig: `num_partitions` makes no sense.
-        BadFile: a file of a pyarrow dataset cannot be opened.
+        BadFile: a file of a pyarrow dataset cannot be opened, or a stream breaks off.
 
     Memory: shares numbers and times of a pandas or cuDF frame, and Arrow numbers in one chunk without missing values;
         copies the rest, strings as codes. Of a pyarrow dataset the footers, about 40 KB per Parquet file; of a stream a
@@ -141,8 +143,18 @@ def from_frame(
         found = FileSource(files, limit=limit)
         return Dataset(found, found.schema, backend)
     if isinstance(obj, pads.Dataset):
+        _check_names(obj.schema.names)
         obj = obj.scanner().to_reader()
-    if not hasattr(obj, "__arrow_c_stream__") or type(obj).__module__.partition(".")[0] in ("pandas", "cudf"):
+    is_frame = type(obj).__module__.partition(".")[0] in ("pandas", "cudf")
+    if not is_frame and not hasattr(obj, "__arrow_c_stream__"):
+        raise SchemaMismatch(
+            "from_frame",
+            "not a frame",
+            got=type(obj),
+            expected="a pandas or cuDF frame, or a table with the Arrow C stream protocol",
+            remedy="obj.collect() where it is lazy, obj.to_arrow(), or gp.read_parquet(...) for a path",
+        )
+    if is_frame:
         owner = backend_of(obj)
         frame = owner.encode(obj)
         left_out: dict[str, str] = {}
@@ -150,7 +162,8 @@ def from_frame(
         schema, left_out, batches = _opened(obj)
         if not hasattr(obj, "__len__"):
             spool = Spool(limit)
-            source = FileSource({0: spool.write(batches, list(schema), Input("stream"))}, limit=limit, owner=spool)
+            file = spool.write(_read(batches), list(schema), Input("stream"))
+            source = FileSource({0: file}, limit=limit, owner=spool)
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
@@ -170,12 +183,35 @@ def _opened(obj: Any) -> tuple[Schema, dict[str, str], pa.RecordBatchReader]:
             expected="a table with named columns",
             remedy="obj.to_frame()",
         ) from cause
-    twice = sorted({name for name in batches.schema.names if batches.schema.names.count(name) > 1})
+    _check_names(batches.schema.names)
+    return *workable(batches.schema), batches
+
+
+def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """What a stream gives; an error in whatever feeds it names the rows that came before."""
+    rows = 0
+    while True:
+        try:
+            batch = batches.read_next_batch()
+        except StopIteration:
+            return
+        except (OSError, pa.ArrowException) as cause:
+            raise BadFile(
+                "from_frame",
+                f"the stream broke off after {counted(rows, 'row')} ({one_line(cause)})",
+                expected="a stream with its end",
+                remedy="what feeds it; and a new stream, as this one cannot be read again",
+            ) from cause
+        rows += batch.num_rows
+        yield batch
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SchemaMismatch(
             "from_frame", "columns share a name", got=twice, expected="unique names", remedy="rename one"
         )
-    return *workable(batches.schema), batches
 
 
 def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from gpupipe.schema import Schema
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["identified", "shuffled", "sorted_by", "widest"]
+__all__ = ["InOrder", "identified", "shuffled", "sorted_by", "widest"]
 
 
 def sorted_by(table: Dataset, by: Sequence[str], ascending: Sequence[bool]) -> Dataset:
@@ -24,7 +24,7 @@ def sorted_by(table: Dataset, by: Sequence[str], ascending: Sequence[bool]) -> D
     ranges = Ranges.of_sample(table, by, ascending, num_buckets, divide=True)
     together = exchange(table, Reading(table.columns), table.schema, ranges, num_buckets, "sort")
     origin = origin_of("sort", [table], by, ascending)
-    return settle(together, _InOrder(tuple(by), tuple(ascending)), table.schema, origin, widest(table), "sort")
+    return settle(together, InOrder(tuple(by), tuple(ascending)), table.schema, origin, widest(table), "sort")
 
 
 def shuffled(table: Dataset, seed: int) -> Dataset:
@@ -50,7 +50,14 @@ def widest(table: Dataset) -> int:
 
 
 @dataclass(frozen=True)
-class _InOrder:
+class InOrder:
+    """The rows of a partition in the order of some columns.
+
+    Args:
+        by: the columns.
+        ascending: for each.
+    """
+
     by: Sequence[str]
     ascending: Sequence[bool]
 

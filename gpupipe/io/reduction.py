@@ -13,7 +13,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import with_missing_row
-from gpupipe.io.ordering import Groups, differs, grouped, sort_order
+from gpupipe.io.ordering import Groups, differs, sort_order
 from gpupipe.schema import FLOATS, Field
 
 __all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced", "whole_outcome"]
@@ -37,8 +37,13 @@ _DTYPES = {"size": "int64", "count": "int64", "total": "float64", "squares": "fl
 
 @dataclass(frozen=True)
 class State:
-    """One statistic of the values of one column: how many rows (`size`) or values (`count`), their sum, exactly for
-    integers (`sum`) or as a float (`total`), the squared deviations from their mean (`squares`), or one of them."""
+    """One statistic of the values of one column.
+
+    Args:
+        statistic: how many rows (`size`) or values (`count`); their sum, exactly for integers (`sum`) or as a float
+            (`total`); the squared deviations from their mean (`squares`); or one of them.
+        column: which.
+    """
 
     statistic: str
     column: str
@@ -69,7 +74,7 @@ def reduced(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[
 
     Memory: five arrays of 8 bytes a row at a time.
     """
-    columns = {key: backend.column(frame, key).take(groups.first) for key in keys}
+    columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     for state in states:
         column = backend.column(frame, state.name)
         if state.statistic in ("min", "max", "first", "last"):
@@ -91,9 +96,8 @@ def outcome(function: str, frame: Frame, item: Field, backend: Backend) -> Colum
         return _typed(found[function], item)
     count = found["count"].data
     if function == "mean":
-        data = xp.where(count > 0, found["total"].data / xp.maximum(count, 1), xp.nan)
-    else:
-        data = xp.where(count > 1, found["squares"].data / xp.maximum(count - 1, 1), xp.nan)
+        return Column("float64", xp.where(count > 0, found["total"].data / xp.maximum(count, 1), xp.nan))
+    data = xp.where(count > 1, found["squares"].data / xp.maximum(count - 1, 1), xp.nan)
     return _typed(Column("float64", xp.sqrt(data) if function == "std" else data), item)
 
 
@@ -133,16 +137,13 @@ def _of_values(column: Column, state: State, xp: ModuleType) -> Column:
 def _added(values: Array, groups: Groups, xp: ModuleType) -> Array:
     """The sum of each group's values; of integers exactly, modulo 2^64 as everywhere."""
     if values.dtype.kind == "f":
-        return xp.bincount(groups.ids, weights=values, minlength=len(groups))
-    running = xp.cumsum(values[groups.order])
-    ends = running[groups.starts + groups.sizes - 1]
-    ends[1:] -= ends[:-1].copy()
-    return ends
+        return xp.bincount(groups.ids, weights=values, minlength=len(groups)).astype("float64")  # of no rows int64
+    total = xp.zeros(len(groups), dtype="uint64")
+    xp.add.at(total, groups.ids, values.view("uint64"))
+    return total.view(values.dtype)
 
 
-def _between(
-    frame: Frame, totals: Mapping[str, Column], column: str, groups: Groups, backend: Backend
-) -> Array:
+def _between(frame: Frame, totals: Mapping[str, Column], column: str, groups: Groups, backend: Backend) -> Array:
     """The squared deviations of the rows' means from their group's, as many times as a row has values."""
     xp, names = backend.xp, [State(statistic, column).name for statistic in ("count", "total")]
     count, total = (backend.column(frame, name).data for name in names)
@@ -175,7 +176,7 @@ def _present(column: Column, xp: ModuleType) -> Array:
 
 
 def _typed(column: Column, item: Field) -> Column:
-    """Sums, means and the like of 32 bit floats are such floats again, as in pandas."""
+    """Sums, deviations and medians of 32 bit floats are such floats again, as in pandas; means are not."""
     if item.dtype != "float32" or column.dtype != "float64":
         return column
     with np.errstate(over="ignore"):

@@ -1,59 +1,46 @@
-"""Bytes of files in stores, by fsspec: only the ranges that are needed, tried again where a network fails."""
+"""Bytes of files in stores, by fsspec: only the ranges that are needed."""
 
 from __future__ import annotations
 
 import io
-import logging
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from gpupipe.errors import BackendMissing, BadConfig, BadFile
+from gpupipe.io.retries import retried, status_of
 
 __all__ = [
     "StorageOptions",
     "change_since",
     "fetch",
+    "info_of",
     "is_local",
     "is_remote",
     "locate",
     "look_at",
     "opened",
-    "retried",
     "stamp_of",
 ]
 
 StorageOptions: TypeAlias = Mapping[str, Any]
 Range: TypeAlias = tuple[int, int]
-Result = TypeVar("Result")
 
-ATTEMPTS = 4
-FIRST_WAIT = 0.5
-"""Seconds before the second attempt; doubled for each further one, and up to half of it more or less by chance."""
 PIECE_BYTES = 8 << 20
 """Asked for in one request, so that little is lost when the connection is."""
 STREAM_BYTES = 32 << 20
 """Of a file that is read from its beginning to its end, what is asked for at once."""
 
 _STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "created")
-_FINAL = (
-    FileNotFoundError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")  # botocore's, Google's
-_log = logging.getLogger("gpupipe")
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "pip install 'gpupipe[s3]'"),
+    **dict.fromkeys(("gs", "gcs"), "pip install gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "pip install adlfs"),
+}
 
 
 class Stat(NamedTuple):
@@ -82,13 +69,12 @@ def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[An
     try:
         fs, inner = url_to_fs(path, **(storage_options or {} if is_remote(path) else {}))
     except ImportError as cause:
-        raise BackendMissing(
-            path, str(cause), expected="the package for such URLs", remedy="pip install s3fs (or gcsfs, adlfs, ...)"
-        ) from cause
-    except (ValueError, TypeError) as cause:
+        remedy = _PACKAGES.get(path.partition("://")[0], "install what is named above")
+        raise BackendMissing(path, str(cause), expected="the package for such URLs", remedy=remedy) from cause
+    except (ValueError, TypeError, OSError) as cause:
         raise BadConfig(
             path,
-            f"it cannot be reached ({type(cause).__name__}: {cause})",
+            f"it cannot be reached ({type(cause).__name__}: {str(cause).partition(chr(10))[0]})",
             expected="a URL that fsspec knows, and storage_options= its file system takes",
             remedy="fsspec.available_protocols() has the kinds of URLs",
         ) from cause
@@ -100,43 +86,22 @@ def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
-def retried(work: Callable[[], Result], path: str, doing: str) -> Result:
-    """What `work` returns; called again, a few times and after growing waits, where a store or the network fails.
-
-    Stores' own libraries try again too, each what it knows of; this is for the rest, and says so in the log.
-
-    Args:
-        work: must do no harm when called twice.
-        path: what messages name.
-        doing: `"read"` or `"written"`.
+def info_of(fs: Any, inner: str) -> dict[str, Any]:
+    """What a store tells of a name, whatever was seen of it before.
 
     Raises:
-        BadFile: it failed each time, or there is no such file, or it may not be touched; has the last cause.
+        FileNotFoundError: there is nothing of that name.
+        Exception: what else the file system raises.
     """
-    for attempt in count(1):
-        try:
-            return work()
-        except Exception as cause:
-            if isinstance(cause, _FINAL) or type(cause).__name__ in _NO_CREDENTIALS:
-                raise BadFile(
-                    path,
-                    f"it cannot be {doing} ({_words(cause)})",
-                    expected="a file that is there and may be used",
-                    remedy="the right path; storage_options= or the environment for credentials",
-                ) from cause
-            if attempt == ATTEMPTS:
-                raise BadFile(
-                    path,
-                    f"it cannot be {doing}: {attempt} attempts failed, the last with {_words(cause)}",
-                    expected="a store that answers",
-                    remedy="the same call again when it does",
-                ) from cause
-            wait = FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
-            _log.warning(
-                "%s: attempt %d of %d failed (%s), again in %.1f s", path, attempt, ATTEMPTS, _words(cause), wait
-            )
-        time.sleep(wait)
-    raise AssertionError
+    fs.invalidate_cache(inner)
+    try:
+        return dict(fs.info(inner))
+    except FileNotFoundError as error:
+        # fsspec's HTTP says so whatever the server has answered, and keeps the answer as the cause.
+        answer = error.__cause__ if "http" in fs.protocol else None
+        if answer is None or status_of(answer) in (404, 410):
+            raise
+        raise answer from None
 
 
 def look_at(path: str, storage_options: StorageOptions | None = None) -> Stat:
@@ -146,12 +111,7 @@ def look_at(path: str, storage_options: StorageOptions | None = None) -> Stat:
         BadFile: there is none, or the store does not tell.
     """
     fs, inner = locate(path, storage_options)
-
-    def look() -> dict[str, Any]:
-        fs.invalidate_cache(inner)
-        return dict(fs.info(inner))
-
-    info = retried(look, path, "read")
+    info = retried(lambda: info_of(fs, inner), path, "read")
     if info.get("size") is None:
         raise BadFile(path, "its size is not known", expected="a store that tells sizes", remedy="a copy of the file")
     changed = next((info[key] for key in _STAMPS if info.get(key)), "")
@@ -274,8 +234,3 @@ def _pieces(start: int, stop: int) -> list[Range]:
         [(5, 8388613), (8388613, 8388614)]
     """
     return [(first, min(first + PIECE_BYTES, stop)) for first in range(start, stop, PIECE_BYTES)]
-
-
-def _words(cause: BaseException) -> str:
-    """A cause in a line."""
-    return " ".join(f"{type(cause).__name__}: {cause}".split())

@@ -18,6 +18,7 @@ from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
+from gpupipe.io.damage import lost
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 
 __all__ = ["Between", "Draw", "Selection", "StratifiedDraw", "Where", "Without", "drawn_in_class"]
@@ -200,5 +201,8 @@ class Without:
 
 def _between(file: str, first: np.uint64, last: np.uint64) -> Any:
     """The part of an ascending array on disk that lies between two values, both included."""
-    listed = np.load(file, mmap_mode="r")
+    try:
+        listed = np.load(file, mmap_mode="r")
+    except (OSError, ValueError) as cause:
+        raise lost(file, cause) from cause
     return np.array(listed[np.searchsorted(listed, first) : np.searchsorted(listed, last, side="right")])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpupipe.io.source import row_bytes
 from gpupipe.schema import Field, Schema
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Spool", "workable"]
+__all__ = ["Spool", "without_values", "workable"]
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
@@ -65,6 +66,12 @@ class Spool:
             path.unlink(missing_ok=True)
             raise
         return open_footer(origin, str(path))
+
+
+def without_values(file: ParquetFile, types: Mapping[str, pa.DataType]) -> ParquetFile:
+    """The same file, whose columns of type null are told as such: they fit what another file tells of their type."""
+    schema = [item.with_type(pa.null()) if pa.types.is_null(types[item.name]) else item for item in file.schema]
+    return replace(file, schema=pa.schema(schema))
 
 
 def workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import Self
@@ -14,12 +15,13 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type
-from gpupipe.errors import BadConfig, BadFile
+from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
+from gpupipe.io.damage import lost
 from gpupipe.io.source import FileNote, Partition, Reads, Span
 from gpupipe.schema import Field, Schema
 
-__all__ = ["Run", "Spooled"]
+__all__ = ["Run", "Spooled", "from_all_files"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,25 @@ class Run:
         """The rows of each row group."""
         return [num_rows for _, num_rows in self.groups]
 
+    @cached_property
+    def num_rows(self) -> int:
+        """The rows of all row groups."""
+        return sum(self.group_rows)
+
     @property
     def first_rows(self) -> list[int]:
         """The number of each row group's first row in the file."""
         return list(accumulate(self.group_rows, initial=0))[:-1]
+
+
+def from_all_files() -> BadConfig:
+    """What to raise where rows of some input files only are asked for."""
+    return BadConfig(
+        "write_parquet",
+        "rows that were sorted, shuffled, joined or grouped come from all input files together",
+        expected="no new input files beside those that were written",
+        remedy="overwrite=True, which writes everything again",
+    )
 
 
 class Spooled:
@@ -97,8 +114,7 @@ class Spooled:
         """The partitions' own files; see `Source.only`."""
         part = copy(self)
         numbers = {span.file for partition in partitions for span in partition.spans}
-        part._runs = {number: self._runs[number] for number in numbers}
-        part.partitions = list(partitions)
+        vars(part).update(_runs={number: self._runs[number] for number in numbers}, partitions=list(partitions))
         return part
 
     def inputs(self) -> dict[str, str] | None:
@@ -107,12 +123,7 @@ class Spooled:
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         """They were made of all input files together."""
-        raise BadConfig(
-            "write_parquet",
-            "rows that were sorted, shuffled, joined or grouped come from all input files together",
-            expected="a table that is written as a whole",
-            remedy="overwrite=True",
-        )
+        raise from_all_files()
 
     def files_of(self, partition: Partition) -> list[str]:
         """None in particular."""
@@ -131,7 +142,7 @@ class Spooled:
         total = 0.0
         for span in partition.spans:
             run = self._runs[span.file]
-            total += run.num_bytes * span.num_rows / sum(run.group_rows)
+            total += run.num_bytes * span.num_rows / run.num_rows
         return int(total) * num_columns // max(1, len(self.schema))
 
 
@@ -140,12 +151,7 @@ def _rows(run: Run, spans: Sequence[Span], fields: Sequence[Field], backend: Bac
     try:
         frame = backend.read_parquet(run.path, groups, fields)
     except (OSError, pa.ArrowException) as cause:
-        raise BadFile(
-            run.path,
-            f"a temporary file cannot be read ({cause})",
-            expected="files that stay as long as the dataset, on all workers",
-            remedy="TMPDIR= a folder that is not tidied up and that all workers share",
-        ) from cause
+        raise lost(run.path, cause) from cause
     group_rows, first_rows, xp = run.group_rows, run.first_rows, backend.xp
     sizes = [group_rows[group] for group in groups]
     if sizes == [span.num_rows for span in spans]:

@@ -3,20 +3,250 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-import numpy as np
-
-from gpupipe.backend import Backend, Frame, resolve, select
 from gpupipe.errors import BadConfig
-from gpupipe.io.buckets import Hashed, Ranges, Shuffled, shuffle_bits
-from gpupipe.io.exchange import ROW, Reading, exchange, origin_of, settle
+from gpupipe.io.drawing import drawn
+from gpupipe.io.duplicates import deduplicated
 from gpupipe.io.grouping import GroupBy
-from gpupipe.io.joining import join
-from gpupipe.io.ordering import grouped, sort_order
-from gpupipe.io.passes import over_partitions
-from gpupipe.io.selection import Without
-from gpupipe.io.spool import Spool
-from gpupipe.schema import Field, Schema
-from gpupipe.words import as_list
+from gpupipe.io.joining import Plan, joined
+from gpupipe.io.rearranging import shuffled, sorted_by
+from gpupipe.words import as_list, counted
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["Verbs"]
+
+
+class Verbs:
+    """The methods of a `Dataset` that look at more than a partition.
+
+    What sorts, shuffles, joins, groups or finds duplicates does so when it is called, in passes over the partitions by
+    the executor in force, and keeps temporary files (in TMPDIR, which a cluster's workers have to share) as long as
+    the new dataset is there. What comes out, row by row, never depends on partitions, workers or backend.
+    """
+
+    def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
+        """All rows in the order of these columns; rows alike in them stay as they stand, missing values come last.
+
+        Args:
+            by: the columns, the one that matters most first.
+            ascending: for all, or for each.
+
+        Raises:
+            ColumnNotFound: no such column.
+            BadConfig: no column, or not as many directions.
+            BadFile: a temporary file cannot be read.
+
+        Memory: three partitions per worker. On disk twice the table, half of it as long as the result is there.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": [2, 3, 1]}), num_partitions=2).sort("x", ascending=False).compute()
+               x
+            0  3
+            1  2
+            2  1
+        """
+        table, names = self._table, _columns(self._table, by, "sort")
+        upward = [ascending] * len(names) if isinstance(ascending, bool) else list(ascending)
+        if len(upward) != len(names):
+            raise BadConfig(
+                "sort",
+                "not a direction for each column",
+                got=upward,
+                expected=counted(len(names), "direction"),
+                remedy="ascending=True, which is for all",
+            )
+        return sorted_by(table, names, upward)
+
+    def shuffle(self, seed: int = 0) -> Dataset:
+        """All rows in a random order, in which any two may stand side by side.
+
+        The order follows from the seed and the rows' identities alone.
+
+        Args:
+            seed: any integer: the same one, the same order.
+
+        Raises:
+            BadFile: a temporary file cannot be read.
+
+        Memory: as `sort`.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": range(6)}), num_partitions=3).shuffle(1).compute()["x"].tolist()
+            [2, 0, 5, 1, 4, 3]
+        """
+        return shuffled(self._table, seed)
+
+    def deduplicate(
+        self, on: str | Sequence[str] | None = None, *, keep: Literal["first", "last"] = "first"
+    ) -> Dataset:
+        """One row of those that are alike, at its place; two missing values are alike.
+
+        Only the columns looked at go to temporary files.
+
+        Args:
+            on: the columns in which rows are alike; all by default.
+            keep: `"first"` or `"last"`.
+
+        Raises:
+            ColumnNotFound: no such column.
+            BadConfig: another `keep`.
+            BadFile: a temporary file cannot be read.
+
+        Memory: three partitions of these columns per worker; all rows that are alike are one worker's. On disk the
+            columns, then 8 bytes for each row left out, as long as the result is there.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": [2, 1, 2], "y": [0, 1, 2]})).deduplicate("x").compute()
+               x  y
+            0  2  0
+            1  1  1
+        """
+        table = self._table
+        if keep not in ("first", "last"):
+            raise BadConfig("deduplicate", "unknown keep", got=keep, expected="'first' or 'last'", remedy="'first'")
+        return deduplicated(table, table.columns if on is None else _columns(table, on, "deduplicate"), keep)
+
+    def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy:
+        """Rows with equal keys, to be made into one by `agg`.
+
+        Args:
+            keys: the key columns.
+            dropna: whether rows with a missing key are left out; else a missing key is one like any other.
+
+        Raises:
+            ColumnNotFound: no such column.
+            BadConfig: no column.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "delay": [4.0, 1.0, None]}))
+            >>> flights.group_by("origin").agg(flights=("delay", "size"), delay=("delay", "mean")).compute()
+              origin  flights  delay
+            0    JFK        2    4.0
+            1    LGA        1    1.0
+        """
+        return GroupBy(self._table, _columns(self._table, keys, "group_by"), dropna)
+
+    def join(
+        self,
+        right: Dataset,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: Literal["left", "inner", "right", "outer"] = "left",
+        columns: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+        many: bool = False,
+    ) -> Dataset:
+        """The rows of this table with the columns of another one, where keys are equal; either may exceed memory.
+
+        For a right table that fits in memory, the step `Join` does it in the same pass as everything else. Rows come in
+        the order of the left, those of one left row in the order of the right; then right rows that match nothing.
+
+        Args:
+            right: the other table.
+            on: the key columns, named alike on both sides.
+            left_on: those of the left, where they are named otherwise.
+            right_on: those of the right, in the same order. The result has the left's names.
+            how: `"left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither
+                those that match nothing. A missing key matches nothing; numbers match by value, whatever their types.
+            columns: the right columns to add; all but the keys by default.
+            suffix: put behind the name of a right column that the left has too.
+            many: whether a key may stand in several right rows; a row of the left then comes out once per match.
+
+        Raises:
+            BadData: a key repeats on the right and `many` is False; names one.
+            ColumnNotFound: no such column.
+            SchemaMismatch: keys of types that cannot be compared; or, where right rows are kept, of other types.
+            BadConfig: `right` is no dataset; no keys, or not as many on both sides; another `how`; or a column would
+                have another's name.
+            BadFile: a temporary file cannot be read.
+
+        Memory: a partition of each side and what comes of it, per worker; all rows of one key are one worker's. On
+            disk both tables and twice the result, of that half as long as it is there.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"origin": ["LGA", None, "JFK"]}))
+            >>> weather = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA"], "temp": [39.0, 41.0]}))
+            >>> flights.join(weather, on="origin").compute()
+              origin  temp
+            0    LGA  41.0
+            1    NaN   NaN
+            2    JFK  39.0
+        """
+        table = self._table
+        if not isinstance(right, Verbs):
+            raise BadConfig(
+                "join",
+                "the right table is no Dataset",
+                got=type(right).__name__,
+                remedy="gp.from_frame(right)",
+                expected="a Dataset",
+            )
+        if (on is None) == (left_on is None) or (left_on is None) != (right_on is None):
+            raise BadConfig(
+                "join",
+                "not one way to say the keys",
+                got={"on": on, "left_on": left_on, "right_on": right_on},
+                expected="on=, or left_on= and right_on=",
+                remedy="on='key'",
+            )
+        ours = _columns(table, on if left_on is None else left_on, "join")
+        theirs = _columns(right, on if right_on is None else right_on, "join, right table")
+        added = None if columns is None else as_list(columns)
+        right.require(added or (), "join, right table")
+        return joined(table, right, Plan.of(table.schema, right.schema, ours, theirs, added, how, suffix, many))
+
+    def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
+        """Rows drawn at random, none twice, in the order in which they stand.
+
+        Args:
+            fraction: the share of rows: each is drawn by the seed and its identity alone, and nothing is read for that.
+            n: exactly so many rows; takes a pass over what tells the rows apart.
+            seed: any integer: the same one, the same rows.
+
+        Raises:
+            BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.
+
+        Memory: for `n` 16 bytes for each row that is drawn.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> numbers = gp.from_frame(pd.DataFrame({"x": range(1000)}))
+            >>> len(numbers.sample(n=10)), len(numbers.sample(0.5))
+            (10, 487)
+        """
+        if (fraction is None) == (n is None):
+            raise BadConfig(
+                "sample",
+                "not one way to say how many",
+                got={"fraction": fraction, "n": n},
+                expected="fraction= or n=",
+                remedy="n=1000",
+            )
+        if n is not None:
+            return drawn(self._table, n, seed)
+        if not 0 < (fraction or 0) <= 1:
+            raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy="fraction=0.1")
+        return self._table.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self._table
+
+    @property
+    def _table(self) -> Dataset:
+        return cast("Dataset", self)
+
+
+def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:
+    """Names of columns that are there, one at least."""
+    found = list(dict.fromkeys(as_list(names or ())))
+    table.require(found, where)
+    if not found:
+        raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
+from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema
 
 __all__ = ["ParquetOptions", "write_file", "write_hive"]
@@ -27,11 +29,15 @@ class ParquetOptions:
         rows_per_group: rows of a row group; smaller tables are gathered.
         compression: Parquet's name of a codec.
         partition_by: columns whose values become folders (`month=3/`) and are left out of the files.
+        shuffle: which rows are put in a random order: none (False), those of each partition, or all (`"full"`).
+        seed: of that order.
     """
 
     rows_per_group: int = 1_000_000
     compression: str = "snappy"
     partition_by: tuple[str, ...] = ()
+    shuffle: Literal[False, "partition", "full"] = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.compression not in _CODECS:
@@ -41,6 +47,14 @@ class ParquetOptions:
                 got=self.compression,
                 expected=", ".join(_CODECS),
                 remedy="compression='zstd'",
+            )
+        if self.shuffle not in (False, "partition", "full"):
+            raise BadConfig(
+                "write_parquet",
+                "no such shuffle",
+                got=self.shuffle,
+                expected="False, 'partition' or 'full'",
+                remedy="shuffle='full'",
             )
         if self.rows_per_group < 1:
             raise BadConfig(
@@ -73,14 +87,18 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
     Memory: row groups of all the folders that are open.
     """
     types = _types(schema)
-    keys = pa.schema([types.field(key) for key in options.partition_by])
+    # pyarrow escapes the keys' values, but not their names.
+    names = [folder_name(name) if name in options.partition_by else name for name in types.names]
+    written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
+    keys = pa.schema([written.field(folder_name(key)) for key in options.partition_by])
     form = pads.ParquetFileFormat()
     coded = [key for key in _coded(schema) if key not in options.partition_by]
-    batches = (batch for table in tables for batch in table.select(types.names).cast(types).to_batches())
+    typed = (table.select(types.names).cast(types).rename_columns(names) for table in tables)
+    batches = (batch for table in typed for batch in table.to_batches())
     pads.write_dataset(
         batches,
         folder,
-        schema=types,
+        schema=written,
         format=form,
         partitioning=pads.partitioning(keys, flavor="hive"),
         basename_template=f"{name}-{{i}}.parquet",

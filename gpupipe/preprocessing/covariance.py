@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend
+from gpupipe.backend import Array, Backend, Column, select
 from gpupipe.preprocessing.blocks import check_squares, num_rows, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 
@@ -63,6 +63,14 @@ class Covariance:
             check_squares(columns, total.mean, np.diag(total.m2), backend, where, missing=True)
         return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes from a worker to the process that drives it, which leaves GPUs alone: all of it on the host."""
+        kept = self.kept and tuple({n: _on_host(c, self.backend) for n, c in part.items()} for part in self.kept)
+        return {name: value for name, value in vars(self).items() if name != "backend"} | {"kept": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, backend=select("cpu"))
+
     def __add__(self, other: Self) -> Self:
         if not self.count or not other.count:
             return other if other.count else self
@@ -85,3 +93,8 @@ class Covariance:
         rows = xp.concatenate([stacked(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
         rows -= self.backend.to_device(self.mean[:, None])
         return xp.ascontiguousarray(rows.T)
+
+
+def _on_host(column: Column, backend: Backend) -> Column:
+    valid = None if column.valid is None else backend.to_host(column.valid)
+    return replace(column, data=backend.to_host(column.data), valid=valid)

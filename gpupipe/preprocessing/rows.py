@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend
+from gpupipe.backend import Array, Backend, select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.blocks import refuse, stacked
 from gpupipe.preprocessing.fold import Columns
@@ -72,6 +72,15 @@ class GatheredRows:
             num_rows=self.num_rows + other.num_rows,
         )
         return joined.within_limit()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes from a worker to the process that drives it, which leaves GPUs alone: the rows on the host."""
+        host = self.backend.to_host
+        moved = {"blocks": tuple(map(host, self.blocks)), "numbers": tuple(map(host, self.numbers))}
+        return {name: value for name, value in vars(self).items() if name != "backend"} | moved
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, backend=select("cpu"))
 
     def within_limit(self) -> Self:
         """With as few halvings as leave at most `max_rows`."""

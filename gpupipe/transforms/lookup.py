@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import whole_numbers
 from gpupipe.backend.dictionaries import Dictionary, positions_in
 from gpupipe.errors import BadConfig, BadData
 
@@ -46,11 +47,12 @@ class _NumberKey:
 
     def ids(self, column: Column, backend: Backend) -> Array:
         """n ids, -1 where the value is missing or not one of these."""
-        values, found = _whole(column, self.low.dtype, backend.xp)
-        # Differences are taken modulo 2^64, in which no two values have the same.
-        offset = (values - self.low).astype(np.int64)
-        found &= (offset >= 0) & (offset % self.step == 0) & (offset < self.size * self.step)
-        return backend.xp.where(found, offset // self.step, -1)
+        values, found = whole_numbers(column, self.low.dtype, backend.xp)
+        # Differences are taken modulo 2^64, in which no two values have the same: what lies below `low` is far above.
+        offset = (values - self.low).view("uint64")
+        ids = offset // np.uint64(self.step)
+        found = found & (ids < np.uint64(self.size)) & (ids * np.uint64(self.step) == offset)
+        return backend.xp.where(found, ids.view("int64"), -1)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class _RankKey:
 
     def ids(self, column: Column, backend: Backend) -> Array:
         """n ids, -1 where the value is missing or not in the list."""
-        values, found = _whole(column, self.values.dtype, backend.xp)
+        values, found = whole_numbers(column, self.values.dtype, backend.xp)
         there, place = self.places(values, backend.xp)
         return backend.xp.where(found & there, place, -1)
 
@@ -157,7 +159,7 @@ def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey |
     missing = column.missing(backend.xp)
     present = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
     kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
-    values, found = _whole(Column(column.dtype, present), kind, np)
+    values, found = whole_numbers(Column(column.dtype, present), kind, np)
     if not found.all():
         raise BadConfig(
             where,
@@ -175,20 +177,6 @@ def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey |
         if size < 2**31:
             return _NumberKey(values[0], step, size)
     return _RankKey(backend.to_device(values))
-
-
-def _whole(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:
-    """n values as int64 or uint64, and where they are the column's: not missing, no fraction, not out of range."""
-    data = column.data
-    if data.dtype.kind == "f":
-        # The range's ends are powers of two, which floats of any width hold.
-        least, beyond = float(np.iinfo(kind).min), float(np.iinfo(kind).max + 1)
-        found = (data >= least) & (data < beyond) & (xp.floor(data) == data)
-        values = xp.where(found, data, 0).astype(kind)
-    else:
-        values = data.astype(kind)
-        found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
-    return values, found if column.valid is None else found & column.valid
 
 
 def _value_at(column: Column, row: int, backend: Backend) -> Any:

@@ -21,7 +21,7 @@ OURS: dict[str, set[str]] = {
     "step": {"words", "errors"},
     "config": {"errors"},
     "expressions": {"words", "errors", "schema"},
-    "cluster": {"errors", "config"},
+    "cluster": {"errors", "config", "backend"},
     "backend": FLOOR,
     "io": FLOOR | {"backend", "cluster"},
     "transforms": FLOOR | {"backend"},
@@ -47,11 +47,12 @@ LIBRARIES = {
     "fsspec",
     "pynvml",
     "cloudpickle",
+    "dask",
     "distributed",
 }
 THEIRS: dict[str, set[str]] = {
     "backend": {"pandas", "cuda", "cudf", "cupy", "cuml", "rmm", "sklearn", "pyarrow", "numpy", "pynvml", "packaging"},
-    "cluster": {"cloudpickle", "distributed"},
+    "cluster": {"cloudpickle", "dask", "distributed"},
     "io": {"pyarrow", "numpy", "fsspec", "tqdm"},
     "transforms": {"numpy"},
     "preprocessing": {"numpy"},

@@ -27,8 +27,10 @@ from tests.cluster.steps import lateness
 ROOT = Path(__file__).parents[2]
 DAYS = 12
 
-REPEATED = [*range(3), *(pytest.param(number, marks=pytest.mark.soak) for number in range(100, 120))]
-"""Three times in `make test`, twenty in `make soak`; the number is the seed."""
+SOAKED = range(100, 120)
+"""Twenty repetitions in `make soak`; the number is the seed."""
+REPEATED = [*range(3), *(pytest.param(number, marks=pytest.mark.soak) for number in SOAKED)]
+"""Three in `make test`, or these twenty."""
 
 
 def write_days(folder: Path, days: range) -> Path:

@@ -132,7 +132,7 @@ def test_nothing_is_left_of_a_released_cluster(caplog: pytest.LogCaptureFixture)
 
 def test_a_dask_cluster_or_client_of_the_users_is_used_and_stays_open(flights: gp.Dataset) -> None:
     expected = len(flights.filter("dep_delay > 15"))
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as theirs, Client(theirs) as client:
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as theirs, Client(theirs) as client:
         for address in (theirs, theirs.scheduler_address, client):
             with gp.Cluster(address=address):
                 assert len(flights.filter("dep_delay > 15")) == expected
@@ -179,6 +179,73 @@ def test_without_dask_cuda_or_a_gpu_that_is_said() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(errors.BackendMissing, match=r"Cluster\(gpu=True\): Dask-CUDA does not start"):
         gp.Cluster(gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"device_memory": "4 GB", "gpu": False}, "device_memory without GPUs"),
+        ({"memory_limit": "12 parsecs"}, "memory_limit is no number of bytes"),
+    ],
+    ids=str,
+)
+def test_memory_that_makes_no_sense(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.BadConfig, match=message):
+        gp.Cluster(**given)
+
+
+def test_it_shows_where_its_dashboard_is(cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cluster._repr_html_() == f"<p>{cluster!r}</p>"
+    monkeypatch.setattr(cluster, "dashboard_link", "http://localhost:8787/status?a&b")
+    assert repr(cluster) == "Cluster(2 workers, dashboard at http://localhost:8787/status?a&b)"
+    assert "<a href='http://localhost:8787/status?a&amp;b'>" in cluster._repr_html_()
+
+
+DRIVER = """
+import sys
+import gpupipe as gp
+from gpupipe import backend, preprocessing as pre, transforms as T
+from gpupipe.backend.cpu import CpuBackend
+from tests.cluster.inputs import ROOT, read_days
+from tests.cluster.steps import lateness
+
+class Twin(CpuBackend):  # stands in for the GPU's, here and at the workers, which import this file
+    name = "gpu"
+
+made, make = [], backend._made
+backend._TWINS["gpu"] = __name__, "Twin"
+backend._chosen = lambda name: name
+backend._made = lambda name: made.append(name) or make(name)
+
+def main(days, out):
+    planes = gp.read_parquet(ROOT / "data" / "planes.parquet", columns=["tailnum", "seats"], backend="gpu")
+    features = gp.Features(
+        (["dep_delay", "distance", "seats"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=1)]),
+        (["dep_delay", "seats"], [pre.SimpleImputer(), pre.KMeans(n_clusters=3)], "near"),
+        (["carrier", "dest"], pre.Categorify(min_frequency=5)),
+        (["late"], pre.SimpleImputer(strategy="most_frequent")),
+        target="arr_delay > 15",
+    )
+    steps = [T.Map(lateness, reads=["day", "dep_delay"], adds=["late"]), T.Join(planes, on="tailnum", name="planes")]
+    with gp.Cluster(n_workers=1, gpu=False) as cluster:
+        flights = gp.read_parquet(days, backend="gpu")
+        fitted = gp.Pipeline(steps, features, backend="gpu").fit(flights)
+        fitted.transform(flights).write_parquet(out)
+        (there,) = cluster.map(made_here, [None])
+    print(set(made), set(there))
+
+def made_here(_):
+    import __main__
+    return __main__.made
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def test_the_driver_makes_no_gpu_backend_and_so_no_cuda_context(days: Path, tmp_path: Path) -> None:
+    done = _run([*script(tmp_path / "driver.py", DRIVER), str(days), str(tmp_path / "out")], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "{'cpu'} {'gpu'}\n"), done.stderr  # `cpu`: to tell two jobs apart
 
 
 # scripts --------------------------------------------------------------------------------------------------------------

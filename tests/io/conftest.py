@@ -7,7 +7,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.backend import Backend
 from gpupipe.config import settings
-from tests.io.s3_server import serving
+from tests.io.s3_server import Proxy, proxied, serving
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +26,17 @@ def s3() -> Iterator[str]:
     pytest.importorskip("s3fs", reason="s3fs is not installed here")
     with serving() as endpoint:
         yield endpoint
+
+
+@pytest.fixture
+def proxy(s3: str) -> Iterator[Proxy]:
+    """What is between a client and that server, and fails when told to."""
+    with proxied(s3) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waits between attempts, and none of s3fs' own; botocore's are switched off by `NO_RETRIES`."""
+    monkeypatch.setattr("gpupipe.io.retries.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)

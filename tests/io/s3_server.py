@@ -15,9 +15,12 @@ from urllib.parse import unquote, urlsplit
 
 KEY, SECRET = "a-key-for-tests", "a-secret-that-must-not-be-seen"
 
+KEYS_AT_ONCE = 50
+"""Names in one page of a listing; S3 gives a thousand."""
 _SERVE = """
-import logging, sys
+import logging, os, sys
 from moto.server import ThreadedMotoServer
+os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = "{keys_at_once}"
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 logging.getLogger("werkzeug").disabled = True
 server.start()
@@ -31,7 +34,10 @@ server.stop()
 def serving() -> Iterator[str]:
     """The server's endpoint. It is a process that ends with the block, or with this process, however that ends."""
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _SERVE.format(keys_at_once=KEYS_AT_ONCE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdin is not None and server.stdout is not None
         host, port = server.stdout.readline().split()
@@ -47,16 +53,20 @@ def options_for(endpoint: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Request:
-    """What the proxy saw: a request for a path, the bytes of it that were asked for, and how many were sent."""
+    """What the proxy saw: a request for a path, the range that was asked for, and the bytes sent back and forth."""
 
     method: str
     path: str
     range: tuple[int, int] | None
     num_bytes: int
+    num_sent: int = 0
+    is_conditional: bool = False
 
 
 Fault = Callable[[Request], str | None]
-"""For a request that has been answered: None, `"503"`, or `"cut"` to end the connection in the middle of the body."""
+"""For a request that has been answered: None, a status as in `"503"`, or `"cut"` in the middle of the body."""
+NO_RETRIES: dict[str, Any] = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+"""Botocore's own; for tests that would wait for them."""
 
 
 @dataclass
@@ -127,12 +137,19 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             finally:
                 server.close()
             path = unquote(urlsplit(self.path).path)
-            request = Request(self.command, path, _range(self.headers.get("Range")), len(body))
+            request = Request(
+                self.command,
+                path,
+                _range(self.headers.get("Range")),
+                num_bytes=len(body),
+                num_sent=len(content),
+                is_conditional="If-None-Match" in self.headers,
+            )
             kind = proxy.fault(request)
-            sent = {"503": 0, "cut": len(body) // 2}.get(kind or "", len(body))
+            sent = len(body) if kind is None else len(body) // 2 if kind == "cut" else 0
             proxy.requests.append(replace(request, num_bytes=sent))
-            if kind == "503":
-                self.send_response(503)
+            if kind not in (None, "cut"):
+                self.send_response(int(kind))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

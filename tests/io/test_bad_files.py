@@ -1,4 +1,4 @@
-"""What is done about files that are damaged, differ, or come in numbers: each by its message."""
+"""What is done about files that are damaged or differ: each by its message."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import gpupipe as gp
-from gpupipe.backend import select
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
-from gpupipe.io import inspect, parquet
+from gpupipe.io import inspect
 from gpupipe.io.manifest import Manifest
-from tests.io.tables import arrow, damage, plain, values
+from tests.io.tables import damage, plain, values
 
 GOOD = pa.table({"n": [1, 2], "s": ["a", "b"]})
 
@@ -100,7 +98,7 @@ def test_nothing_but_bad_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.parquet").write_bytes(b"")
     with pytest.raises(BadFile, match=r"none of 2 files can be used; this one: the file is empty"):
         gp.read_parquet(tmp_path, on_bad="skip")
-    for name, value in (("on_bad", "cast"), ("on_mismatch", "quarantine")):
+    for name, value in (("on_bad", "cast"), ("on_mismatch", "ignore")):
         with pytest.raises(BadConfig, match=rf"{name}: no such choice, got '{value}'.\nExpected raise, "):
             gp.read_parquet(tmp_path, **{name: value})
 
@@ -143,7 +141,12 @@ def test_another_schema_is_an_error_cast_or_skipped(tmp_path: Path, table: pa.Ta
         gp.read_parquet(tmp_path)
     skipped = gp.read_parquet(tmp_path, on_mismatch="skip")
     assert plain(skipped.compute()) == GOOD.to_pylist() * 2
-    assert [note.file for note in skipped.rejected] == [str(tmp_path / "b.parquet")]
+    assert [(note.file, note.action) for note in skipped.rejected] == [(str(tmp_path / "b.parquet"), "skipped")]
+    aside = gp.read_parquet(tmp_path, on_mismatch="quarantine")
+    assert [(note.file, note.action) for note in aside.rejected] == [(str(tmp_path / "b.parquet"), "quarantined")]
+    aside.write_parquet(tmp_path / "_aside")
+    line = json.loads((tmp_path / "_aside" / "_quarantine.jsonl").read_text())
+    assert message.startswith(line["reason"])
     cast = gp.read_parquet(tmp_path, on_mismatch="cast")
     added = {"n": None if "n" not in table.column_names else 3, "s": "c"}
     assert plain(cast.compute()) == [*GOOD.to_pylist(), added, *GOOD.to_pylist()]
@@ -227,81 +230,34 @@ def test_a_cut_off_zst_file(tmp_path: Path) -> None:
         gp.read_csv(tmp_path)
 
 
-# large and small ------------------------------------------------------------------------------------------------------
-def test_a_dictionary_that_overflows_its_page(tmp_path: Path) -> None:
-    words = [f"word {n * 7919 % 3000:05d}" if n % 11 else None for n in range(20_000)]
-    table = pa.table({"s": words, "n": pa.array([n % 1000 for n in range(20_000)])})
-    path = tmp_path / "a.parquet"
-    pq.write_table(table, path, dictionary_pagesize_limit=1_000, data_page_size=4_000, row_group_size=7_000)
-    chunk = pq.read_metadata(path).row_group(0).column(0)
-    assert {"RLE_DICTIONARY", "PLAIN"} <= set(chunk.encodings)
-    dataset = gp.read_parquet(path, partition_bytes=1)
-    assert plain(dataset.compute()) == table.to_pylist()
-    assert values(dataset.filter("s == 'word 02999'"), "s") == [word for word in words if word == "word 02999"]
+def test_a_fit_tells_of_the_files_it_did_not_see(tmp_path: Path) -> None:
+    for name, content in (("a", whole()), ("b", b""), ("c", whole(pa.table({"n": ["x"], "s": ["b"]})))):
+        (tmp_path / f"{name}.parquet").write_bytes(content)
+    dataset = gp.read_parquet(tmp_path, on_bad="skip", on_mismatch="quarantine")
+    pipeline = gp.Pipeline([], gp.Features((["n"], gp.preprocessing.StandardScaler()))).fit(dataset)
+    assert pipeline.fit_report.rejected == dataset.rejected
+    assert [note.action for note in dataset.rejected] == ["skipped", "quarantined"]
+    assert str(pipeline.fit_report).startswith("fitted on 2 rows, 2 files rejected; 1 read")
 
 
-def test_a_row_group_larger_than_the_limit(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"n": np.arange(10_000)}), path)
-    dataset = gp.read_parquet(path, partition_bytes=8_000)
-    (partition,) = dataset.partitions
-    assert partition.description == (
-        f"{path} row group 0 (80,000 bytes, over the limit of 8,000: one row group is the least)"
+def test_a_column_without_a_value_is_of_any_type(tmp_path: Path) -> None:
+    nothing = pa.table({"n": pa.nulls(2), "s": pa.nulls(2), "t": pa.nulls(2), "never": pa.nulls(2)})
+    held = pa.table(
+        {"n": pa.array([1, None], pa.int8()), "s": ["a", "b"], "t": pa.array([0, 1], pa.date32()), "never": pa.nulls(2)}
     )
-    pieces, rest = [], partition
-    while rest.num_rows > 3_000:
-        piece, rest = rest.split_at(3_000)
-        pieces.append(piece)
-    assert [values(dataset.of_partitions([piece]), "n")[0] for piece in (*pieces, rest)] == [0, 3_000, 6_000, 9_000]
-
-
-def test_thousands_of_tiny_files(tmp_path: Path) -> None:
-    one = whole(pa.table({"n": [0], "s": ["a"]}))
-    (tmp_path / "00000.parquet").write_bytes(one)
-    for number in range(1, 2_000):
-        (tmp_path / f"{number:05d}.parquet").write_bytes(one)
-    dataset = gp.read_parquet(tmp_path)
-    assert (dataset.num_partitions, len(dataset)) == (1, 2_000)
-    assert "(2000 files)" in dataset.partitions[0].description
-    few = gp.read_parquet(tmp_path, partition_bytes=40_000)
-    assert 1 < few.num_partitions < 100
-    assert arrow(few.compute()).num_rows == 2_000
-    ids = np.concatenate([part.row_ids(np) for part in few.partitions])
-    assert (ids == np.arange(2_000, dtype="uint64") << np.uint64(40)).all()
-    # A footer is kept as bytes, and the schema once.
-    files = few.source.files.values()
-    assert len({id(file.schema) for file in files}) == 1
-    assert max(len(file.footer) for file in files) < 1_000
-    part = few.of_partitions(few.partitions[:1])
-    assert len(part.source.files) == len(few.partitions[0].spans) < 2_000
-
-
-def test_an_error_among_many_files_is_not_waited_for(tmp_path: Path) -> None:
-    for number in range(300):
-        (tmp_path / f"{number:03d}.parquet").write_bytes(whole() if number else b"")
-    opened = []
-    real = parquet.end_of
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "end_of", lambda one: opened.append(1) or real(one))
-        with pytest.raises(BadFile, match=r"000\.parquet: the file is empty"):
-            gp.read_parquet(tmp_path)
-    assert len(opened) < 300
-
-
-def test_partitions_of_small_files_keep_the_rows_in_order(tmp_path: Path) -> None:
-    n = 0
-    expected = []
-    for number, rows in enumerate([3, 0, 5, 1, 40, 2, 2]):
-        pq.write_table(pa.table({"n": np.arange(n, n + rows)}), tmp_path / f"{number}.parquet", row_group_size=10)
-        expected += [(number << 40) + row for row in range(rows)]
-        n += rows
-    for limit in (1, 80, 200, 1 << 20):
-        dataset = gp.read_parquet(tmp_path, partition_bytes=limit)
-        assert values(dataset, "n") == list(range(n))
-        assert [row for part in dataset.partitions for row in part.row_ids(np).tolist()] == expected
-    backend = select("cpu")
-    (partition,) = dataset.partitions
-    left, right = partition.split_at(7)
-    assert dataset.of_partitions([left]).read(left, ["n"], backend)["n"].tolist() == list(range(7))
-    assert dataset.of_partitions([right]).read(right, ["n"], backend)["n"].tolist() == list(range(7, n))
+    for order in ([nothing, held, nothing], [held, nothing, held]):
+        for number, table in enumerate(order):
+            pq.write_table(table, tmp_path / f"{number}.parquet")
+        dataset = gp.read_parquet(tmp_path)
+        dtypes = {"n": "int8", "s": "string", "t": "timestamp", "never": "float64"}
+        assert {item.name: item.dtype for item in dataset.schema} == dtypes
+        for limit in (1, None):
+            again = gp.read_parquet(tmp_path, partition_bytes=limit)
+            assert values(again, "n") == [n for table in order for n in table["n"].to_pylist()]
+            assert values(again.filter("s == 'b'"), "s") == ["b"] * order.count(held)
+    pq.write_table(pa.table({name: ["x"] for name in dtypes}), tmp_path / "3.parquet")
+    with pytest.raises(SchemaMismatch, match=r"3\.parquet: column 'n' is string.\nExpected int8, as in .*/0\.parquet"):
+        gp.read_parquet(tmp_path)
+    pq.write_table(nothing, tmp_path / "0.parquet")
+    with pytest.raises(SchemaMismatch, match=r"3\.parquet: column 'n' is string.\nExpected int8, as in .*/2\.parquet"):
+        gp.read_parquet(tmp_path)

@@ -182,3 +182,18 @@ def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest
         gp.read_csv(write(tmp_path / "a.csv", "a\n1\n2,3\n"))
     gc.collect()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_types_come_from_the_first_file_with_a_value(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("n,s,t\n")
+    (tmp_path / "2.csv").write_text("n,s,t\n1,,\n")
+    (tmp_path / "3.csv").write_text("n,s,t\n2,x,2013-01-01\n")
+    dataset = gp.read_csv(tmp_path)
+    assert {item.name: item.dtype for item in dataset.schema} == {"n": "int64", "s": "string", "t": "timestamp"}
+    assert values(dataset, "n") == [1, 2]
+    assert values(dataset, "s") == [None, "x"]
+    assert values(dataset.filter("t >= '2013-01-01'"), "n") == [2]
+    assert not dataset.schema["n"].nullable
+    (tmp_path / "4.csv").write_text("n,s,t\nx,,\n")
+    with pytest.raises(SchemaMismatch, match=r"4\.csv: row 2, column 'n': invalid value 'x'.\nExpected int64"):
+        gp.read_csv(tmp_path)

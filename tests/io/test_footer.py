@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpupipe.errors import BadFile
-from gpupipe.io import footer
-from gpupipe.io import remote as remote_bytes
+from gpupipe.io import footer, retries
 from gpupipe.io.footer import local_part
 from gpupipe.io.parquet import open_footer
 from gpupipe.io.paths import Input
@@ -66,7 +65,7 @@ def test_only_what_is_asked_for_is_there(remote: str, monkeypatch: pytest.Monkey
 
 
 def test_a_file_that_has_become_shorter(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_bytes, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.0)
     file = open_footer(Input(remote))
     with fsspec.open(remote, "wb") as opened:
         opened.write(b"PAR1")

@@ -67,6 +67,9 @@ def test_a_pattern_and_single_files(months: Path) -> None:
     # What stands before the first wildcard was chosen by the caller, who knows it.
     assert gp.read_parquet(str(months / "month=1" / "*" / "*.parquet")).columns == ["flight", "distance", "origin"]
     assert gp.read_parquet(months / "month=1").columns == ["flight", "distance", "origin"]
+    # A pattern that matches folders alone stands for what is below them.
+    folders = gp.read_parquet(str(months / "month=1*"), on_mismatch="raise")
+    assert (set(values(folders, "month")), folders.columns) == ({1, 10, 11, 12}, gp.read_parquet(months).columns)
     one = next(months.rglob("month=1/*/*.parquet"))
     assert gp.read_parquet(one).columns == ["flight", "distance"]
 
@@ -99,6 +102,15 @@ def test_names_that_are_escaped_missing_or_no_numbers(tmp_path: Path) -> None:
     assert len(dataset.filter("isnull(code)")) == 2
     with pytest.raises(gp.errors.BadData, match="missing in 2"):
         dataset.split(by="code", at="a")
+
+
+def test_names_of_keys_are_escaped(tmp_path: Path) -> None:
+    table = pa.table({"a=b": ["x/y", "50%", None], "miles/hour": [1, 2, 3], "größe": ["", "é", "="], "n": [1, 2, 3]})
+    gp.from_frame(table).write_parquet(tmp_path / "out", partition_by=["a=b", "miles/hour", "größe"])
+    again = gp.read_parquet(tmp_path / "out")
+    assert sorted(plain(again.select(table.column_names).compute()), key=lambda row: row["n"]) == table.to_pylist()
+    assert (tmp_path / "out" / "a%3Db=x%2Fy" / "miles%2Fhour=1").is_dir()
+    assert len(again.filter("n > 1")) == 2
 
 
 def test_a_column_that_the_files_hold_too_is_theirs(tmp_path: Path) -> None:

@@ -178,6 +178,17 @@ def test_files_of_one_table(tmp_path: Path) -> None:
     assert (values(kept, "a"), [note.file for note in kept.rejected]) == ([1], [str(two)])
 
 
+def test_types_come_from_the_first_file_with_a_value(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", {"n": 1, "s": None, "t": None})
+    write(tmp_path / "2.jsonl", {"n": 2, "s": "x"}, {"n": 3, "t": "2013-01-01"})
+    dataset = gp.read_json(tmp_path)
+    assert {item.name: item.dtype for item in dataset.schema} == {"n": "int64", "s": "string", "t": "timestamp"}
+    assert values(dataset, "s") == [None, "x", None]
+    write(tmp_path / "2.jsonl", {"n": 2, "s": ["x"]})
+    with pytest.raises(SchemaMismatch, match=r"2\.jsonl: row 1, column 's' does not fit, got \['x'\]"):
+        gp.read_json(tmp_path)
+
+
 def test_what_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for content in (b"", b"\n \n"):

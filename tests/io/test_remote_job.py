@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile
-from gpupipe.io import remote_job
 from gpupipe.io.manifest import Manifest
-from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for, proxied
+from gpupipe.io.remote_folder import StoreFolder
+from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for
 from tests.io.tables import values
 
 
@@ -32,12 +31,6 @@ def store(s3: str) -> Any:
     store = fsspec.filesystem("s3", **options_for(s3))
     store.makedirs("out", exist_ok=True)
     return store
-
-
-@pytest.fixture
-def proxy(s3: str) -> Iterator[Proxy]:
-    with proxied(s3) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -112,14 +105,14 @@ def test_what_is_there_stays_until_the_new_is_whole(
     with pytest.raises(BadFile, match=r"it was written by another pipeline, or with other options"):
         read(inputs).filter("n < 20").write_parquet(url, storage_options=options)
     seen = []
-    publish = remote_job._Folder.publish
+    publish = StoreFolder.publish
 
-    def look(folder: Any, manifest: Manifest) -> None:
+    def look(folder: Any, manifest: Manifest, seen_before: str | None) -> None:
         seen.append(values(gp.read_parquet(url, storage_options=options), "n"))
-        publish(folder, manifest)
+        publish(folder, manifest, seen_before)
         seen.append(values(gp.read_parquet(url, storage_options=options), "n"))
 
-    monkeypatch.setattr(remote_job._Folder, "publish", look)
+    monkeypatch.setattr(StoreFolder, "publish", look)
     for number in (20, 20, 10):
         last = read(inputs).filter(f"n < {number}").write_parquet(url, storage_options=options, overwrite=True)
     assert seen == [list(range(n)) for n in (60, 20, 20, 20, 20, 10)]
@@ -133,7 +126,8 @@ def test_a_place_that_is_not_empty(store: Any, s3: str, inputs: Path) -> None:
         read(inputs).write_parquet("s3://out/foreign/", storage_options=options)
     assert names(store, "out/foreign") == ["note.txt"]
     read(inputs).write_parquet("s3://out/foreign/", storage_options=options, overwrite=True)
-    assert len(names(store, "out/foreign")) == 7
+    assert len(names(store, "out/foreign")) == 8
+    assert store.cat("out/foreign/note.txt") == b"mine"
     with pytest.raises(BadConfig, match=r"the URL is a whole bucket, got 's3://out'.\n.*\nTry: .*s3://out/scores"):
         read(inputs).write_parquet("s3://out", storage_options=options, overwrite=True)
     with pytest.raises(BadFile, match="no-such-bucket"):
@@ -167,16 +161,16 @@ def test_a_job_without_a_name_leaves_nothing(store: Any, s3: str, inputs: Path) 
 
 
 def test_parts_that_somebody_takes_away(store: Any, s3: str, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = remote_job._Folder.publish
+    publish = StoreFolder.publish
 
-    def lose(folder: Any, manifest: Manifest) -> None:
+    def lose(folder: Any, manifest: Manifest, seen: str | None) -> None:
         store.rm(f"out/lost/{manifest.files[3]}")
-        publish(folder, manifest)
+        publish(folder, manifest, seen)
 
-    monkeypatch.setattr(remote_job._Folder, "publish", lose)
+    monkeypatch.setattr(StoreFolder, "publish", lose)
     with pytest.raises(BadFile, match=r"s3://out/lost/part-00003-.*\.parquet: it was written, and is gone"):
         read(inputs).write_parquet("s3://out/lost", storage_options=options_for(s3))
-    monkeypatch.setattr(remote_job._Folder, "publish", publish)
+    monkeypatch.setattr(StoreFolder, "publish", publish)
     assert read(inputs).write_parquet("s3://out/lost", storage_options=options_for(s3)).num_done == 5
 
 
@@ -184,7 +178,7 @@ def test_what_cannot_be_removed_is_told(
     proxy: Proxy, inputs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_for(proxy.url, config_kwargs={"retries": {"max_attempts": 0}})
-    monkeypatch.setattr("gpupipe.io.remote.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("gpupipe.io.retries.FIRST_WAIT", 0.0)
     proxy.fault = lambda request: "503" if request.method == "POST" else None
     manifest = read(inputs).write_parquet("s3://out/kept", storage_options=options)
     assert "s3://out/kept: all is written; 7 other files there cannot be removed" in caplog.text
@@ -201,33 +195,42 @@ gp.read_parquet(sys.argv[1], partition_bytes=1).filter("n >= 5").write_parquet(s
 """
 
 
-@pytest.mark.parametrize("moment", ["part-00002", "part-00002.json", "part-00005.json", "_manifest.json", "delete"])
-def test_a_writer_that_is_killed_and_the_next_that_goes_on(proxy: Proxy, store: Any, inputs: Path, moment: str) -> None:
+MOMENTS = ("part-00002", "part-00002.json", "part-00005.json", "_manifest.json", "delete")
+SOAKED = [pytest.param(moment, marks=pytest.mark.soak) for moment in (*MOMENTS * 2, *range(1, 24, 2))]
+"""The number of a request is a moment too."""
+
+
+@pytest.mark.parametrize("moment", [MOMENTS[0], *MOMENTS[3:], *SOAKED])
+def test_a_writer_that_is_killed_and_the_next_that_goes_on(
+    proxy: Proxy, store: Any, inputs: Path, moment: str | int
+) -> None:
     url, options = f"s3://out/killed-{uuid.uuid4().hex[:8]}", options_for(proxy.url)
     reached, released = threading.Event(), threading.Event()
 
     def hold(request: Request) -> str | None:
-        if (moment == "delete" and request.method == "POST") or (request.method == "PUT" and is_at(moment, request)):
+        if is_at(moment, request, len(proxy.requests)):
             reached.set()
             released.wait(30)
         return None
 
     proxy.fault = hold
     with start(url, inputs, proxy.url) as writer:
-        stopped = reached.wait(30)
+        for _ in range(300):
+            if reached.wait(0.1) or writer.poll() is not None:
+                break
         writer.kill()
-    assert stopped and writer.returncode == -signal.SIGKILL
+    assert reached.is_set() and writer.returncode == -signal.SIGKILL
     proxy.fault = lambda request: None
     released.set()
     recorded = {Path(request.path).stem for request in proxy.of("PUT", ".json") if "_records" in request.path}
-    if moment in ("_manifest.json", "delete"):
+    if "_manifest.json" in names(store, url[5:]):
         assert values(gp.read_parquet(url, storage_options=options), "n") == list(range(5, 60))
     else:
-        with pytest.raises(BadFile, match="it is being written, or was left unfinished"):
+        with pytest.raises(BadFile, match=r"it is being written, or was left unfinished|no such file"):
             gp.read_parquet(url, storage_options=options)
     proxy.requests.clear()
     again = gp.read_parquet(inputs, partition_bytes=1).filter("n >= 5").write_parquet(url, storage_options=options)
-    assert again.num_done >= len(recorded) >= 1
+    assert again.num_done >= len(recorded) >= (isinstance(moment, str))
     rewritten = {part.name for part in again.parts for file in part.files if proxy.of("PUT", file)}
     assert not rewritten & recorded
     assert len(rewritten) == 6 - again.num_done
@@ -240,8 +243,13 @@ def test_a_writer_that_is_killed_and_the_next_that_goes_on(proxy: Proxy, store: 
     assert one == other
 
 
-def is_at(moment: str, request: Request) -> bool:
-    return request.path.endswith(f"/{moment}") or f"/{moment}-" in request.path
+def is_at(moment: str | int, request: Request, number: int) -> bool:
+    """Whether a request, which the server has answered and the writer hears nothing of yet, is the moment."""
+    if isinstance(moment, int):
+        return number >= moment
+    if moment == "delete":
+        return request.method == "POST"
+    return request.method == "PUT" and (request.path.endswith(f"/{moment}") or f"/{moment}-" in request.path)
 
 
 def start(url: str, inputs: Path, endpoint: str) -> subprocess.Popen[bytes]:

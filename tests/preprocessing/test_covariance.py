@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.backend import Column, select
+from gpupipe.backend.cpu import CpuBackend
 from gpupipe.preprocessing.covariance import Covariance
 
 CPU = select("cpu")
@@ -57,3 +61,23 @@ def test_nothing_is_neutral(first: bool) -> None:
 def test_whether_a_value_is_too_large_does_not_depend_on_its_neighbours(rows: list[list[float]]) -> None:
     with pytest.raises(errors.BadData, match="a value is too large to be squared, got 1e"):
         summed(np.array(rows))
+
+
+class Elsewhere(CpuBackend):
+    """Stands in for a GPU's backend, which another process may be without."""
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("it does not travel")
+
+
+def test_what_travels_arrives_on_the_host() -> None:
+    columns = {"n": Column("int64", np.array([1, 4, 4]), np.array([True, True, True]))}
+    found = Covariance.of(columns, Elsewhere(), "test", max_bytes=1000)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.backend is CPU and again.kept is not None
+    assert np.array_equal(again.deviations(), found.deviations())
+    assert (again.count, again.mean.tolist(), again.m2.tolist()) == (
+        found.count,
+        found.mean.tolist(),
+        found.m2.tolist(),
+    )

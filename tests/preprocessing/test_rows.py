@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gpupipe import errors
 from gpupipe.backend import Column, select
+from gpupipe.backend.cpu import CpuBackend
 from gpupipe.preprocessing.rows import GatheredRows
 
 CPU = select("cpu")
@@ -67,3 +71,17 @@ def test_infinities_are_refused() -> None:
         GatheredRows.of(
             {"x": Column("float64", np.array([-np.inf]))}, CPU, "test", row_numbers=None, max_rows=9, seed=0
         )
+
+
+class Elsewhere(CpuBackend):
+    """Stands in for a GPU's backend, which another process may be without."""
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("it does not travel")
+
+
+def test_rows_that_travel_arrive_on_the_host() -> None:
+    columns = {"n": Column("int64", np.arange(7))}
+    rows = GatheredRows.of(columns, Elsewhere(), "test", row_numbers=None, max_rows=9, seed=0)
+    again = pickle.loads(pickle.dumps(rows))
+    assert again.backend is CPU and np.array_equal(again.block(), rows.block())

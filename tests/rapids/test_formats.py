@@ -42,6 +42,19 @@ def cast(folder: Path) -> gp.Dataset:
     return gp.read_parquet(folder, on_mismatch="cast")
 
 
+def untold(folder: Path) -> gp.Dataset:
+    """The first file has no value, and so no types."""
+    pq.write_table(pa.table({name: pa.nulls(3) for name in TABLE.column_names}), folder / "1.parquet")
+    pq.write_table(TABLE, folder / "2.parquet")
+    return gp.read_parquet(folder)
+
+
+def as_csv(folder: Path) -> gp.Dataset:
+    (folder / "1.csv").write_text("n,s,at,ok\n1,,,\n")
+    (folder / "2.csv").write_text("n,s,at,ok\n,a,2013-01-01,true\n3,b,,\n")
+    return gp.read_csv(folder)
+
+
 def many(folder: Path) -> gp.Dataset:
     for number in range(130):
         pq.write_table(TABLE.slice(number % 4), folder / f"{number:03d}.parquet")
@@ -68,7 +81,7 @@ def fragments(folder: Path) -> gp.Dataset:
     return gp.from_frame(pads.dataset(folder, partitioning="hive"))
 
 
-@pytest.mark.parametrize("make", [hive, cast, many, as_orc, as_ipc, as_json, fragments], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [hive, cast, untold, many, as_csv, as_orc, as_ipc, as_json, fragments])
 def test_a_format_gives_the_same_on_both_backends(
     rehearsed_backend: Backend, tmp_path: Path, make: Callable[[Path], gp.Dataset]
 ) -> None:

@@ -1,0 +1,42 @@
+"""Whole-table verbs on workers: the same rows in the same order as on threads, or from fewer partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe.cluster import in_force
+
+VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    "sort": lambda d: d.sort(["carrier", "dep_delay"], ascending=[True, False]),
+    "shuffle": lambda d: d.shuffle(4),
+    "deduplicate": lambda d: d.deduplicate(["tailnum", "day"], keep="last"),
+    "group_by": lambda d: d.group_by(["origin", "carrier"]).agg(n=("flight", "size"), late=("dep_delay", "median")),
+    "join": lambda d: d.join(
+        d.group_by("dest").agg(usual=("distance", "min")).filter("usual > 300"), on="dest", how="inner"
+    ),
+    "sample": lambda d: d.sample(n=500, seed=2),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_workers_do_what_threads_do(cluster: gp.Cluster, flights: gp.Dataset, days: Path, verb: str) -> None:
+    data = flights.select(["day", "carrier", "origin", "dest", "tailnum", "flight", "dep_delay", "distance"])
+    with in_force(cluster):
+        found = VERBS[verb](data).compute()
+    pd.testing.assert_frame_equal(found, VERBS[verb](data).compute())
+    whole = gp.read_parquet(days, columns=data.columns, backend="cpu")
+    assert whole.num_partitions == 1
+    pd.testing.assert_frame_equal(found, VERBS[verb](whole).compute())
+
+
+def test_a_full_shuffle_is_written_by_workers(cluster: gp.Cluster, flights: gp.Dataset, tmp_path: Path) -> None:
+    with in_force(cluster):
+        flights.write_parquet(tmp_path / "workers", files=3, shuffle="full", seed=1)
+    flights.write_parquet(tmp_path / "threads", files=3, shuffle="full", seed=1)
+    for part in sorted((tmp_path / "threads").glob("*.parquet")):
+        assert part.read_bytes() == (tmp_path / "workers" / part.name).read_bytes()

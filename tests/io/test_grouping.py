@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from tests.io.meeting import KEYS, PARTITIONS, meetings, pandas_of, rows_of, several
+from tests.io.tables import DATA
+
+OF_ANYTHING = ("size", "count", "min", "max", "first", "last", "nunique")
+OF_NUMBERS = ("sum", "mean", "var", "std", "median")
+ASKED = {
+    **{f"{column}_{function}": (column, function) for column in ("k", "at", "u", "x") for function in OF_ANYTHING},
+    **{f"{column}_{function}": (column, function) for column in ("amount", "weight") for function in OF_NUMBERS},
+    "ok_sum": ("ok", "sum"),
+    "ok_mean": ("ok", "mean"),
+    "ok_max": ("ok", "max"),
+}
+
+
+def wanted_of(frame: pd.DataFrame, keys: list[str], asked: dict[str, tuple[str, str]], dropna: bool) -> Any:
+    """pandas' own result; a key is given under its own name only."""
+    named = {name: pair for name, pair in asked.items() if pair[0] not in keys}
+    return rows_of(frame.groupby(keys, dropna=dropna).agg(**named).reset_index())
+
+
+def same(found: Any, wanted: Any) -> None:
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert list(ours) == list(theirs)
+        for name, value in theirs.items():
+            if isinstance(value, float) and ours[name] is not None:
+                assert ours[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+            else:
+                assert ours[name] == value, name
+
+
+@several
+@given(
+    table=meetings(),
+    keys=st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=3, unique=True),
+    parts=st.sampled_from(PARTITIONS),
+    dropna=st.booleans(),
+    meet=st.booleans(),
+)
+def test_groups_are_those_of_pandas(table: pa.Table, keys: list[str], parts: int, dropna: bool, meet: bool) -> None:
+    asked = {
+        name: pair
+        for name, pair in ASKED.items()
+        if pair[0] not in keys and (meet or pair[1] not in ("median", "nunique"))
+    }
+    found = gp.from_frame(table, num_partitions=parts).group_by(keys, dropna=dropna).agg(**asked)
+    same(rows_of(found), wanted_of(pandas_of(table), keys, asked, dropna))
+    assert len(found) == len(found.compute())
+
+
+def test_types_are_those_of_pandas() -> None:
+    frame = pd.DataFrame(
+        {
+            "k": ["a", "a"],
+            "f": np.float32([1, 2]),
+            "i": np.int8([100, 100]),  # pandas' sums are wide where they have to be, ours always
+            "u": np.uint16([60_000, 60_000]),
+            "b": [True, False],
+        }
+    )
+    named = {
+        f"{c}_{f}": (c, f)
+        for c in "fiub"
+        for f in (*OF_ANYTHING, *OF_NUMBERS)
+        if (c, f) not in {("b", "var"), ("b", "std")}
+    }
+    found = gp.from_frame(frame).group_by("k").agg(**named).compute()
+    wanted = frame.groupby("k").agg(**named).reset_index()
+    assert found.dtypes.astype(str).to_dict() == wanted.dtypes.astype(str).to_dict()
+
+
+@pytest.mark.parametrize("parts", PARTITIONS)
+def test_numbers_far_from_zero_keep_their_spread(parts: int) -> None:
+    """A sum of squares would lose it."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"k": random.integers(0, 3, 3000), "x": 1e9 + random.standard_normal(3000)})
+    found = gp.from_frame(frame, num_partitions=parts).group_by("k").agg(spread=("x", "var")).compute()
+    np.testing.assert_allclose(found["spread"], frame.groupby("k")["x"].var(), rtol=1e-6)
+
+
+def test_sums_of_integers_are_exact() -> None:
+    frame = pd.DataFrame({"k": [1, 1, 2], "i": [2**53, 1, -(2**63)], "u": np.array([2**64 - 2, 1, 0], "uint64")})
+    found = gp.from_frame(frame, num_partitions=3).group_by("k").agg(i=("i", "sum"), u=("u", "sum")).compute()
+    assert found.to_dict("list") == {"k": [1, 2], "i": [2**53 + 1, -(2**63)], "u": [2**64 - 1, 0]}
+
+
+def test_more_groups_than_a_partition_has_rows() -> None:
+    """What is left of the groups is exchanged in ranges of the key."""
+    frame = pd.DataFrame({"k": np.random.default_rng(2).permutation(4000) % 2500, "x": 1.0})
+    found = gp.from_frame(frame, num_partitions=7).group_by("k").agg(n=("x", "sum"))
+    assert found.num_partitions > 2
+    wanted = frame.groupby("k").agg(n=("x", "sum")).reset_index()
+    pd.testing.assert_frame_equal(found.compute(), wanted)
+
+
+def test_the_shipped_flights() -> None:
+    flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20, backend="cpu")
+    named = {"delay": ("arr_delay", "mean"), "late": ("arr_delay", "max"), "planes": ("tailnum", "nunique")}
+    found = flights.filter("distance >= 200").group_by(["origin", "month"]).agg(**named)
+    whole = pd.read_parquet(DATA / "flights.parquet")
+    wanted = whole[whole.distance >= 200].groupby(["origin", "month"]).agg(**named).reset_index()
+    pd.testing.assert_frame_equal(found.compute(), wanted, check_dtype=False)
+
+
+def test_what_cannot_be_grouped_is_said() -> None:
+    data = gp.from_frame(pd.DataFrame({"k": ["a"], "x": [1.0]}))
+    with pytest.raises(ColumnNotFound, match="kk"):
+        data.group_by("kk")
+    with pytest.raises(BadConfig, match="no column is named"):
+        data.group_by([])
+    groups = data.group_by("k")
+    with pytest.raises(BadConfig, match="nothing is asked for"):
+        groups.agg()
+    with pytest.raises(BadConfig, match=r"agg\(m=\): no such function.*'?kurt"):
+        groups.agg(m=("x", "kurt"))
+    with pytest.raises(BadConfig, match="a key has that name"):
+        groups.agg(k=("x", "sum"))
+    with pytest.raises(ColumnNotFound, match=r"agg\(m=\)"):
+        groups.agg(m=("y", "sum"))
+    with pytest.raises(SchemaMismatch, match="holds no numbers"):
+        data.group_by("x").agg(m=("k", "sum"))

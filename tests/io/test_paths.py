@@ -1,0 +1,87 @@
+"""What a path, a pattern or a folder stands for."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import gpupipe as gp
+from gpupipe.errors import BadFile
+from tests.io.tables import plain, values
+
+
+def write(path: Path, *numbers: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), path)
+    return path
+
+
+def test_linked_files_and_folders_are_read_and_loops_are_not(tmp_path: Path) -> None:
+    write(tmp_path / "far" / "deep" / "x.parquet", 1)
+    write(tmp_path / "near" / "y.parquet", 2)
+    (tmp_path / "near" / "deep").symlink_to(tmp_path / "far" / "deep")
+    (tmp_path / "near" / "loop").symlink_to(tmp_path / "near")
+    (tmp_path / "near" / "z.parquet").symlink_to(tmp_path / "far" / "deep" / "x.parquet")
+    assert values(gp.read_parquet(tmp_path / "near"), "n") == [1, 2, 1]
+    (tmp_path / "near" / "zz.parquet").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BadFile, match=r"zz\.parquet: .*No such file"):
+        gp.read_parquet(tmp_path / "near")
+    assert values(gp.read_parquet(tmp_path / "near", on_bad="skip"), "n") == [1, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["a b", "a [b] *c?", "50%25", "x#1", "é", "k=v"])
+def test_names_that_mean_something_elsewhere(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name / f"{name}.parquet", 1, 2)
+    for given in (path, str(path), [path], path.parent, str(path.parent), glob.escape(str(path.parent)) + "/*.parquet"):
+        assert values(gp.read_parquet(given), "n") == [1, 2]
+    out = tmp_path / name / f"out {name}"
+    gp.read_parquet(path).write_parquet(out)
+    assert values(gp.read_parquet(out), "n") == [1, 2]
+
+
+def test_a_folder_of_several_kinds_of_files(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", 1)
+    write(tmp_path / "2.PARQUET", 2)
+    (tmp_path / "3.csv").write_text("n\n3\n")
+    (tmp_path / "4.jsonl").write_text('{"n": 4}\n')
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".5.parquet.crc").write_bytes(b"crc")
+    assert values(gp.read_parquet(tmp_path), "n") == [1, 2]
+    assert values(gp.read_csv(tmp_path), "n") == [3]
+    assert values(gp.read_json(tmp_path), "n") == [4]
+    with pytest.raises(BadFile, match=r"3\.csv: not a Parquet file"):
+        gp.read_parquet(str(tmp_path / "*"))
+
+
+def test_a_folder_without_data_says_what_is_there(tmp_path: Path) -> None:
+    for name in ("_x.parquet", ".hidden.parquet", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "_drafts").mkdir()
+    write(tmp_path / "_drafts" / "a.parquet", 1)
+    with pytest.raises(BadFile, match=r"holds no \.parquet file, got \['\.hidden\.parquet', '_drafts/a\.parquet', '_x"):
+        gp.read_parquet(tmp_path)
+    with pytest.raises(BadFile, match="a path is empty, got ''"):
+        gp.read_parquet(["a.parquet", ""])
+
+
+def test_a_pattern_of_folders_as_other_writers_leave_them(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write(tmp_path / f"day{number}.parquet" / "part-0.parquet", number)
+        (tmp_path / f"day{number}.parquet" / "_SUCCESS").touch()
+    assert values(gp.read_parquet(str(tmp_path / "*.parquet")), "n") == [1, 2]
+    assert values(gp.read_parquet(tmp_path), "n") == [1, 2]
+    (tmp_path / "empty.parquet").mkdir()
+    with pytest.raises(BadFile, match=r"empty\.parquet: the folder holds no \.parquet file"):
+        gp.read_parquet(str(tmp_path / "*.parquet"))
+
+
+def test_a_pattern_of_our_folders_keeps_their_types_and_drafts_out(tmp_path: Path) -> None:
+    table = pa.table({"code": ["007", None], "n": [1, 2]})
+    for name in ("a", "b"):
+        gp.from_frame(table).write_parquet(tmp_path / name, partition_by="code")
+        write(tmp_path / name / "code=9" / "part-00009.parquet", 9)  # of an append that is not finished
+    assert plain(gp.read_parquet(str(tmp_path / "?")).select(["code", "n"]).compute()) == table.to_pylist() * 2

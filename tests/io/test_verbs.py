@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
+from gpupipe.io.passes import over_partitions
+from gpupipe.io.writer import write_file
+from tests.io.meeting import KEYS, PARTITIONS, meetings, pandas_of, rows_of, several
+from tests.io.tables import DATA
+
+names_of_keys = st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=3, unique=True)
+parts_of = st.sampled_from(PARTITIONS)
+
+
+def numbers(num_rows: int = 1000, parts: int = 7) -> gp.Dataset:
+    return gp.from_frame(pd.DataFrame({"x": range(num_rows)}), num_partitions=parts)
+
+
+def xs(data: gp.Dataset) -> list[int]:
+    return data.compute()["x"].tolist()
+
+
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, with none in it."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+# sort ----------------------------------------------------------------------------------------------------------------
+@several
+@given(table=meetings(), by=names_of_keys, parts=parts_of, data=st.data())
+def test_a_sorted_table_is_that_of_pandas(table: pa.Table, by: list[str], parts: int, data: st.DataObject) -> None:
+    upward = [data.draw(st.booleans()) for _ in by]
+    found = gp.from_frame(table, num_partitions=parts).sort(by, ascending=upward)
+    wanted = pandas_of(table)
+    for name, up in reversed(list(zip(by, upward, strict=True))):
+        wanted = wanted.sort_values(name, ascending=up, kind="stable")
+    assert rows_of(found) == rows_of(wanted)
+    assert len(found) == table.num_rows
+
+
+def test_flights_are_sorted_in_ranges_that_a_partition_holds() -> None:
+    flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20, backend="cpu")
+    found = flights.select(["origin", "distance", "flight"]).sort(["origin", "distance"], ascending=[True, False])
+    assert found.num_partitions > 5
+    whole = pd.read_parquet(DATA / "flights.parquet", columns=["origin", "distance", "flight"])
+    whole = whole.sort_values("distance", ascending=False, kind="stable").sort_values("origin", kind="stable")
+    pd.testing.assert_frame_equal(found.compute(), whole.reset_index(drop=True), check_dtype=False)
+
+
+def test_equal_keys_are_divided_among_ranges() -> None:
+    """A column of one value does not become one large partition."""
+    found = gp.from_frame(pd.DataFrame({"k": 1, "x": range(20_000)}), num_partitions=8).sort("k")
+    assert max(partition.num_rows for partition in found.partitions) < 5_000
+    assert xs(found) == list(range(20_000))
+
+
+def test_what_is_sorted_goes_on_like_any_dataset() -> None:
+    found = numbers().sort("x", ascending=False)
+    assert xs(found.filter("x < 3")) == [2, 1, 0]
+    assert found.head(2)["x"].tolist() == [999, 998]
+    assert [len(part) for part in found.split(by="x", at=400)] == [400, 600]
+    assert xs(found.sort("x")) == list(range(1000))
+    assert xs(found.sample(n=3)) == sorted(xs(found.sample(n=3)), reverse=True)
+
+
+# shuffle -------------------------------------------------------------------------------------------------------------
+def test_a_shuffle_depends_on_its_seed_alone() -> None:
+    orders = [xs(numbers(parts=parts).shuffle(3)) for parts in PARTITIONS]
+    assert orders[0] == orders[1] == orders[2]
+    assert sorted(orders[0]) == list(range(1000))
+    assert xs(numbers().shuffle(4)) != orders[0]
+    assert xs(numbers().filter("x < 500").shuffle(3)) == [x for x in orders[0] if x < 500]
+
+
+def test_a_shuffle_is_a_full_one() -> None:
+    """A row's new place says nothing of its old one, and any two input partitions meet in each output partition."""
+    size, parts = 20_000, 8
+    found = numbers(size, parts).shuffle(0)
+    order = np.array(xs(found))
+    assert abs(np.corrcoef(order, np.arange(size))[0, 1]) < 4 / np.sqrt(size)
+    assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 4 / np.sqrt(size)
+    counts, _, _ = np.histogram2d(order, np.arange(size), bins=parts)
+    expected = size / parts**2
+    assert ((counts - expected) ** 2 / expected).sum() < (parts - 1) ** 2 + 6 * np.sqrt(2 * (parts - 1) ** 2)
+    for partition in found.partitions:
+        rows = found.read(partition)["x"].to_numpy()
+        assert len(np.unique(rows * parts // size)) == parts
+
+
+# deduplicate ---------------------------------------------------------------------------------------------------------
+@several
+@given(table=meetings(), on=st.none() | names_of_keys, parts=parts_of, keep=st.sampled_from(["first", "last"]))
+def test_duplicates_are_those_of_pandas(table: pa.Table, on: list[str] | None, parts: int, keep: Any) -> None:
+    table = table if on else table.select(["k", "x", "ok"])
+    found = gp.from_frame(table, num_partitions=parts).deduplicate(on, keep=keep)
+    assert rows_of(found) == rows_of(pandas_of(table).drop_duplicates(on, keep=keep))
+    assert len(found) == len(rows_of(found))
+
+
+def test_what_is_deduplicated_still_prunes_and_selects() -> None:
+    flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20, backend="cpu")
+    once = flights.deduplicate(["tailnum", "month"])
+    whole = pd.read_parquet(DATA / "flights.parquet")
+    wanted = whole.drop_duplicates(["tailnum", "month"])
+    assert len(once) == len(wanted)
+    late = once.filter("month >= 11").select(["flight"]).compute()
+    assert late["flight"].tolist() == wanted[wanted.month >= 11].flight.tolist()
+    # Chosen before, other rows are the first of their kind.
+    late = flights.filter("month >= 11").deduplicate("tailnum").select(["flight"]).compute()
+    assert late["flight"].tolist() == whole[whole.month >= 11].drop_duplicates("tailnum").flight.tolist()
+
+
+# sample --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n", [0, 1, 137, 1000])
+def test_exactly_so_many_rows_are_drawn(n: int) -> None:
+    drawn = [xs(numbers(parts=parts).sample(n=n, seed=5)) for parts in PARTITIONS]
+    assert len(set(drawn[0])) == n
+    assert drawn[0] == drawn[1] == drawn[2] == sorted(drawn[0])
+    assert n in (0, 1000) or xs(numbers().sample(n=n, seed=6)) != drawn[0]
+
+
+def test_a_share_is_drawn_without_a_pass() -> None:
+    flights = gp.read_parquet(DATA / "flights.parquet", backend="cpu")
+    flights.reads.reset()
+    some = flights.sample(0.25, seed=1)
+    assert flights.reads.passes == 0
+    assert len(some) == pytest.approx(len(flights) / 4, rel=0.02)
+    assert len(flights.sample(1.0)) == len(flights)
+
+
+def test_a_sample_of_a_sample_and_of_filtered_rows() -> None:
+    some = numbers().filter("x >= 500").sample(n=100).sample(n=50)
+    assert len(set(xs(some))) == 50
+    assert min(xs(some)) >= 500
+    assert len(some.sample(0.5)) not in (0, 50)
+
+
+# calls that make no sense --------------------------------------------------------------------------------------------
+def test_what_makes_no_sense_is_said() -> None:
+    data = numbers(10)
+    with pytest.raises(ColumnNotFound, match="sort"):
+        data.sort("y")
+    with pytest.raises(BadConfig, match="no column is named"):
+        data.sort([])
+    with pytest.raises(BadConfig, match="not a direction for each column"):
+        data.sort("x", ascending=[True, False])
+    with pytest.raises(BadConfig, match="unknown keep"):
+        data.deduplicate(keep="none")  # type: ignore[arg-type]
+    with pytest.raises(ColumnNotFound, match="deduplicate"):
+        data.deduplicate("y")
+    for call in ({}, {"n": 1, "fraction": 0.5}):
+        with pytest.raises(BadConfig, match="not one way to say how many"):
+            data.sample(**call)
+    for fraction in (0.0, -1.0, 1.5):
+        with pytest.raises(BadConfig, match="no share"):
+            data.sample(fraction)
+    for n in (-1, 11):
+        with pytest.raises(BadConfig, match=r"not so many rows(?s:.*)0 to 10"):
+            data.sample(n=n)
+
+
+# temporary files and memory ------------------------------------------------------------------------------------------
+def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = scratch(tmp_path, monkeypatch)
+    found = numbers().sort("x", ascending=False)
+    assert len(list(folder.iterdir())) == 1  # what was between is gone
+    part = found.filter("x < 2")
+    del found
+    assert xs(part) == [1, 0]
+    del part
+    gc.collect()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [lambda d: d.sort("x"), lambda d: d.deduplicate("x"), lambda d: d.shuffle()])
+def test_a_temporary_file_that_is_gone_is_named(verb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = scratch(tmp_path, monkeypatch)
+    found = verb(numbers())
+    for path in folder.rglob("*.*"):
+        path.unlink()
+    with pytest.raises(BadFile, match=r"a temporary file cannot be read(?s:.*)TMPDIR"):
+        found.compute()
+
+
+def test_rows_that_do_not_fit_are_exchanged_in_pieces(caplog: pytest.LogCaptureFixture) -> None:
+    def greedy(frame: Any, backend: Any) -> Any:
+        if len(frame) > 60:
+            raise MemoryError(f"no room for {len(frame)} rows")
+        return frame
+
+    data = numbers()
+    tight = data.map_frames(greedy, data.schema, ["x"], keeps_rows=True)
+    for verb in (
+        lambda d: d.sort("x", ascending=False),
+        lambda d: d.shuffle(1),
+        lambda d: d.group_by("x").agg(n=("x", "size")),
+        lambda d: d.join(d, on="x"),
+        lambda d: d.sample(n=10),
+    ):
+        caplog.clear()
+        found = verb(tight)
+        assert "worked on in halves" in caplog.text
+        wanted = verb(data)
+        if found.query.stages:  # a sample, still to be read
+            assert len(found) == len(wanted)
+        else:
+            assert rows_of(found) == rows_of(wanted)
+
+
+def test_rows_that_are_needed_together_are_never_halved() -> None:
+    def greedy(part: gp.Dataset) -> int:
+        raise MemoryError("no room")
+
+    with pytest.raises(PartitionFailed, match=r"needed together, and memory does not suffice(?s:.*)partition_bytes"):
+        list(over_partitions(greedy, numbers(), "cpu", "sort", whole=True))
+
+
+# written in a random order -------------------------------------------------------------------------------------------
+def written(folder: Path) -> list[int]:
+    return [x for path in sorted(folder.rglob("*.parquet")) for x in pq.read_table(path)["x"].to_pylist()]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Four files of 500 rows."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(4):
+        pq.write_table(pa.table({"x": range(500 * number, 500 * number + 500)}), folder / f"{number}.parquet")
+    return folder
+
+
+def test_a_full_shuffle_is_written(source: Path, tmp_path: Path) -> None:
+    orders = []
+    for bytes_ in (1000, 4000, 1 << 20):
+        data = gp.read_parquet(source, partition_bytes=bytes_, backend="cpu")
+        out = tmp_path / f"out{bytes_}"
+        manifest = data.write_parquet(out, files=3, shuffle="full", seed=7)
+        assert len(manifest.parts) == 3
+        orders.append(written(out))
+        for path in sorted(out.rglob("*.parquet")):
+            assert set(np.array(pq.read_table(path)["x"]) // 500) == {0, 1, 2, 3}
+    assert orders[0] == orders[1] == orders[2] == xs(data.shuffle(7))
+    data.write_parquet(tmp_path / "one.parquet", shuffle="full", seed=7)
+    assert pq.read_table(tmp_path / "one.parquet")["x"].to_pylist() == orders[0]
+
+
+def test_a_shuffle_of_partitions_keeps_them_apart(source: Path, tmp_path: Path) -> None:
+    data = gp.read_parquet(source, partition_bytes=4000, backend="cpu")
+    assert data.num_partitions == 4
+    data.write_parquet(tmp_path / "out", shuffle="partition")
+    data.write_parquet(tmp_path / "other", shuffle="partition", seed=1)
+    rows = np.array(written(tmp_path / "out")).reshape(4, 500)
+    assert (rows // 500 == np.arange(4)[:, None]).all()
+    assert all(abs(np.corrcoef(part, np.arange(500))[0, 1]) < 0.2 for part in rows)
+    assert rows.ravel().tolist() != written(tmp_path / "other")
+    with pytest.raises(BadConfig, match="no such shuffle"):
+        data.write_parquet(tmp_path / "third", shuffle="per_worker")  # type: ignore[arg-type]
+
+
+def test_a_shuffled_folder_is_recognised(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same call again writes nothing, exchanges nothing, reads no row; another order or new files are refused."""
+    out = tmp_path / "out"
+
+    def write(**options: Any) -> Any:
+        data = gp.read_parquet(source, partition_bytes=4000, backend="cpu")
+        manifest = data.write_parquet(out, **{"shuffle": "full", "seed": 1, **options})
+        return manifest, data.reads.passes
+
+    first, passes = write()
+    assert passes == 1
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    folder = scratch(tmp_path, monkeypatch)
+    again, passes = write()
+    assert passes == 0
+    assert list(folder.iterdir()) == []
+    assert again.num_done == len(first.parts)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    for other in ({"seed": 2}, {"shuffle": "partition"}, {"shuffle": False}):
+        with pytest.raises(BadFile, match="with other options"):
+            write(**other)
+    pq.write_table(pa.table({"x": [5000]}), source / "4.parquet")
+    with pytest.raises(BadConfig, match=r"come from all input files together(?s:.*)overwrite=True"):
+        write()
+    write(overwrite=True)
+    assert 5000 in written(out)
+
+
+def test_a_shuffled_folder_is_finished_after_a_crash(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = gp.read_parquet(source, partition_bytes=4000, backend="cpu")
+    data.write_parquet(tmp_path / "whole", shuffle="full", files=5)
+    calls: list[Path] = []
+
+    def failing(tables: Any, schema: Any, path: Path, options: Any) -> list[int]:
+        calls.append(path)
+        if path.name == "part-00003.parquet" and len(calls) < 5:
+            raise OSError("no space left")
+        return write_file(tables, schema, path, options)
+
+    monkeypatch.setattr("gpupipe.io.parts.write_file", failing)
+    with pytest.raises(BadFile, match="no space left"):
+        data.write_parquet(tmp_path / "out", shuffle="full", files=5)
+    assert not (tmp_path / "out").exists()
+    manifest = data.write_parquet(tmp_path / "out", shuffle="full", files=5)
+    assert manifest.num_done >= 3
+    assert written(tmp_path / "out") == written(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        (lambda d: d.sort("x", ascending=False), "come from all input files together"),
+        (lambda d: d.group_by("x").agg(n=("x", "size")), "come from all input files together"),
+        (lambda d: d.join(d, on="x"), "come from all input files together"),
+        (lambda d: d.deduplicate(), "another pipeline, or with other options"),
+        (lambda d: d.sample(n=100), "another pipeline, or with other options"),
+    ],
+)
+def test_a_job_of_what_came_of_all_rows_is_recognised(verb: Any, told: str, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def write() -> Any:
+        return verb(gp.read_parquet(source, partition_bytes=4000, backend="cpu")).write_parquet(out)
+
+    first = write()
+    assert set(first.inputs) == {str(path) for path in source.glob("*")}
+    again = write()
+    assert again.num_done == len(again.parts) == len(first.parts)
+    pq.write_table(pa.table({"x": range(-500, 0)}), source / "4.parquet")
+    with pytest.raises((BadConfig, BadFile), match=told):
+        write()
