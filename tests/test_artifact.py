@@ -293,9 +293,7 @@ def test_a_network_whose_layers_share_their_weights(tmp_path: Path) -> None:
     assert isinstance(loaded.model, Tied) and loaded.model.first.weight is loaded.model.second.weight
 
 
-def test_an_artifact_is_a_local_folder(
-    tmp_path: Path, pipeline: gp.Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_artifact_is_a_local_folder(tmp_path: Path, pipeline: gp.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.ArtifactError, match="saved to and loaded from folders of this machine"):
         gp.save("s3://bucket/run", pipeline)
