@@ -2,7 +2,8 @@
 
     python benchmarks/bench.py [NAME ...] [--rounds N] [--nvtabular PYTHON] [--docs]
 
-Without names all of them, `peer_nvtabular` only where its interpreter is given. Each writes
+Without names all of them but `models`, which takes most of an hour, and `peer_nvtabular` only where its interpreter is
+given. Each writes
 `benchmarks/results/NAME_cpu.json`, and its table is printed; `--docs` puts the tables of all result files that are
 there into `docs/benchmarks.md`, and runs only what is named.
 """
@@ -27,6 +28,11 @@ BENCHMARKS = {
     "peer_nvtabular": "NVTabular's own kind of job",
     "loader": "Shuffled batches",
     "accuracy": "The demonstration's model",
+    "models": "Every network beside the baselines",
+}
+TASKS = {
+    "late": "Whether a flight arrives more than 15 minutes late",
+    "minutes": "How many minutes late a flight arrives",
 }
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 MARK = "<!-- below: made of benchmarks/results/ by `python benchmarks/bench.py --docs` -->"
@@ -35,22 +41,36 @@ UNITS = {
     "wall_s": "wall s",
     "peak_gb": "peak GB",
     "auc": "AUC",
+    "rmse": "RMSE",
+    "fit_s": "seconds to fit",
     "million_rows_per_s": "million rows/s",
 }
 
 
 def markdown(name: str, result: dict[str, Any]) -> str:
     """A result's figures, its bars, and where they come from."""
-    made = loader_tables(result) if name == "loader" else figures_table(result["figures"])
+    if name == "models":
+        made = [
+            part
+            for task, found in result["figures"].items()
+            for part in (f"{task_shown(task)}:", *figures_table(found))
+        ]
+    else:
+        made = loader_tables(result) if name == "loader" else figures_table(result["figures"])
     bars = loader_bars(result) if name == "loader" else result["bars"]
     lines = [[b["what"], f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"] for b in bars]
     asked = [table(["asked for", "found", "bar", ""], lines)] if lines else []
     return "\n\n".join([f"## {BENCHMARKS[name]}", *made, *asked, provenance(result)])
 
 
+def task_shown(task: str) -> str:
+    name, _, rows = task.partition(", ")
+    return f"{TASKS[name]}, {rows}"
+
+
 def figures_table(figures: dict[str, Any]) -> list[str]:
     keys = list(next(iter(figures.values())))
-    digits = {"auc": 4, "peak_gb": 2, "million_rows_per_s": 2}
+    digits = {"auc": 4, "rmse": 2, "peak_gb": 2, "million_rows_per_s": 2}
     rows = [[name, *(shown(found[k], digits=digits.get(k, 1)) for k in keys)] for name, found in figures.items()]
     return [table(["", *(UNITS[key] for key in keys)], rows)]
 
@@ -105,16 +125,17 @@ def provenance(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=" | ".join(BENCHMARKS))
-    parser.add_argument("--rounds", type=int, help="of all but accuracy; by default their own")
+    parser.add_argument("--rounds", type=int, help="of all but accuracy and models; by default their own")
     parser.add_argument("--nvtabular", help="an interpreter that can import nvtabular")
     parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
     parsed = parser.parse_args()
     unknown = sorted(set(parsed.names) - set(BENCHMARKS))
     if unknown:
         parser.error(f"no benchmark is called {unknown[0]!r}: {', '.join(BENCHMARKS)}")
-    possible = [name for name in BENCHMARKS if name != "peer_nvtabular" or parsed.nvtabular]
+    possible = [name for name in BENCHMARKS if name not in ("models", "peer_nvtabular")]
+    possible += ["peer_nvtabular"] if parsed.nvtabular else []
     for name in parsed.names or ([] if parsed.docs else possible):
-        options = ["--rounds", str(parsed.rounds)] if parsed.rounds and name != "accuracy" else []
+        options = ["--rounds", str(parsed.rounds)] if parsed.rounds and name not in ("accuracy", "models") else []
         options += ["--nvtabular", parsed.nvtabular] if name == "peer_nvtabular" else []
         subprocess.run([sys.executable, str(HERE / f"{name}.py"), *options], check=True)
         print(f"\n{markdown(name, read(name))}\n", flush=True)

@@ -27,7 +27,12 @@ from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors import Block, Loader, Permutation
 
 NUMBERS, IDS, BATCH, STOCK_BATCHES = 40, 8, 8192, 8
-BARS = {"three index_selects": 1.4, "stock DataLoader": 100.0}
+SMALL = 64
+BARS = [  # ours, what it is put beside, how many times faster it should be
+    ("gpupipe", "three index_selects", 1.5),
+    ("gpupipe, reuse_buffers", "three index_selects", 1.6),
+    ("gpupipe", "stock DataLoader", 150.0),
+]
 
 
 def table(rows: int) -> tuple[Block, list[torch.Tensor]]:
@@ -51,6 +56,9 @@ def jobs(block: Block, tensors: list[torch.Tensor]) -> dict[str, Callable[[], An
     rows = len(block)
     loader = Loader(block, batch_size=BATCH, shuffle="rows")
     reusing = Loader(block, batch_size=BATCH, shuffle="rows", reuse_buffers=True)
+    slabs = Loader(block, batch_size=BATCH, shuffle="rows", residency="host", reuse_buffers=True)
+    blocks = Loader(block, batch_size=BATCH, shuffle="blocks")
+    small = Loader(block.first(rows // 10), batch_size=SMALL, shuffle="rows")
 
     def three() -> Iterator[tuple[torch.Tensor, ...]]:
         order = torch.randperm(rows)
@@ -75,6 +83,9 @@ def jobs(block: Block, tensors: list[torch.Tensor]) -> dict[str, Callable[[], An
         "three index_selects": epoch(three),
         "gpupipe, reuse_buffers": epoch(reusing),
         "packed by hand": epoch(packed),
+        "in slabs, by a thread": epoch(slabs),
+        'shuffle="blocks"': epoch(blocks),
+        f"batches of {SMALL}, a tenth": epoch(small),
         "order: gpupipe": lambda: Permutation(rows, seed=1).order("cpu"),
         "order: torch.randperm": lambda: torch.randperm(rows),
     }
@@ -133,10 +144,10 @@ def report(found: dict[str, dict[str, dict[str, float]]], threads: int, rows: in
         ratios = [figures[key]["median"] / ours[key]["median"] for key in ("wall_s", "cpu_s")]
         compared = "" if name.startswith("order") else f"{ratios[0]:8.2f} x wall {ratios[1]:8.2f} x CPU of ours"
         print(f"{name:24}{wall:>26} wall{cpu:>26} CPU{rate:>9.2f} M rows/s{compared}")
-    for name, bar in BARS.items():
-        reached = [found[name][key]["median"] / ours[key]["median"] for key in ("wall_s", "cpu_s")]
+    for mine, other, bar in BARS:
+        reached = [found[other][key]["median"] / found[mine][key]["median"] for key in ("wall_s", "cpu_s")]
         verdict = "held" if min(reached) >= bar else "MISSED"
-        print(f"bar: {bar:g} x {name}: {verdict} (wall {reached[0]:.2f}, CPU {reached[1]:.2f})")
+        print(f"bar: {mine} {bar:g} x {other}: {verdict} (wall {reached[0]:.2f}, CPU {reached[1]:.2f})")
 
 
 if __name__ == "__main__":

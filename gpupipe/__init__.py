@@ -15,31 +15,38 @@ if TYPE_CHECKING:
     from gpupipe import errors, models, preprocessing, selectors, transforms
     from gpupipe.artifact import load, save
     from gpupipe.cluster import Cluster
+    from gpupipe.comparison import Baselines, baselines
     from gpupipe.config import configure
     from gpupipe.features import Features
     from gpupipe.io import Dataset, from_frame, read_csv, read_ipc, read_json, read_orc, read_parquet
+    from gpupipe.permuting import Importance, importance
     from gpupipe.pipeline import Pipeline
     from gpupipe.schema import Schema
     from gpupipe.scorer import Scorer
     from gpupipe.tensors import Batch
-    from gpupipe.training import EarlyStopping, History, Trainer
+    from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Baselines": "comparison",
     "Batch": "tensors",
+    "Checkpoints": "training",
     "Cluster": "cluster",
     "Dataset": "io",
     "EarlyStopping": "training",
     "Features": "features",
     "History": "training",
+    "Importance": "permuting",
     "Pipeline": "pipeline",
     "Schema": "schema",
     "Scorer": "scorer",
     "Trainer": "training",
+    "baselines": "comparison",
     "configure": "config",
     "errors": "",
     "from_frame": "io",
+    "importance": "permuting",
     "load": "artifact",
     "models": "",
     "preprocessing": "",
@@ -54,19 +61,24 @@ _HOME = {
 }
 
 __all__ = [
+    "Baselines",
     "Batch",
+    "Checkpoints",
     "Cluster",
     "Dataset",
     "EarlyStopping",
     "Features",
     "History",
+    "Importance",
     "Pipeline",
     "Schema",
     "Scorer",
     "Trainer",
+    "baselines",
     "configure",
     "errors",
     "from_frame",
+    "importance",
     "load",
     "models",
     "preprocessing",

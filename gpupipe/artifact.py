@@ -22,16 +22,18 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
+from gpupipe.atomic import replacing
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, from_frame
-from gpupipe.io.atomic import replacing
 from gpupipe.manifest import FORMAT, MODEL, PIPELINE, blamed_on, read_json, verified, write_json, write_manifest
 from gpupipe.pipeline import Pipeline
 from gpupipe.scorer import Scorer
 from gpupipe.words import as_list
 
 __all__ = ["load", "save"]
+
+NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
 
 
 def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = None) -> None:
@@ -204,12 +206,12 @@ def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
             expected="that network as an argument",
             remedy=f"gp.load(path, model={own.rpartition('.')[2]}())",
         )
-    elif name not in models.__all__:
+    elif name not in NETWORKS:
         raise ArtifactError(
             str(folder),
             "unknown network",
             got=name,
-            expected=f"one of {models.__all__}",
+            expected=f"one of {NETWORKS}",
             remedy="a newer gpupipe",
         )
     else:

@@ -47,8 +47,8 @@ def add_holiday(frame: Any) -> Any:
     return frame
 
 
-def flights_pipeline(weather: Any) -> gp.Pipeline:
-    """The demonstration's pipeline, not fitted; `weather` is the table it joins."""
+def flights_pipeline(weather: Any, **target: Any) -> gp.Pipeline:
+    """The demonstration's pipeline, not fitted; `weather` is the table it joins, `target` as `Features` takes it."""
     return gp.Pipeline(
         [
             T.Join(weather, on=["origin", "time_hour"], how="left", name="weather"),
@@ -65,8 +65,8 @@ def flights_pipeline(weather: Any) -> gp.Pipeline:
             (["carrier", "origin", "dest"], pre.Categorify(min_frequency=20)),
             (["storm"], pre.SimpleImputer(strategy="most_frequent")),
             ["night", "holiday"],
-            target="arr_delay > 15",
             keep=["flight", "time_hour"],
+            **{"target": "arr_delay > 15", **target},
         ),
     )
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import html
 import logging
 from collections.abc import Sequence
-from contextlib import closing
 from copy import copy
-from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Backend, Column, resolve, select
+from gpupipe.backend import Backend, resolve, select
 from gpupipe.cluster import Executor, default_threads, in_force
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, NotFitted
 from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.fitting import FitReport, Fitting
-from gpupipe.io import Dataset, from_frame, over_partitions, row_bytes
+from gpupipe.io import Dataset, from_frame, row_bytes
+from gpupipe.loading import make_loader
 from gpupipe.plan import Prefix, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.schema import Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import Loader
+from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
 from gpupipe.transformation import Transformation
 from gpupipe.transforms import Join, Transform
 from gpupipe.units import TargetUnits
@@ -179,13 +178,21 @@ class Pipeline:
         *,
         batch_size: int = 4096,
         shuffle: bool | str = False,
+        block_rows: int = BLOCK_ROWS,
+        window: int = WINDOW,
         seed: int = 0,
         drop_last: bool = False,
         reuse_buffers: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        sharded: bool | Sequence[int] = False,
+        sampler: Any = None,
         device: str = "auto",
+        residency: str = "auto",
+        dtype: str = "float32",
         out_of_fold: bool | None = None,
     ) -> Loader:
-        """Transform `data` once into one block of tensors and give a loader over it.
+        """Transform `data` into one block of tensors and give a loader over it; a table too large is streamed instead.
 
         Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
 
@@ -194,40 +201,53 @@ class Pipeline:
 
         Args:
             data: a Dataset or a frame.
-            batch_size: rows per batch; this and the next four as in `Loader`.
-            shuffle: `"rows"` (or True), or False for the order of the data.
+            batch_size: rows per batch; this and all down to `sampler` as in `Loader`.
+            shuffle: `"rows"` (or True), `"blocks"`, or False for the order of the data.
+            block_rows: rows of a block that is shuffled.
+            window: blocks whose rows are mixed.
             seed: of the order.
             drop_last: leave out a last batch that is not full.
             reuse_buffers: each batch overwrites the one before.
-            device: where the block lies; the backend's by default.
+            rank: this process among those that train together.
+            world_size: how many they are.
+            sharded: whether each rank's `data` are rows of its own.
+            sampler: how rows are drawn with replacement.
+            device: where batches are wanted; the backend's by default.
+            residency: `"device"` for the block there, `"host"` for a block in the host's memory, `"stream"` for no
+                block: `data` is read and transformed anew in each epoch; `"auto"` for the first there is room for.
+            dtype: of the stored numbers, `"float32"` or `"bfloat16"`.
             out_of_fold: True for the rows of the fit: each gets what rows of other folds taught. For any other rows
                 leave it out. False gives the rows of the fit what all rows taught, theirs included.
 
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.
             LeakageError: a step learned from the target of these very rows, and `out_of_fold` is not said.
-            BadConfig: `out_of_fold=True` and these are other rows.
+            BadConfig: `out_of_fold=True` and these are other rows, or options that do not go together.
 
-        Memory: one block of 4 bytes per feature and row (padded to 32) on `device`, and one partition per thread.
+        Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
+            windows of `block_rows * window` rows instead.
         """
-        dataset, backend = as_dataset(data), self.select_backend()
-        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
-        bound = sum(partition.num_rows for partition in dataset.partitions)
-        backend.make_room(bound * Block.row_bytes_of(run.schema))
-        block = Block.allocate(run.schema, bound, backend.device if device == "auto" else device)
-        rows, seen = 0, FittedRows()
-        with closing(over_partitions(partial(_loaded, run, backend.name), dataset, backend.name, "load")) as parts:
-            for columns, told in parts:
-                rows, seen = rows + block.write(rows, columns, backend), seen + told
-        if self.features is not None:
-            self.features.check_rows(seen, out_of_fold)
-        return Loader(
-            block.narrow(rows),
+        dataset = as_dataset(data)
+        return make_loader(
+            self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema),
+            dataset,
+            self.select_backend(),
+            self.features,
+            device=device,
+            residency=residency,
+            dtype=dtype,
+            out_of_fold=out_of_fold,
             batch_size=batch_size,
             shuffle=shuffle,
+            block_rows=block_rows,
+            window=window,
             seed=seed,
             drop_last=drop_last,
             reuse_buffers=reuse_buffers,
+            rank=rank,
+            world_size=world_size,
+            sharded=sharded,
+            sampler=sampler,
             target_units=self.target_units,
         )
 
@@ -311,13 +331,6 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
-
-
-def _loaded(run: Transformation, backend_name: str, part: Dataset) -> tuple[dict[str, Column], FittedRows]:
-    """The output columns of one partition, and what tells its rows from others, on a worker."""
-    backend, partition = select(backend_name), part.partitions[0]
-    row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
-    return run.load(part.read(partition, run.reads, backend), backend, row_ids)
 
 
 def as_dataset(data: Any) -> Dataset:

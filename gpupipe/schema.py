@@ -192,7 +192,7 @@ class Schema:
 
     @property
     def targets(self) -> list[Field]:
-        """The targets' columns: one, or those of a regression with several outputs."""
+        """The targets' columns: one, or those of a model with several outputs."""
         return self.with_role(Role.TARGET)
 
     @property
@@ -202,12 +202,14 @@ class Schema:
 
     @property
     def task(self) -> str | None:
-        """`"binary"`, `"multiclass"` or `"regression"` by the target; None without one."""
+        """`"binary"`, `"multiclass"`, `"multilabel"` (several conditions) or `"regression"`; None without a target."""
         if self.target is None:
             return None
         classes = self.target.classes
         if classes is None:
             return "regression"
+        if len(self.targets) > 1:
+            return "multilabel"
         return "binary" if classes == (False, True) else "multiclass"
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ class Scorer:
         """The predicted value of each row, in order, then the kept columns.
 
         A binary task gives booleans (probability at least 0.5), classes give their names, a regression numbers in the
-        target's own units (`prediction_<target>` each where there are several).
+        target's own units; of several targets each has a column `prediction_<target>`.
 
         Args:
             data: a frame, which gives a frame with its index, or a Dataset, which gives a lazy Dataset.
@@ -60,8 +60,9 @@ class Scorer:
         return self._score(data, batch_size, self._decided, self._decided_fields())
 
     def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
-        """The probability of each row (`probability`, or `probability_<class>` each), in order, then the kept columns.
+        """The probability of each row, in order, then the kept columns.
 
+        It is `probability` for a binary task, else `probability_<name>` for each class or each of several conditions.
         Arguments, errors and memory as for `predict`.
 
         Raises:
@@ -86,24 +87,27 @@ class Scorer:
         return () if target is None or target.classes is None else target.classes
 
     def _decided_fields(self) -> list[Field]:
-        dtype = {"binary": "bool", "multiclass": "string"}.get(self._task or "", "float32")
+        dtype = {"binary": "bool", "multilabel": "bool", "multiclass": "string"}.get(self._task or "", "float32")
         targets = self.schema.targets
         if len(targets) > 1:
             return [Field(f"prediction_{item.name}", dtype, nullable=False) for item in targets]
         return [Field("prediction", dtype, nullable=False)]
 
     def _probability_fields(self) -> list[Field]:
-        names = ["probability"] if self._task == "binary" else [f"probability_{name}" for name in self._classes]
+        each = self._classes if self._task == "multiclass" else [item.name for item in self.schema.targets]
+        names = ["probability"] if self._task == "binary" else [f"probability_{name}" for name in each]
         return [Field(name, "float32", nullable=False) for name in names]
 
     def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
         if self._task == "binary":
             return [_column(torch.sigmoid(output), backend)]
-        return [_column(part, backend) for part in torch.softmax(output, 1).unbind(1)]
+        chances = torch.softmax(output, 1) if self._task == "multiclass" else torch.sigmoid(output)
+        return [_column(part, backend) for part in chances.unbind(1)]
 
     def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
-        if self._task == "binary":
-            return [_column(torch.sigmoid(output) >= 0.5, backend)]
+        if self._task in ("binary", "multilabel"):
+            decided = torch.sigmoid(output) >= 0.5
+            return [_column(part, backend) for part in (decided.unbind(1) if decided.ndim == 2 else [decided])]
         if self._task == "multiclass":
             return [_column(output.argmax(1), backend, classes=self._classes)]
         units = self.pipeline.target_units

@@ -1,4 +1,4 @@
-"""All that a model learns to predict: one target or several numbers, and the steps they are stored through."""
+"""All that a model learns to predict: a target, several numbers or conditions, and the steps they go through."""
 
 from __future__ import annotations
 
@@ -82,6 +82,11 @@ class Targets:
         """Whether 0 and 1 are numbers here, not classes."""
         return len(self.each) > 1 or bool(self.group.steps)
 
+    def _labels_only(self, schema: Schema) -> bool:
+        """Whether several conditions are asked at once, each true or false by itself."""
+        plain = len(self.each) > 1 and not self.group.steps
+        return plain and all(item.raw_field(schema).dtype == "bool" for item in self.each)
+
     def reads(self, schema: Schema) -> list[str]:
         """The columns they are computed from."""
         return list(dict.fromkeys(name for item in self.each for name in item.reads(schema)))
@@ -123,14 +128,14 @@ class Targets:
             BadConfig: a target that has to be a number is none.
             SchemaMismatch: a step does not work on numbers.
         """
-        if self._numbers_only:
+        if self._numbers_only and not self._labels_only(schema):
             for item in self.each:
                 if item.raw_field(schema).dtype in ("string", "bool", "timestamp"):
                     raise BadConfig(
                         f"target {item.text!r}",
                         "it is no number, as each of several targets and a transformed one have to be",
                         got=item.raw_field(schema).dtype,
-                        expected="a regression's target",
+                        expected="a regression's target, or conditions alone",
                         remedy="one target without target_transform, or a Cast of this one before",
                     )
         self.group.fields(self._raw_schema(schema))

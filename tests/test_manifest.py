@@ -144,7 +144,7 @@ def test_any_value_may_be_another(saved: Path, name: str) -> None:
         ("model.json", ("config", "hidden"), "[2.5]", r"model\.json: its content cannot be used"),
         ("model.json", ("config",), "", r"model\.json: its content cannot be used \(KeyError: 'config'\)"),
         ("model.json", ("config", "hidden"), "[3]", r"the saved weights do not fit the network"),
-        ("model.json", ("class",), '"Linear"', r"unknown network, got 'Linear'"),
+        ("model.json", ("class",), '"Periodic"', r"unknown network, got 'Periodic'"),
     ],
 )
 def test_the_message_says_what_is_wrong_and_where(

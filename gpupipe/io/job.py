@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from gpupipe.io.atomic import publish, replacing, sync, writing
+from gpupipe.atomic import publish, replacing, sync, writing
 from gpupipe.io.lock import draft_folder
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, Manifest, Part, write_quarantine
 from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, table_of, write_parts

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from gpupipe.atomic import writing
 from gpupipe.errors import BadFile
-from gpupipe.io.atomic import writing
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest, Part, quarantine_lines
 from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, table_of, write_parts
 from gpupipe.io.passes import over_partitions

@@ -46,6 +46,7 @@ class SharedEmbedding(nn.Module):
         ends = list(itertools.accumulate(cardinalities))
         starts = [end - n for end, n in zip(ends, cardinalities, strict=True)]
         self.dim = dim if isinstance(dim, int) else _auto_dim(max(cardinalities))
+        self.sparse = False  # as nn.Embedding's: whether the table's gradient is of the rows looked up only
         table = torch.empty(ends[-1], self.dim, device="cpu").normal_(std=self.dim**-0.5, generator=generator)
         for start in starts:
             table[start : start + RESERVED] = 0
@@ -57,7 +58,7 @@ class SharedEmbedding(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """B x C ids to B x C x D."""
         known = (codes >= 0) & (codes < self.cardinalities)
-        return F.embedding(torch.where(known, codes, 1) + self.starts, self.table)
+        return F.embedding(torch.where(known, codes, 1) + self.starts, self.table, sparse=self.sparse)
 
 
 def _auto_dim(cardinality: int) -> int:

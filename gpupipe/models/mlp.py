@@ -1,26 +1,22 @@
-"""The plain tabular network: embedded ids beside the numbers, then fully connected layers.
-
-Shapes: B rows, F numeric features, C categorical features, D the embedding's width, K classes.
-"""
+"""The plain tabular network: embedded ids beside the numbers, then fully connected layers."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.models.embedding import RESERVED, SharedEmbedding
-from gpupipe.schema import Schema
+from gpupipe.models.numbers import Numbers
+from gpupipe.models.tabular import Tabular, linear
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["MLP"]
+__all__ = ["MLP", "relu_layers"]
 
 
-class MLP(nn.Module):
+class MLP(Tabular):
     """Fully connected ReLU layers over the numbers and one shared embedding table of the ids.
 
     How ids are embedded says `SharedEmbedding`. Weights start as in He et al. 2015 (arXiv:1502.01852), biases at zero,
@@ -33,6 +29,7 @@ class MLP(nn.Module):
         hidden: the hidden layers' widths, first to last; empty for a linear model.
         dropout: share of hidden values zeroed in training.
         embedding_dim: D, or "auto".
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
         seed: rules the weights.
 
     Raises:
@@ -57,107 +54,25 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
+        numbers: Numbers | Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        cardinalities = [int(n) for n in cardinalities]
-        self._config: dict[str, Any] = {
-            "numeric": numeric,
-            "cardinalities": cardinalities,
-            "outputs": outputs,
-            "hidden": [int(width) for width in hidden],
-            "dropout": dropout,
-            "embedding_dim": embedding_dim,
-            "seed": seed,
-        }
-        _check(self._config)
-        self.outputs = outputs
-        self.num_features = (numeric, len(cardinalities))
         generator = torch.Generator("cpu").manual_seed(seed)
-
-        self.embedding: SharedEmbedding | None = None
-        inputs = numeric
-        if cardinalities:
-            self.embedding = SharedEmbedding(cardinalities, embedding_dim, generator)
-            inputs += len(cardinalities) * self.embedding.dim
-        widths = [inputs, *hidden]
-        layers: list[nn.Module] = []
-        for width, following in itertools.pairwise(widths):
-            layers += [_linear(width, following, generator), nn.ReLU()]
-            if dropout:
-                layers.append(nn.Dropout(dropout))
-        self.layers = nn.Sequential(*layers, _linear(widths[-1], outputs, generator))
-
-    @classmethod
-    def from_schema(
-        cls,
-        schema: Schema,
-        *,
-        hidden: Sequence[int] = (256, 128),
-        dropout: float = 0.0,
-        embedding_dim: int | Literal["auto"] = "auto",
-        seed: int = 0,
-    ) -> MLP:
-        """The network for a pipeline's output: its features in; one value out, or one per class or per target.
-
-        Args:
-            schema: `pipeline.schema`.
-            hidden: as in the constructor.
-            dropout: as in the constructor.
-            embedding_dim: as in the constructor.
-            seed: as in the constructor.
-
-        Raises:
-            BadConfig: no target, a target of one class, or a categorical feature without a cardinality.
-
-        Example:
-            >>> from gpupipe.schema import Field, Role
-            >>> temp, delay = Field("temp", "float32", role=Role.FEATURE), Field("delay", "float32", role=Role.TARGET)
-            >>> schema = Schema([temp, delay])
-            >>> MLP.from_schema(schema, hidden=(8,)).get_config()["numeric"]
-            1
-        """
-        if schema.target is None:
-            raise BadConfig(
-                "MLP.from_schema",
-                "the schema has no target",
-                got=schema.names,
-                expected="a column with the role target, which decides the number of outputs",
-                remedy="gp.Features(..., target='column')",
-            )
-        classes = schema.target.classes
-        if classes is not None and len(classes) < 2:
-            raise BadConfig(
-                f"MLP.from_schema, target {schema.target.name!r}",
-                "there is nothing to tell apart",
-                got=classes,
-                expected="at least two classes",
-                remedy="fit the pipeline on data that holds more than one",
-            )
-        cardinalities = []
-        for field in schema.categorical:
-            if field.cardinality is None:
-                raise BadConfig(
-                    f"MLP.from_schema, column {field.name!r}",
-                    "a categorical feature whose number of ids is not known",
-                    got=field,
-                    expected="a cardinality in the schema",
-                    remedy=f"(['{field.name}'], pre.Categorify())",
-                )
-            cardinalities.append(field.cardinality)
-        return cls(
-            len(schema.numeric),
-            cardinalities,
-            len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets),
-            hidden=hidden,
-            dropout=dropout,
-            embedding_dim=embedding_dim,
-            seed=seed,
+        super().__init__(
+            {
+                "numeric": numeric,
+                "cardinalities": cardinalities,
+                "outputs": outputs,
+                "hidden": [int(width) for width in hidden],
+                "dropout": dropout,
+                "embedding_dim": embedding_dim,
+                "numbers": numbers,
+                "seed": seed,
+            },
+            generator,
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain JSON values: `MLP(**config)` has the same weights' shapes and start."""
-        return dict(self._config)
+        layers, width = relu_layers(self.num_inputs, hidden, dropout, generator)
+        self.layers = nn.Sequential(*layers, linear(width, outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:
         """B logits or values with one output, else B x K logits.
@@ -165,41 +80,16 @@ class MLP(nn.Module):
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for.
         """
-        found = (batch.numeric.shape[1], batch.codes.shape[1])
-        if found != self.num_features:
-            raise SchemaMismatch(
-                "MLP",
-                "the batch has other features than the model",
-                got=f"{found[0]} numeric and {found[1]} categorical columns",
-                expected=f"{self.num_features[0]} numeric and {self.num_features[1]} categorical columns",
-                remedy="MLP.from_schema(pipeline.schema) with the pipeline that makes the batches",
-            )
-        inputs = batch.numeric
-        if self.embedding is not None:
-            inputs = torch.cat([inputs, self.embedding(batch.codes).flatten(1)], 1)
-        output: Tensor = self.layers(inputs)
-        return output.squeeze(1) if self.outputs == 1 else output
+        return self.shaped(self.layers(self.inputs(batch)))
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    # By way of the meta device, because nn.Linear's own start would draw from the global generator.
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
-    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def _check(config: dict[str, Any]) -> None:
-    numeric, cardinalities, dim = config["numeric"], config["cardinalities"], config["embedding_dim"]
-    rules = [
-        ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
-        ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
-        ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
-        ("outputs", config["outputs"] > 0, "1, or the number of classes", "outputs=1"),
-        ("hidden", all(width > 0 for width in config["hidden"]), "widths of at least 1", "hidden=(256, 128)"),
-        ("dropout", 0 <= config["dropout"] < 1, "a share in [0, 1)", "dropout=0.1"),
-        ("embedding_dim", dim == "auto" or (isinstance(dim, int) and dim > 0), "1 or more, or 'auto'", "'auto'"),
-    ]
-    for name, good, expected, remedy in rules:
-        if not good:
-            raise BadConfig(f"MLP({name}=)", "makes no sense", got=config[name], expected=expected, remedy=remedy)
+def relu_layers(
+    inputs: int, hidden: Sequence[int], dropout: float, generator: torch.Generator
+) -> tuple[list[nn.Module], int]:
+    """Linear, ReLU and dropout for each hidden width, and the width at their end."""
+    layers: list[nn.Module] = []
+    for width, following in itertools.pairwise([inputs, *hidden]):
+        layers += [linear(width, following, generator), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+    return layers, [inputs, *hidden][-1]

@@ -65,6 +65,8 @@ class TargetSummary:
         """
         xp = backend.xp
         dtypes = {item.dtype for item in target.values()}
+        if kind == "auto" and len(target) > 1 and dtypes == {"bool"}:
+            kind = "continuous"  # the mean of a condition is how often it holds
         if (kind == "auto" and dtypes & {"string", "bool"}) or kind not in ("auto", "continuous"):
             if len(target) > 1:
                 raise _unfit(where, target, "several targets have to be numbers", "one target, or int(...) of each")

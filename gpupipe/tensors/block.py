@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 import numpy as np
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, united
-from gpupipe.errors import BackendMissing, BadData, ColumnNotFound, SchemaMismatch
-from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
+from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
+from gpupipe.schema import FLOATS, Field, Role, Schema
+from gpupipe.tensors.admission import check_column, endless_values, is_index, missing_values
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MISSING_TIME", "Block", "require_device"]
@@ -35,6 +37,8 @@ class Block:
         keep: n values per kept column: floats as they are, strings as int64 codes (-1 where missing), anything else as
             int64 (`MISSING_TIME` where missing), of which times are microseconds.
         dictionaries: the strings that a kept column's codes stand for, by its name.
+        dtype: what the numeric columns are stored as: "float32", or "bfloat16" in half the memory, with 8 bits of
+            mantissa; they are float32 again in what is made of it.
 
     Example:
         >>> from gpupipe.schema import Field
@@ -44,31 +48,60 @@ class Block:
     """
 
     def __init__(
-        self, schema: Schema, words: Tensor, keep: dict[str, Tensor], dictionaries: dict[str, Dictionary]
+        self,
+        schema: Schema,
+        words: Tensor,
+        keep: dict[str, Tensor],
+        dictionaries: dict[str, Dictionary],
+        dtype: str = "float32",
     ) -> None:
-        self.schema, self.words, self.keep, self.dictionaries = schema, words, keep, dictionaries
+        self.schema, self.words, self.keep, self.dictionaries, self.dtype = schema, words, keep, dictionaries, dtype
         self._fields = _packed(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
+        self._numeric_words = _numeric_words(schema, dtype)
 
     @classmethod
-    def allocate(cls, schema: Schema, num_rows: int, device: torch.device | str) -> Block:
+    def allocate(cls, schema: Schema, num_rows: int, device: torch.device | str, *, dtype: str = "float32") -> Block:
         """A block whose rows are not written yet.
 
         Raises:
+            BadConfig: no such dtype.
             torch.OutOfMemoryError: there is no room for it on the device.
 
         Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`.
         """
         require_device(device)
-        words = torch.empty((num_rows, cls.row_bytes_of(schema) // _WORD), dtype=torch.int32, device=device)
+        words = torch.empty((num_rows, cls.row_bytes_of(schema, dtype) // _WORD), dtype=torch.int32, device=device)
         kept = schema.with_role(Role.KEEP)
         keep = {item.name: torch.empty(num_rows, dtype=_kept_dtype(item), device=device) for item in kept}
-        return cls(schema, words, keep, {})
+        return cls(schema, words, keep, {}, dtype)
+
+    def empty_like(
+        self, num_rows: int, device: torch.device | None = None, *, words: Tensor | None = None, pinned: bool = False
+    ) -> Block:
+        """A block with the same columns whose rows are not written yet.
+
+        Args:
+            num_rows: how many.
+            device: where; by default where this one lies.
+            words: memory for the packed columns, to be used instead of new one.
+            pinned: whether to lock it in the host's memory, for copies to a GPU beside other work.
+        """
+        made, place = copy(self), self.device if device is None else device
+        if words is None:
+            words = torch.empty((num_rows, self.words.shape[1]), dtype=torch.int32, device=place, pin_memory=pinned)
+        made.words = words[:num_rows]
+        made.keep = {
+            name: torch.empty(num_rows, dtype=values.dtype, device=place, pin_memory=pinned)
+            for name, values in self.keep.items()
+        }
+        return made
 
     @staticmethod
-    def row_bytes_of(schema: Schema) -> int:
+    def row_bytes_of(schema: Schema, dtype: str = "float32") -> int:
         """Bytes per row of a block of that schema, padding included, kept columns apart."""
-        return -(-max(len(_packed(schema)), 1) * _WORD // _ALIGN) * _ALIGN
+        words = len(_packed(schema)) - len(schema.numeric) + _numeric_words(schema, dtype)
+        return -(-max(words, 1) * _WORD // _ALIGN) * _ALIGN
 
     def __len__(self) -> int:
         return self.words.shape[0]
@@ -85,7 +118,7 @@ class Block:
 
     @property
     def numeric(self) -> Tensor:
-        """n x F float32, a view."""
+        """n x F float32, a view; a copy where they are stored as bfloat16."""
         return self.batch_of(self.words).numeric
 
     @property
@@ -104,16 +137,20 @@ class Block:
         return self.batch_of(self.words).weight
 
     def batch_of(self, words: Tensor) -> Batch:
-        """The typed views of some rows of words. Memory: shares."""
+        """The typed views of some rows of words. Memory: shares, but for numbers stored as bfloat16."""
         floats = words.view(torch.float32)
-        place = self._num_numeric + self._num_codes
-        batch = Batch(floats.narrow(1, 0, self._num_numeric), words.narrow(1, self._num_numeric, self._num_codes))
-        labels = self._fields[place:]
+        if self.dtype == "float32":
+            numeric = floats.narrow(1, 0, self._num_numeric)
+        else:
+            numeric = words.view(torch.bfloat16).narrow(1, 0, self._num_numeric).float()
+        batch = Batch(numeric, words.narrow(1, self._numeric_words, self._num_codes))
+        place = self._numeric_words + self._num_codes
+        labels = self._fields[self._num_numeric + self._num_codes :]
         targets = [item for item in labels if item.role == Role.TARGET]
         if len(targets) > 1:
             batch.target = floats.narrow(1, place, len(targets))
         elif targets:
-            batch.target = (words if _is_index(targets[0]) else floats).select(1, place)
+            batch.target = (words if is_index(targets[0]) else floats).select(1, place)
         if len(labels) > len(targets):
             batch.weight = floats.select(1, place + len(targets))
         return batch
@@ -140,7 +177,9 @@ class Block:
                 raise ColumnNotFound.among("Block.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
         rows = slice(first_row, first_row + num_rows)
-        there = self if str(self.device) == backend.device else Block.allocate(self.schema, num_rows, backend.device)
+        there = self
+        if str(self.device) != backend.device:
+            there = self.empty_like(num_rows, torch.device(backend.device))
         part = rows if there is self else slice(None)
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
@@ -151,6 +190,13 @@ class Block:
                 self.keep[name][rows].copy_(values)
         return num_rows
 
+    def first(self, num_rows: int) -> Block:
+        """The first rows only. Memory: shares."""
+        made = copy(self)
+        made.words = self.words[:num_rows]
+        made.keep = {name: values[:num_rows] for name, values in self.keep.items()}
+        return made
+
     def narrow(self, num_rows: int) -> Block:
         """The first rows only.
 
@@ -158,40 +204,53 @@ class Block:
         """
         if num_rows == len(self):
             return self
-        wasteful = num_rows < 0.75 * len(self)
-        parts = {name: values[:num_rows] for name, values in self.keep.items()}
-        keep = {name: values.clone() if wasteful else values for name, values in parts.items()}
-        words = self.words[:num_rows]
-        return Block(self.schema, words.clone() if wasteful else words, keep, self.dictionaries)
+        made = self.first(num_rows)
+        if num_rows < 0.75 * len(self):
+            made.words = made.words.clone()
+            made.keep = {name: values.clone() for name, values in made.keep.items()}
+        return made
 
     def _write_packed(self, words: Tensor, columns: Mapping[str, Column], backend: Backend) -> None:
         for item in self._fields:
-            _check(item, columns[item.name])
+            check_column(item, columns[item.name])
         xp, ids, floats = backend.xp, _array(words, backend), _array(words.view(torch.float32), backend)
-        numbers = [floats[:, : self._num_numeric]]
-        numbers += [floats[:, p] for p, i in enumerate(self._fields) if p >= self._num_numeric and not _is_index(i)]
+        num_numeric, places = self._num_numeric, self._places()
+        step = min(_HOST_ROWS if backend.name == "cpu" else _DEVICE_ROWS, max(len(words), 1))
+        halves = None if self.dtype == "float32" else torch.empty((step, num_numeric), device=words.device)
+        staged = floats if halves is None else _array(halves, backend)
         finite = xp.asarray(True)
-        step = _HOST_ROWS if backend.name == "cpu" else _DEVICE_ROWS
         with np.errstate(over="ignore"):  # what overflows is told by name below
             for start in range(0, len(words), step):
                 chunk = slice(start, start + step)
-                for place, item in enumerate(self._fields):
-                    (ids if _is_index(item) else floats)[chunk, place] = columns[item.name].data[chunk]
-                for values in numbers:
-                    finite &= xp.isfinite(values[chunk]).all()
-        if not bool(finite):
-            raise self._not_finite(floats, columns, backend)
+                there = chunk if halves is None else slice(len(words[chunk]))
+                for place, item in zip(places[:num_numeric], self._fields, strict=False):
+                    staged[there, place] = columns[item.name].data[chunk]
+                finite &= xp.isfinite(staged[there, :num_numeric]).all()
+                for place, item in zip(places[num_numeric:], self._fields[num_numeric:], strict=True):
+                    (ids if is_index(item) else floats)[chunk, place] = columns[item.name].data[chunk]
+                    if not is_index(item):
+                        finite &= xp.isfinite(floats[chunk, place]).all()
+                if halves is not None:
+                    words[chunk].view(torch.bfloat16)[:, :num_numeric].copy_(halves[there])
+            if not bool(finite):
+                raise self._not_finite(columns, backend)
 
-    def _not_finite(self, floats: Array, columns: Mapping[str, Column], backend: Backend) -> BadData:
+    def _places(self) -> list[int]:
+        """The word of each field; of numbers that are stored in halves, the half."""
+        after = self._numeric_words - self._num_numeric
+        return [place if place < self._num_numeric else place + after for place in range(len(self._fields))]
+
+    def _not_finite(self, columns: Mapping[str, Column], backend: Backend) -> BadData:
         xp = backend.xp
-        for place, item in enumerate(self._fields):
-            if not _is_index(item):
-                missing = int(xp.isnan(floats[:, place]).sum())
+        for item in self._fields:
+            if not is_index(item):
+                values = columns[item.name].data.astype("float32")
+                missing = int(xp.isnan(values).sum())
                 if missing:
-                    return _missing(item, missing)
-                endless = int(xp.isinf(floats[:, place]).sum())
+                    return missing_values(item, missing)
+                endless = int(xp.isinf(values).sum())
                 if endless:
-                    return _endless(item, endless)
+                    return endless_values(item, endless)
         raise AssertionError("some value was not finite")
 
     def _kept_values(self, item: Field, column: Column, backend: Backend) -> Array:
@@ -238,9 +297,13 @@ def _packed(schema: Schema) -> list[Field]:
     return [*schema.numeric, *schema.categorical, *schema.targets, *weight]
 
 
-def _is_index(item: Field) -> bool:
-    """Whether its word is an int32: an id, or the index of a class."""
-    return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
+def _numeric_words(schema: Schema, dtype: str) -> int:
+    """Words of a row that hold its numbers."""
+    if dtype not in ("float32", "bfloat16"):
+        raise BadConfig(
+            "Block", "no such dtype", got=dtype, expected="'float32' or 'bfloat16'", remedy="dtype='float32'"
+        )
+    return len(schema.numeric) if dtype == "float32" else -(-len(schema.numeric) // 2)
 
 
 def _array(tensor: Tensor, backend: Backend) -> Array:
@@ -252,39 +315,3 @@ def _kept_dtype(item: Field) -> torch.dtype:
     if item.dtype == "float32":
         return torch.float32
     return torch.float64 if item.dtype == "float64" else torch.int64
-
-
-def _check(item: Field, column: Column) -> None:
-    """What the values cannot tell once they are written: text, times, fractions, and integers that are missing."""
-    name, index = item.name, _is_index(item)
-    if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
-        remedies = {"string": "pre.Categorify() on this column", "timestamp": f"T.Derive({name}_hour='hour({name})')"}
-        raise SchemaMismatch(
-            f"column {name!r}",
-            f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
-            expected="integers" if index else "numbers or ids",
-            remedy=remedies.get(column.dtype, f"T.Cast({name}='int32')"),
-        )
-    missing = 0 if column.valid is None else int((~column.valid).sum())
-    if missing:
-        raise _missing(item, missing)
-
-
-def _missing(item: Field, count: int) -> BadData:
-    return BadData(
-        f"column {item.name!r}",
-        f"{count} missing value{'s' if count > 1 else ''} would reach the model",
-        expected="a value in every row",
-        remedy="pre.SimpleImputer() on this column"
-        if item.role == Role.FEATURE
-        else f"an expression for {item.role} that gives a value in every row",
-    )
-
-
-def _endless(item: Field, count: int) -> BadData:
-    return BadData(
-        f"column {item.name!r}",
-        f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
-        expected="finite values, in float32 at most 3.4e38",
-        remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it",
-    )

@@ -1,8 +1,11 @@
-"""Batches of a block, in order or shuffled: one gather of whole rows each."""
+"""Batches of a table, in order or shuffled, from wherever the table lies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,32 +15,57 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block
-from gpupipe.tensors.permutation import Permutation
+from gpupipe.tensors.export import TorchBatches, arrays_of
+from gpupipe.tensors.gather import Picker
+from gpupipe.tensors.order import ByBlocks, ByRows, InOrder, Order, Rows, Windowed
+from gpupipe.tensors.position import Position, state_of, taken_up
+from gpupipe.tensors.ranks import Ranks, rows_of_all, who_am_i
+from gpupipe.tensors.resident import Resident, from_device
+from gpupipe.tensors.sampling import Drawn, running_sum
+from gpupipe.tensors.slabs import through_slabs
+from gpupipe.tensors.stream import Parts, in_windows, tell_reads
 
 __all__ = ["Loader"]
 
+BLOCK_ROWS, WINDOW = 1 << 17, 8
+
 
 class Loader:
-    """An iterable of `Batch`es over a block that lies on one device.
+    """An iterable of `Batch`es over a table, all on one device.
 
-    Whatever is done to a batch in place, the block stays as it is.
+    Whatever is done to a batch in place, the table stays as it is. The order is the same wherever the table lies.
 
     Args:
-        block: the table.
-        batch_size: rows per batch.
-        shuffle: `"rows"` (or True) for another permutation of all rows each epoch, False for the order of the table.
+        table: a block, or parts that are read while batches are made.
+        batch_size: rows per batch; of all ranks together.
+        shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for another permutation
+            of blocks of consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
+        block_rows: rows of a block.
+        window: blocks whose rows are mixed.
         seed: of the permutation; the order depends on it, the epoch and the number of rows alone.
         drop_last: leave out a last batch that is not full.
         reuse_buffers: each batch overwrites the one before (kept columns do not): right where a batch is used up before
             the next one is asked for. Without it every batch is new memory.
         target_units: brings stored targets, or outputs for them, into the target's own units, for metrics; None where
             they are in those.
+        rank: this process's number among those that train together; by default torch.distributed's, or 0.
+        world_size: how many there are; by default torch.distributed's, or 1.
+        sharded: True where each rank's table holds rows of its own, or the number of rows of each; False where all
+            ranks have the same table and take a part of each batch. Ranks that run out of rows get padding of weight 0.
+        sampler: rows drawn with replacement instead of each once: "balanced" for classes of the target that come
+            equally often, "weights" for rows in proportion to their weight (which batches then no longer have), or
+            a tensor of a weight for each row.
+        device: where batches are wanted; by default where the table lies.
+        residency: "device" for a block there, "host" for one whose batches a thread copies there in slabs, "stream"
+            for parts; "auto" for what the table is.
 
     Raises:
-        BadConfig: an unknown `shuffle`, or a batch size below 1.
+        BadConfig: options that are unknown, too small, or not to be had together.
+        BadData: weights that no rows can be drawn by.
 
-    Memory: 8 bytes per row for a shuffled epoch's order, on the block's device. A batch is a copy of its rows there,
-        `block.row_bytes` each; its tensors are views of that copy.
+    Memory: a batch is a copy of its rows, `row_bytes` each, and its tensors are views of that copy. A block on the
+        device: some bytes per row of the batches at hand; a sampler 8 bytes per row of the table. On the host: three
+        slabs of 8 MB or a batch. Parts: two windows (`block_rows * window` rows) besides.
 
     Example:
         >>> from gpupipe.schema import Field, Role
@@ -48,81 +76,268 @@ class Loader:
 
     def __init__(
         self,
-        block: Block,
+        table: Block | Parts,
         *,
         batch_size: int = 4096,
         shuffle: bool | str = False,
+        block_rows: int = BLOCK_ROWS,
+        window: int = WINDOW,
         seed: int = 0,
         drop_last: bool = False,
         reuse_buffers: bool = False,
         target_units: Callable[[Tensor], Tensor] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        sharded: bool | Sequence[int] = False,
+        sampler: str | Tensor | None = None,
+        device: torch.device | str | None = None,
+        residency: str = "auto",
     ) -> None:
-        if batch_size < 1:
+        for name, value in (("batch_size", batch_size), ("block_rows", block_rows), ("window", window)):
+            if value < 1:
+                raise BadConfig(
+                    "loader", f"{name} is too small", got=value, expected="1 or more", remedy=f"{name}=4096"
+                )
+        if shuffle not in (False, True, "rows", "blocks"):
             raise BadConfig(
-                "loader", "batch_size is too small", got=batch_size, expected="1 or more", remedy="batch_size=4096"
+                "loader",
+                "unknown shuffle",
+                got=shuffle,
+                expected="'rows', 'blocks', True or False",
+                remedy="shuffle='rows'",
             )
-        if shuffle not in (False, True, "rows"):
-            raise BadConfig(
-                "loader", "unknown shuffle", got=shuffle, expected="'rows', True or False", remedy="shuffle='rows'"
-            )
-        self.block = block
+        self._table = table
+        self._like = (
+            table
+            if isinstance(table, Block)
+            else Block.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
+        )
+        self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
+        self.residency = self._residency(residency)
         self.batch_size = batch_size
-        self.shuffle = bool(shuffle)
+        self.shuffle = "rows" if shuffle is True else shuffle
+        self.block_rows = block_rows
+        self.window = window
         self.seed = seed
         self.drop_last = drop_last
         self.reuse_buffers = reuse_buffers
         self.target_units = target_units
-        self._epoch = 0
+        self.rank, self.world_size = who_am_i(rank, world_size)
+        shards = rows_of_all(sharded, self.num_rows, self.rank, self.world_size)
+        self._ranks = Ranks(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
+        self._next = self._reached = Position()
+        self._check_order(sampler)
+        self._sampler = "given" if isinstance(sampler, Tensor) else sampler
+        self._sums = None if sampler is None else running_sum(self.block, sampler)
 
     def __len__(self) -> int:
-        """Batches per epoch."""
-        return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
+        """Batches per epoch, wherever the next iteration begins."""
+        return len(self._ranks)
+
+    @property
+    def block(self) -> Block:
+        """The whole table.
+
+        Raises:
+            BadConfig: it is streamed.
+        """
+        if isinstance(self._table, Block):
+            return self._table
+        raise BadConfig(
+            "loader",
+            "the whole table is asked for, and it is streamed",
+            expected="a table that fits in memory",
+            remedy="residency='host' or 'device'",
+        )
 
     @property
     def schema(self) -> Schema:
-        """The schema of the block."""
-        return self.block.schema
+        """The schema of the table."""
+        return self._like.schema
 
     @property
     def num_rows(self) -> int:
-        """Rows of the block."""
-        return len(self.block)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the batches lie."""
-        return self.block.device
+        """Rows of the table."""
+        return len(self._table) if isinstance(self._table, Block) else sum(self._table.rows)
 
     @property
     def dictionaries(self) -> Mapping[str, Dictionary]:
         """The strings that the codes of kept columns stand for, by column; on the host."""
-        return self.block.dictionaries
+        return self._like.dictionaries
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is, from 0; each iteration goes on to the next by itself."""
-        self._epoch = epoch
+        """Which epoch the next iteration is, from 0; each iteration goes on to the next by itself.
+
+        The epoch that `load_state_dict` has just taken up goes on where it was.
+        """
+        if epoch != self._next.epoch:
+            self._next = Position(epoch)
+        self._reached = self._next
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration that was advanced last stands, as plain numbers and strings (JSON).
+
+        Inside the loop the batch that was given last counts as seen; after its last batch comes the next epoch.
+        """
+        return state_of(self._reached, self._identity())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration give the batches that were still to come, in the same order, at no cost.
+
+        `len` stays that of a whole epoch. At the beginning of an epoch, the number of ranks, the batch size and the
+        table may be others than those of the state.
+
+        Raises:
+            BadConfig: the state is from the middle of an epoch of another order, or is none.
+        """
+        self._next = self._reached = taken_up(state, self._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        """What the batches of an epoch depend on, beside its number."""
+        parts: dict[str, Any] = {
+            "num_rows": self._ranks.total_rows,
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "drop_last": self.drop_last,
+        }
+        if self.shuffle == "blocks":
+            parts |= {"block_rows": self.block_rows, "window": self.window}
+        if self._sums is not None:
+            parts |= {"sampler": self._sampler, "weights": int(self._sums[-1]) if len(self._sums) else 0}
+        if self._ranks.shards is not None:
+            parts |= {"shards": list(self._ranks.shards)}
+        return parts
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._batches(epoch)
+        begun, self._next = self._next, Position(self._next.epoch + 1)
+        self._reached = begun
+        return self._batches(begun)
 
-    def _batches(self, epoch: int) -> Iterator[Batch]:
-        block = self.block
-        order = Permutation(self.num_rows, seed=self.seed, epoch=epoch).order(self.device) if self.shuffle else None
-        size = min(self.batch_size, self.num_rows)
-        buffer = block.words.new_empty((size, block.words.shape[1])) if self.reuse_buffers else None
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            rows = slice(start, min(start + self.batch_size, self.num_rows))
-            index = None if order is None else order[rows]
-            out = None if buffer is None else buffer[: rows.stop - start]
-            batch = block.batch_of(_taken(block.words, rows, index, out))
-            for name, values in block.keep.items():
-                batch.keep[name] = _taken(values, rows, index, None)
-            yield batch
+    def arrays(self) -> dict[str, Any]:
+        """The whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
 
+        Raises:
+            BadConfig: the table is streamed.
 
-def _taken(table: Tensor, rows: slice, index: Tensor | None, out: Tensor | None) -> Tensor:
-    """Copy the rows, in the order `index` gives if there is one, into `out` if there is one."""
-    if index is not None:
-        return torch.index_select(table, 0, index, out=out)
-    return table[rows].clone() if out is None else out.copy_(table[rows])
+        Memory: shares (numbers stored as bfloat16 are copied); NumPy's arrays are read only.
+
+        Example:
+            >>> from gpupipe.schema import Field, Role
+            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+            >>> {name: values.shape for name, values in Loader(block).arrays().items()}
+            {'numeric': (3, 1), 'codes': (3, 0)}
+        """
+        return arrays_of(self.block)
+
+    def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
+        """The batches as a `torch.utils.data.IterableDataset`, for what asks for a DataLoader.
+
+        Args:
+            convert: makes of a batch what is given, as `lambda batch: (batch.numeric, batch.target)`.
+
+        Example:
+            >>> from gpupipe.schema import Field, Role
+            >>> from torch.utils.data import DataLoader
+            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+            >>> [len(batch) for batch in DataLoader(Loader(block, batch_size=2).as_torch(), batch_size=None)]
+            [2, 1]
+        """
+        return TorchBatches(self, convert)
+
+    def order(self, epoch: int) -> Rows:
+        """The table's rows in an epoch's order: a stretch of them, or int64 row numbers on the table's device.
+
+        Memory: 8 bytes per row.
+
+        Example:
+            >>> from gpupipe.schema import Field, Role
+            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+            >>> sorted(Loader(block, shuffle="rows").order(0).tolist())
+            [0, 1, 2]
+        """
+        return self._order(epoch).at(0, self.num_rows, self.block.device)
+
+    def row_numbers(self, epoch: int, batch: int) -> Tensor:
+        """Which of the table's rows a batch of an epoch is made of, both counted from 0; int64, padding left out.
+
+        Example:
+            >>> from gpupipe.schema import Field, Role
+            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 5, "cpu")
+            >>> Loader(block, batch_size=2).row_numbers(0, 1)
+            tensor([2, 3])
+        """
+        step = self._ranks.step(batch)
+        rows = self._order(epoch).at(step.start, step.stop, self.device)
+        return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+    def _batches(self, begun: Position) -> Generator[Batch]:
+        with closing(self._source(begun.epoch, begun.batch)) as batches:
+            for number, batch in enumerate(batches, start=begun.batch + 1):
+                self._reached = Position(begun.epoch, number)
+                yield batch
+        self._reached = Position(begun.epoch + 1)
+
+    def _source(self, epoch: int, first: int) -> Generator[Batch]:
+        ranks, reuse, unweighted = self._ranks, self.reuse_buffers, self._sampler == "weights"
+        if self.residency == "device":
+            return from_device(self.block, self._order(epoch), ranks, first, reuse=reuse, unweighted=unweighted)
+
+        def opened() -> Generator[Picker]:
+            if isinstance(self._table, Block):
+                yield Resident(self._table, self._order(epoch))
+            else:
+                order, position = self._windowed(epoch), ranks.step(first).start
+                yield from in_windows(self._table, order, position, self._like.dictionaries)
+
+        return through_slabs(self._like, opened, ranks, first, self.device, reuse=reuse, unweighted=unweighted)
+
+    def _order(self, epoch: int) -> Order:
+        if self._sums is not None:
+            return Drawn(self._sums, seed=self.seed, epoch=epoch)
+        if self.shuffle == "rows":
+            return ByRows(self.num_rows, seed=self.seed, epoch=epoch)
+        return self._windowed(epoch)
+
+    def _windowed(self, epoch: int) -> Windowed:
+        if self.shuffle == "blocks":
+            return ByBlocks(self.num_rows, self.block_rows, self.window, seed=self.seed, epoch=epoch)
+        rows = [self.num_rows] if isinstance(self._table, Block) else self._table.rows
+        return InOrder(list(accumulate(rows, initial=0)))  # of a streamed table each part is read once
+
+    def _residency(self, asked: str) -> str:
+        kinds = {"stream"}
+        if isinstance(self._table, Block):
+            kinds = {"device", "host"} if self.device == self._table.device else {"host"}
+        if asked == "auto":
+            return min(kinds)
+        if asked not in kinds:
+            raise BadConfig(
+                "loader",
+                f"this table cannot be used as residency={asked!r}",
+                got=f"{type(self._table).__name__} on {self._like.device}, batches wanted on {self.device}",
+                expected=" or ".join(sorted(kinds)),
+                remedy="residency='auto'",
+            )
+        return asked
+
+    def _check_order(self, sampler: object) -> None:
+        if sampler is not None and self.shuffle:
+            raise BadConfig(
+                "loader",
+                "a sampler and a shuffle: a sampler draws rows at random already",
+                got=f"shuffle={self.shuffle!r}",
+                expected="one of them",
+                remedy="shuffle=False",
+            )
+        if isinstance(self._table, Block):
+            return
+        if sampler is not None or self.shuffle == "rows":
+            raise BadConfig(
+                "loader",
+                "rows of a streamed table cannot be fetched one by one",
+                got="a sampler" if sampler is not None else f"shuffle={self.shuffle!r}",
+                expected="shuffle='blocks' or False, or a table that fits in memory",
+                remedy="shuffle='blocks'",
+            )
+        tell_reads(self._table, self._windowed(0))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig
 
-__all__ = ["Permutation"]
+__all__ = ["Permutation", "stream_key"]
 
 # Few bits need many rounds before all orders are alike, and cost nothing there.
 _ROUNDS, _ROUNDS_UP_TO_16_BITS = 8, 24
@@ -51,7 +51,7 @@ class Permutation:
         bits = max((num_rows - 1).bit_length(), 2)
         self._word = 32 if bits < 32 else 64
         self._left_bits, self._right_bits = bits // 2, bits - bits // 2
-        state = _mixed(_mixed(seed & _MASK) ^ (epoch & _MASK))
+        state = stream_key(seed, epoch)
         rounds = _ROUNDS_UP_TO_16_BITS if bits <= 16 else _ROUNDS
         self._keys = [(self._signed(_mixed(state + i) | 1), self._signed(_mixed(state - i - 1))) for i in range(rounds)]
 
@@ -126,6 +126,16 @@ class Permutation:
         """The value's low bits as a signed word."""
         half = 1 << self._word - 1
         return ((value + half) & 2 * half - 1) - half
+
+
+def stream_key(seed: int, epoch: int) -> int:
+    """64 bits that a seed and an epoch choose together.
+
+    Example:
+        >>> stream_key(0, 1) != stream_key(1, 0)
+        True
+    """
+    return _mixed(_mixed(seed & _MASK) ^ (epoch & _MASK))
 
 
 def _mixed(value: int) -> int:

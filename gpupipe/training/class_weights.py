@@ -39,6 +39,14 @@ def class_weights(wanted: ClassWeight, loader: Iterable[Any], schema: Schema | N
             expected="a classification, and a loader of gp.Pipeline",
             remedy="class_weight=None, or Features(weight=...) for a weight per row",
         )
+    if schema is not None and schema.task == "multilabel":
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "a row has several targets, and one weight",
+            got=[item.name for item in schema.targets],
+            expected="a classification of one target",
+            remedy="class_weight=None, or Features(weight=...) for a weight per row",
+        )
     classes = list(target.classes)
     if not isinstance(wanted, str):
         for name in wanted:

@@ -23,7 +23,7 @@ from gpupipe.training.choice import unknown
 
 __all__ = ["PRECISIONS", "choose_device", "fork_rng", "forward_in", "session"]
 
-PRECISIONS = ("auto", "32-true", "bf16-mixed")
+PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "fp16-mixed")
 BF16_CAPABILITY = (8, 0)
 
 logger = logging.getLogger(__name__)
@@ -68,10 +68,10 @@ def choose_device(requested: str, loader: object) -> torch.device:
 def forward_in(precision: str, model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
     """The model's call in a precision; "auto" is bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true."""
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY
-    if precision == "32-true" or (precision == "auto" and not capable):
+    if precision in ("32-true", "tf32") or (precision == "auto" and not capable):
         return model
     # The cache of cast weights lives as long as the region: one forward, so an update never sees stale ones.
-    autocast = torch.autocast(device.type, torch.bfloat16)
+    autocast = torch.autocast(device.type, torch.float16 if precision == "fp16-mixed" else torch.bfloat16)
 
     def forward(batch: Any) -> Any:
         with autocast:
@@ -81,8 +81,10 @@ def forward_in(precision: str, model: nn.Module, device: torch.device) -> Callab
 
 
 @contextmanager
-def session(device: torch.device, *, seed: int, deterministic: bool = False) -> Iterator[None]:
+def session(device: torch.device, *, seed: int, deterministic: bool = False, precision: str = "auto") -> Iterator[None]:
     """Work on `device`, on its training stream, with random numbers from `seed`; afterwards all is as before.
+
+    TF32 is on for "tf32", off for "32-true", and as torch has it otherwise.
 
     Raises:
         BadConfig: `deterministic` on a GPU while cuBLAS may still choose its workspace.
@@ -93,6 +95,8 @@ def session(device: torch.device, *, seed: int, deterministic: bool = False) -> 
             stack.enter_context(_own_stream(device))
         if deterministic:
             stack.enter_context(_deterministic(device))
+        if precision in ("32-true", "tf32"):
+            stack.enter_context(_products("high" if precision == "tf32" else "highest"))
         stack.enter_context(fork_rng(device))
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
@@ -122,6 +126,17 @@ def _own_stream(device: torch.device) -> Iterator[None]:
     finally:
         for after in outer:
             after.wait_event(stream.record_event())
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """Products of float32 matrices in that precision of torch's: "high" is TF32 where the hardware has it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ class History:
         monitor: the figure that says which epoch was best.
         higher_is_better: how.
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
+        gpu: min, median and max of what NVML told, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
+        throttled: the share of looks at which the GPU was held back, by reason.
 
     Example:
         >>> history = History("valid_loss")
@@ -41,6 +43,8 @@ class History:
     monitor: str = "train_loss"
     higher_is_better: bool = False
     rows: list[dict[str, float]] = field(default_factory=list)
+    gpu: dict[str, dict[str, float]] = field(default_factory=dict)
+    throttled: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,7 +96,7 @@ class History:
             "monitor": self.monitor,
             "higher_is_better": self.higher_is_better,
             "rows": [dict(row) for row in self.rows],
-        }
+        } | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
@@ -128,6 +132,9 @@ class History:
         for name, points in self._curves.items():
             values = [value for _, value in points]
             lines.append(f"{name.ljust(pad)}  {_sparkline(values)}  {_short(values[0])} to {_short(values[-1])}")
+        for name, spread in self.gpu.items():
+            lines.append(f"gpu {name}  " + ", ".join(f"{how} {_short(value)}" for how, value in spread.items()))
+        lines += [f"gpu throttled {share:.0%} of the time: {reason}" for reason, share in self.throttled.items()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

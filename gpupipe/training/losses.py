@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +20,7 @@ from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
 
-__all__ = ["LOSSES", "Loss", "LossMean", "choose_loss", "mean_loss"]
+__all__ = ["LOSSES", "Loss", "LossMean", "choose_loss", "mean_loss", "smoothed"]
 
 # Of the model's output and the batch; B values, or their mean.
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -36,9 +38,9 @@ def _value_by_value(name: str, function: Callable[..., Tensor]) -> Loss:
     return loss
 
 
-def _cross_entropy(output: Tensor, batch: Any) -> Tensor:
+def _cross_entropy(output: Tensor, batch: Any, amount: float = 0.0) -> Tensor:
     target = matching_target(output, batch, "loss 'cross-entropy'", classes=True)
-    return F.cross_entropy(full_precision(output), target.long(), reduction="none")
+    return F.cross_entropy(full_precision(output), target.long(), reduction="none", label_smoothing=amount)
 
 
 LOSSES: dict[str, Loss] = {
@@ -47,7 +49,7 @@ LOSSES: dict[str, Loss] = {
     "mse": _value_by_value("mse", F.mse_loss),
     "huber": _value_by_value("huber", F.huber_loss),
 }
-LOSS_OF_TASK = {"binary": "bce", "multiclass": "cross-entropy", "regression": "mse"}
+LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
 def choose_loss(loss: str | Loss, schema: Schema | None) -> str | Loss:
@@ -73,6 +75,38 @@ def choose_loss(loss: str | Loss, schema: Schema | None) -> str | Loss:
             remedy="loss='bce'",
         )
     return LOSS_OF_TASK[schema.task]
+
+
+def smoothed(loss: str | Loss, amount: float) -> Loss:
+    """A named loss of labels that are taken to be wrong with some probability (Szegedy et al., arXiv:1512.00567).
+
+    The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
+
+    Args:
+        loss: "bce" or "cross-entropy".
+        amount: in [0, 1).
+
+    Raises:
+        BadConfig: a loss without classes.
+
+    Example:
+        >>> from gpupipe.tensors.batch import Batch
+        >>> batch = Batch(torch.zeros(1, 0), torch.zeros(1, 0), torch.ones(1))
+        >>> smoothed("bce", 0.5)(torch.zeros(1), batch).item() == LOSSES["bce"](torch.zeros(1), batch).item()
+        True
+    """
+    if loss == "bce":
+        plain = LOSSES["bce"]
+        return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
+    if loss == "cross-entropy":
+        return partial(_cross_entropy, amount=amount)
+    raise BadConfig(
+        "Trainer(label_smoothing=)",
+        "the loss has no classes to smooth",
+        got=loss if isinstance(loss, str) else "a function",
+        expected="loss 'bce' or 'cross-entropy'",
+        remedy="label_smoothing=0.0",
+    )
 
 
 def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
@@ -112,6 +146,8 @@ def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
 class LossMean:
     """The mean loss over batches, summed in float64 on the device and read when asked.
 
+    `sums` holds the losses' and the weights' sum, and how many batches came before the first whose loss is not finite.
+
     Example:
         >>> losses = LossMean(torch.device("cpu"))
         >>> losses.add(torch.tensor(1.0), 3)
@@ -121,17 +157,21 @@ class LossMean:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
-        self._total, self._weight = self._sums.unbind()
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._total, self._weight, self._good = self.sums.unbind()
 
     def add(self, loss: Tensor, weight: Tensor | int) -> None:
         """Count a batch's mean loss; the host does not wait."""
-        self._total.add_(loss * weight)
+        if isinstance(weight, int):
+            self._total.add_(loss, alpha=weight)
+        else:
+            self._total.add_(loss * weight)
         self._weight.add_(weight)
+        self._good.add_(self._total < math.inf)  # a sum that has once been infinite or NaN stays so
 
     def reset(self) -> None:
         """Forget what was counted."""
-        self._sums.zero_()
+        self.sums.zero_()
 
     def read(self, where: str = "loss") -> float | None:
         """The mean; None where no weight was counted. The host waits for the device.
@@ -140,9 +180,9 @@ class LossMean:
             BadData: the mean is not finite; `where` is named.
 
         Memory:
-            Copies 16 bytes to the host.
+            Copies 24 bytes to the host.
         """
-        total, weight = self._sums.tolist()
+        total, weight, _ = self.sums.tolist()
         mean = None if weight == 0 else total / weight
         if mean is not None and not math.isfinite(mean):
             raise BadData(

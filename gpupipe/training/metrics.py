@@ -89,7 +89,7 @@ class Accuracy(_Mean):
     higher_is_better = True
 
     def per_row(self, output: Tensor, batch: Any) -> Tensor:
-        if output.ndim == 2:
+        if _tells_classes(output, batch):
             return output.argmax(1) == matching_target(output, batch, "metric 'accuracy'", classes=True)
         return (output.sigmoid() >= 0.5) == (matching_target(output, batch, "metric 'accuracy'") >= 0.5)
 
@@ -100,7 +100,7 @@ class LogLoss(_Mean):
     name = "log_loss"
 
     def per_row(self, output: Tensor, batch: Any) -> Tensor:
-        if output.ndim == 2:
+        if _tells_classes(output, batch):
             target = matching_target(output, batch, "metric 'log_loss'", classes=True)
             return F.cross_entropy(output, target.long(), reduction="none")
         target = matching_target(output, batch, "metric 'log_loss'")
@@ -200,7 +200,7 @@ class AUC:
         self._seen = []
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See B logits or scores."""
+        """See B logits or scores, or B x T for several targets."""
         target = matching_target(output, batch, "metric 'auc'")
         weight = weight_of(batch)
         self._seen.append((full_precision(output).clone(), target >= 0.5, None if weight is None else weight.clone()))
@@ -209,16 +209,17 @@ class AUC:
         """The value over everything seen."""
         if not self._seen:
             return None
-        scores, order = torch.cat([score for score, _, _ in self._seen]).sort()
-        positive = torch.cat([target for _, target, _ in self._seen])[order].double()
-        weights = [torch.ones_like(target, dtype=torch.float32) if w is None else w for _, target, w in self._seen]
-        weight = torch.cat(weights)[order].double()
-        below = F.pad((weight * (1 - positive)).cumsum(0), (1, 0))  # weight of the negatives before each rank
-        smaller = below[torch.searchsorted(scores, scores, right=False)]
-        not_larger = below[torch.searchsorted(scores, scores, right=True)]
-        won = (weight * positive * (smaller + not_larger)).sum() / 2
-        result, pairs = torch.stack([won, (weight * positive).sum() * below[-1]]).tolist()
-        return result / pairs if pairs > 0 else None
+        scores = torch.cat([score for score, _, _ in self._seen])
+        target = torch.cat([target for _, target, _ in self._seen])
+        ones = [torch.ones(len(score), device=score.device) if w is None else w for score, _, w in self._seen]
+        weight = torch.cat(ones)
+        if scores.ndim == 1:
+            scores, target = scores[:, None], target[:, None]
+        each = zip(scores.unbind(1), target.unbind(1), strict=True)
+        found: list[list[float]] = torch.stack([_won_and_pairs(*column, weight) for column in each]).tolist()
+        if any(pairs <= 0 for _, pairs in found):
+            return None
+        return sum(won / pairs for won, pairs in found) / len(found)
 
 
 class InUnits:
@@ -284,6 +285,23 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
 def _by_target(values: Tensor) -> Tensor:
     """B x T float64, T = 1 for B values."""
     return values.double().reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
+
+
+def _tells_classes(output: Tensor, batch: Any) -> bool:
+    """Whether B x K outputs are the logits of one target's classes; several targets have as many values themselves."""
+    target = getattr(batch, "target", None)
+    return output.ndim == 2 and (target is None or target.ndim == 1)
+
+
+def _won_and_pairs(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """The weight of the pairs of a positive and a negative row that are in order, ties half, and of all pairs."""
+    scores, order = scores.sort()
+    positive, weight = target[order].double(), weight[order].double()
+    below = F.pad((weight * (1 - positive)).cumsum(0), (1, 0))  # weight of the negatives before each rank
+    smaller = below[torch.searchsorted(scores, scores, right=False)]
+    not_larger = below[torch.searchsorted(scores, scores, right=True)]
+    won = (weight * positive * (smaller + not_larger)).sum() / 2
+    return torch.stack([won, (weight * positive).sum() * below[-1]])
 
 
 def _weights(batch: Any, values: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -12,7 +12,16 @@ from torch import Tensor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["full_precision", "matching_target", "move", "moved_rows", "num_batches", "num_rows", "weight_of"]
+__all__ = [
+    "full_precision",
+    "matching_target",
+    "move",
+    "moved_rows",
+    "num_batches",
+    "num_rows",
+    "split_rows",
+    "weight_of",
+]
 
 Tree = TypeVar("Tree")
 
@@ -92,18 +101,39 @@ def move(batch: Tree, device: torch.device) -> Tree:
     """The batch with its tensors on `device`; itself where they lie there."""
     if isinstance(batch, Batch) and batch.numeric.device == device:
         return batch
-    moved: Any = batch
-    if isinstance(batch, Tensor):
-        moved = batch.to(device, non_blocking=True)
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        moved = replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
-    elif isinstance(batch, Mapping):
-        moved = {key: move(value, device) for key, value in batch.items()}
-    elif isinstance(batch, tuple) and hasattr(batch, "_make"):
-        moved = batch._make(move(value, device) for value in batch)
-    elif isinstance(batch, list | tuple):
-        moved = type(batch)(move(value, device) for value in batch)
-    return cast(Tree, moved)
+    return _mapped(lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+
+def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
+    """The batch's rows in up to `parts` views, as equal as can be; tensors without rows are in each.
+
+    Example:
+        >>> [part.tolist() for part in split_rows(torch.arange(5), 2)]
+        [[0, 1, 2], [3, 4]]
+    """
+    rows = num_rows(batch)
+    size = max(-(-rows // parts), 1)
+
+    def part(start: int) -> Tree:
+        return _mapped(lambda t: t[start : start + size] if t.ndim and t.shape[0] == rows else t, batch)
+
+    return (part(start) for start in range(0, rows, size))
+
+
+def _mapped(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """The tree with each of its tensors replaced."""
+    new: Any = tree
+    if isinstance(tree, Tensor):
+        new = function(tree)
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        new = replace(tree, **{field.name: _mapped(function, getattr(tree, field.name)) for field in fields(tree)})
+    elif isinstance(tree, Mapping):
+        new = {key: _mapped(function, value) for key, value in tree.items()}
+    elif isinstance(tree, tuple) and hasattr(tree, "_make"):
+        new = tree._make(_mapped(function, value) for value in tree)
+    elif isinstance(tree, list | tuple):
+        new = type(tree)(_mapped(function, value) for value in tree)
+    return cast(Tree, new)
 
 
 def moved_rows(loader: Iterable[Any], device: torch.device) -> Iterator[Any]:

@@ -73,8 +73,21 @@ class BestWeights:
             self._state = deepcopy(self._model.state_dict())
             return False
         self._waited += 1
+        return self.exhausted
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it is time to stop."""
         return self._waited >= self._stopping.patience
 
     def restore(self) -> None:
         """Give the model its best weights back."""
         self._model.load_state_dict(self._state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was best so far, and since when; shares the tensors' memory."""
+        return {"best": self._best, "waited": self._waited, "weights": self._state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._best, self._waited, self._state = state["best"], state["waited"], state["weights"]

@@ -6,29 +6,47 @@ host reads results once per `log_every` updates and at the end of an epoch, and 
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.schema import Schema
-from gpupipe.training.choice import unknown
-from gpupipe.training.class_weights import ClassWeight, class_weights, weighted
-from gpupipe.training.device import PRECISIONS, choose_device, fork_rng, forward_in, session
+from gpupipe.training.assembly import (
+    assembled,
+    callbacks_of,
+    captured,
+    check,
+    history_of,
+    loss_and_metrics,
+    prepared,
+)
+from gpupipe.training.callbacks import Callback, Callbacks
+from gpupipe.training.capture import CapturedUpdate
+from gpupipe.training.checkpoints import Checkpoints
+from gpupipe.training.class_weights import ClassWeight
+from gpupipe.training.device import choose_device, fork_rng, session
+from gpupipe.training.divergence import ROLLBACKS, SLOWER, Diverged, explained, look
 from gpupipe.training.evaluation import evaluate, predict
 from gpupipe.training.history import History
-from gpupipe.training.losses import LOSSES, Loss, choose_loss
-from gpupipe.training.metrics import InUnits, Metric, choose_metrics
+from gpupipe.training.losses import Loss
+from gpupipe.training.metrics import Metric
+from gpupipe.training.optimizers import Groups, MakeOptimizer
 from gpupipe.training.rows import move, num_batches, num_rows
-from gpupipe.training.schedules import learning_rates
+from gpupipe.training.run import Run
+from gpupipe.training.saving import resume as go_on
+from gpupipe.training.schedules import Schedule, fallen, learning_rates
 from gpupipe.training.stopping import BestWeights, EarlyStopping
-from gpupipe.training.update import MakeOptimizer, Update, make_optimizer
+from gpupipe.training.update import Update
 
 __all__ = ["Batches", "Trainer"]
+
+logger = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
@@ -38,6 +56,7 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
 
+@dataclass(eq=False, repr=False)
 class Trainer:
     """Trains a module on batches.
 
@@ -49,14 +68,24 @@ class Trainer:
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch that gives B values (weighted by `batch.weight`) or their mean.
-        optimizer: "adamw", or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
-        lr: the highest learning rate.
-        schedule: "one-cycle", "cosine" or "constant", see `learning_rates`.
+        optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
+            torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
+        lr: the highest learning rate; `scaled_rate` for a large batch.
+        schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the share of
+            updates done, see `learning_rates`.
         warmup: share of the updates that rises to `lr`; None for the schedule's own.
-        weight_decay: AdamW's.
+        weight_decay: of weights; biases, scales of normalisations and embeddings have none.
+        groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
         gradient_clip: the largest norm of all gradients together; None for no limit.
-        precision: "auto", "32-true" or "bf16-mixed" (auto: bf16-mixed on GPUs of compute capability 8.0 and up).
-            Weights, losses and metrics are float32 in each.
+        accumulate: batches an update is made of: the same as batches that many times larger.
+        average: decay of an average of the weights, which is what is evaluated and kept (`Average`); None for none.
+        label_smoothing: share of each label given to all classes alike; in training only.
+        precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
+            "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
+        recompute: blocks whose inner values are computed again in the backward pass, to save memory: patterns of
+            modules' names, or True for the members of all `nn.ModuleList`s.
+        compile: whether forward pass and loss go through torch.compile.
+        capture: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
         class_weight: None, "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
             mapping from classes to weights. Times `batch.weight`, in training only: metrics and evaluation stay as
             they are.
@@ -67,6 +96,12 @@ class Trainer:
         device: "auto" (where the loader's data lies, else a GPU if torch sees one), "cpu", "cuda", "cuda:1".
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: updates between two looks at the loss.
+        callbacks: of the user's, and loggers.
+        checkpoints: where to save where the fit stands, and how often; a path for a folder and every epoch.
+        on_divergence: what to do when the loss is not finite: "raise", or "rollback" to the last checkpoint with a
+            tenth of the learning rate, up to three times.
+        profile: a folder for a trace of some updates, which Perfetto opens.
+        gpu_stats: look at the GPU once a second, for `history.gpu`.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -82,49 +117,44 @@ class Trainer:
         1.0
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        max_epochs: int,
-        loss: str | Loss = "auto",
-        optimizer: str | MakeOptimizer = "adamw",
-        lr: float = 3e-3,
-        schedule: str = "one-cycle",
-        warmup: float | None = None,
-        weight_decay: float = 0.01,
-        gradient_clip: float | None = None,
-        precision: str = "auto",
-        class_weight: ClassWeight | None = None,
-        metrics: str | Sequence[str | Metric] = "auto",
-        early_stopping: EarlyStopping | None = None,
-        seed: int = 0,
-        deterministic: bool = False,
-        device: str = "auto",
-        progress: str | bool = "auto",
-        log_every: int = 100,
-    ) -> None:
-        self.model = model
-        self.max_epochs = max_epochs
-        self.loss = loss
-        self.optimizer = optimizer
-        self.lr = lr
-        self.schedule = schedule
-        self.warmup = warmup
-        self.weight_decay = weight_decay
-        self.gradient_clip = gradient_clip
-        self.precision = precision
-        self.class_weight = class_weight
-        self.metrics = metrics
-        self.early_stopping = early_stopping
-        self.seed = seed
-        self.deterministic = deterministic
-        self.device = device
-        self.progress = progress
-        self.log_every = log_every
-        self._check()
+    model: nn.Module
+    _: KW_ONLY
+    max_epochs: int
+    loss: str | Loss = "auto"
+    optimizer: str | MakeOptimizer = "adamw"
+    lr: float = 3e-3
+    schedule: Schedule = "one-cycle"
+    warmup: float | None = None
+    weight_decay: float = 0.01
+    groups: Groups | None = None
+    gradient_clip: float | None = None
+    accumulate: int = 1
+    average: float | None = None
+    label_smoothing: float = 0.0
+    precision: str = "auto"
+    recompute: bool | Sequence[str] = False
+    compile: bool = False
+    capture: bool | str = "auto"
+    class_weight: ClassWeight | None = None
+    metrics: str | Sequence[str | Metric] = "auto"
+    early_stopping: EarlyStopping | None = None
+    seed: int = 0
+    deterministic: bool = False
+    device: str = "auto"
+    progress: str | bool = "auto"
+    log_every: int = 100
+    callbacks: Sequence[Callback] = ()
+    checkpoints: Checkpoints | str | Path | None = None
+    on_divergence: str = "raise"
+    profile: str | Path | None = None
+    gpu_stats: bool = False
 
-    def fit(self, train: Batches, valid: Batches | None = None) -> History:
+    def __post_init__(self) -> None:
+        given = self.checkpoints
+        self.saves = Checkpoints(given) if isinstance(given, str | Path) else given
+        check(self)
+
+    def fit(self, train: Batches, valid: Batches | None = None, *, resume: str | Path | None = None) -> History:
         """Train, and say how it went.
 
         The model is left in evaluation mode. `train_loss` is the mean over the epoch while the weights moved.
@@ -132,6 +162,8 @@ class Trainer:
         Args:
             train: iterated once an epoch, after `set_epoch(epoch)` where it has that; epochs count from 0 there.
             valid: evaluated after each epoch.
+            resume: go on from a checkpoint of the same model and data: its path, a folder of some (the last one), or
+                "latest" for the last one of `checkpoints`; with none there yet the fit starts from the beginning.
 
         Returns:
             One row per epoch: epoch (from 1), train_loss, valid_loss and valid_<metric> (where defined), lr (the
@@ -140,75 +172,90 @@ class Trainer:
         Raises:
             BadData: no rows, no weight, a loss that is not finite (epoch and updates are named).
             BadConfig: a loader without a length, or with more batches than that; a figure to monitor that is not there.
+            ArtifactError: no checkpoint to go on from, or a damaged one.
+            SchemaMismatch: it is of another model or other data.
+            SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
 
         Memory:
             Batches that lie elsewhere are copied to the device. Weights, gradients and two moments; with
             `early_stopping` one more copy of the weights.
         """
-        loss, metrics = self._loss_and_metrics(train)
+        retried, factor = 0, 1.0
+        while True:
+            try:
+                return self._fit(train, valid, resume, factor)
+            except Diverged as error:
+                if self.on_divergence == "raise" or retried == ROLLBACKS:
+                    raise
+                retried, factor, resume = retried + 1, error.rate_factor * SLOWER, "latest"
+                logger.warning("%s; back to the last checkpoint, lr x %g", str(error).splitlines()[0], factor)
+
+    def _fit(self, train: Batches, valid: Batches | None, resume: str | Path | None, factor: float) -> History:
+        loss, metrics = loss_and_metrics(self, train)
         steps = num_batches(train)
-        history = self._history(metrics, validated=valid is not None)
+        history = history_of(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
-        with session(device, seed=self.seed, deterministic=self.deterministic), self._bar(steps) as bar:
+        with self._session(device), prepared(self):
             self.model.to(device)
-            rates = learning_rates(self.schedule, lr=self.lr, steps=steps * self.max_epochs, warmup=self.warmup)
-            update = self._update(loss, rates.to(device), device)
-            balance = self._class_weights(train, device)
+            updates = -(-steps // self.accumulate) * self.max_epochs
+            rates = learning_rates(self.schedule, lr=self.lr, steps=updates, warmup=self.warmup)
+            update = assembled(self, loss, rates, device, train)
+            learner, batches = captured(self, update, train, device)
             best = None
             if self.early_stopping is not None:
                 best = BestWeights(self.model, self.early_stopping, higher_is_better=history.higher_is_better)
-            for epoch in range(1, self.max_epochs + 1):
-                bar.set_description(f"epoch {epoch}/{self.max_epochs}")
-                if hasattr(train, "set_epoch"):
-                    train.set_epoch(epoch - 1)
-                started = time.perf_counter()
-                train_loss, rows = self._train_epoch(update, train, steps, epoch, bar, device, balance)
-                seconds = time.perf_counter() - started
-                row = {"epoch": epoch, "train_loss": train_loss}
-                if valid is not None:
-                    with fork_rng(device):  # what the validation loader draws must not change what training draws
-                        figures = evaluate(self.model, valid, loss, metrics, device, self.precision)
-                    row |= {f"valid_{name}": value for name, value in figures.items()}
-                row |= {"lr": float(rates[epoch * steps - 1]), "seconds": seconds, "rows_per_second": rows / seconds}
-                history.append(row)
-                if best is not None and best.see(history.monitored):
-                    break
-            if best is not None:
-                best.restore()
-            self.model.eval().zero_grad()  # gives the gradients' memory back
+            run = Run(self.model, update, batches, history, steps, self.max_epochs, rates, device, best)
+            resumed = resume is not None and go_on(run, resume, self.saves)
+            run.scale_rates(min(factor, run.rate_factor))
+            callbacks = callbacks_of(self, resumed=resumed)
+            with explained(run, self.saves), callbacks.around(run):
+                for epoch in run.epochs():
+                    callbacks.on_epoch_start(run)
+                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, learner, callbacks)}
+                    speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
+                    if valid is not None:
+                        # What the validation loader draws must not change what training draws.
+                        with fork_rng(device), update.averaged(), run.validation():
+                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision)
+                        row |= {f"valid_{name}": value for name, value in figures.items()}
+                    history.append(row | speed)
+                    with update.averaged():
+                        run.stop = run.stop or (best is not None and best.see(history.monitored))
+                    if (share := fallen(self.schedule, history)) is not None:
+                        run.scale_rates(factor * share)
+                    callbacks.on_epoch_end(run)
+                if best is not None:
+                    best.restore()
+                elif update.average is not None:
+                    update.average.swap()
+                self.model.eval().zero_grad()  # gives the gradients' memory back
         return history
 
-    def _train_epoch(
-        self,
-        update: Update,
-        train: Batches,
-        steps: int,
-        epoch: int,
-        bar: Any,
-        device: torch.device,
-        balance: Tensor | None,
-    ) -> tuple[float, int]:
-        """Update from each batch once; the mean loss and the number of rows."""
-        rows, looked_at = 0, 0
+    def _train_epoch(self, run: Run, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
+        """Update from each batch that is left of the epoch; the mean loss."""
+        looked_at = run.step_in_epoch
         self.model.train()
-        update.losses.reset()
-        for step, batch in enumerate(train, start=1):
-            if step > steps:
-                raise _longer_than_it_says(steps)
+        if not run.step_in_epoch:
+            run.update.losses.reset()
+        for batch in run.batches():
+            run.step_in_epoch += 1
+            if run.step_in_epoch > run.steps_per_epoch:
+                raise _longer_than_it_says(run.steps_per_epoch)
             if size := num_rows(batch):
-                moved = move(batch, device)
-                update(moved if balance is None else weighted(moved, balance))
-                rows += size
-            if step % self.log_every == 0:
-                loss = update.losses.read(f"Trainer.fit, epoch {epoch}, updates {looked_at + 1} to {step}")
-                bar.set_postfix(loss=loss, refresh=False)
-                bar.update(step - looked_at)
-                looked_at = step
-        loss = update.losses.read(f"Trainer.fit, epoch {epoch}, updates {looked_at + 1} to {steps}")
-        bar.update(steps - looked_at)
+                learner.learn(move(batch, run.device))
+                run.rows += size
+            if run.completes_update:
+                learner.step()
+            if run.step_in_epoch % self.log_every == 0:
+                callbacks.on_log(run, look(run, looked_at))
+                looked_at = run.step_in_epoch
+            for tell in callbacks.on_step_end if run.completes_update else ():
+                tell(run)
+        loss = look(run, looked_at)
         if loss is None:
-            raise _nothing_to_learn(rows)
-        return loss, rows
+            raise _nothing_to_learn(run.rows)
+        callbacks.on_log(run, loss)
+        return loss
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """The mean loss and the metrics over a loader, by name; those that are not defined for its rows are left out.
@@ -223,9 +270,9 @@ class Trainer:
         Memory:
             Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
         """
-        loss, metrics = self._loss_and_metrics(loader)
+        loss, metrics = loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
-        with session(device, seed=self.seed, deterministic=self.deterministic):
+        with self._session(device):
             return evaluate(self.model, loader, loss, metrics, device, self.precision)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
@@ -244,67 +291,11 @@ class Trainer:
             The outputs, twice for a moment.
         """
         device = choose_device(self.device, loader)
-        with session(device, seed=self.seed, deterministic=self.deterministic):
+        with self._session(device):
             return predict(self.model, loader, device, self.precision)
 
-    def _update(self, loss: Loss, rates: Tensor, device: torch.device) -> Update:
-        lr = torch.zeros((), device=device)
-        optimizer = make_optimizer(self.optimizer, self.model.parameters(), lr, self.weight_decay)
-        forward = forward_in(self.precision, self.model, device)
-        return Update(forward, loss, optimizer, lr=lr, rates=rates, gradient_clip=self.gradient_clip)
-
-    def _loss_and_metrics(self, loader: object) -> tuple[Loss, list[Metric]]:
-        loss = choose_loss(self.loss, _schema_of(loader))
-        metrics, units = choose_metrics(self.metrics, loss), getattr(loader, "target_units", None)
-        if units is not None:
-            metrics = [InUnits(metric, units) for metric in metrics]
-        return LOSSES[loss] if isinstance(loss, str) else loss, metrics
-
-    def _class_weights(self, train: Batches, device: torch.device) -> Tensor | None:
-        if self.class_weight is None:
-            return None
-        return class_weights(self.class_weight, train, _schema_of(train)).to(device)
-
-    def _history(self, metrics: Sequence[Metric], *, validated: bool) -> History:
-        directions = {"train_loss": False}
-        if validated:
-            directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
-        if self.early_stopping is None:
-            return History("valid_loss" if validated else "train_loss")
-        monitor = self.early_stopping.monitor
-        if monitor not in directions:
-            raise unknown("EarlyStopping", "monitor", monitor, directions)
-        return History(monitor, directions[monitor])
-
-    def _bar(self, steps: int) -> Any:
-        hidden = None if self.progress == "auto" else not self.progress  # None: where stderr is no terminal
-        return tqdm(total=steps * self.max_epochs, disable=hidden, unit=" updates")
-
-    def _check(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise unknown("Trainer", "precision", self.precision, PRECISIONS)
-        clip = self.gradient_clip
-        rules = [
-            ("model", isinstance(self.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
-            ("max_epochs", self.max_epochs >= 1, "at least 1", "max_epochs=3"),
-            ("log_every", self.log_every >= 1, "at least 1", "log_every=100"),
-            ("weight_decay", self.weight_decay >= 0, "0 or more", "weight_decay=0.01"),
-            ("gradient_clip", clip is None or clip > 0, "a norm above 0, or None", "gradient_clip=1.0"),
-            ("progress", self.progress in ("auto", True, False), "'auto', True or False", "progress='auto'"),
-        ]
-        for name, good, expected, remedy in rules:
-            if not good:
-                where = f"Trainer({name}=)"
-                raise BadConfig(where, "makes no sense", got=getattr(self, name), expected=expected, remedy=remedy)
-        learning_rates(self.schedule, lr=self.lr, steps=1, warmup=self.warmup)
-        choose_metrics(self.metrics, self.loss)
-        if self.loss != "auto":
-            choose_loss(self.loss, None)
-
-
-def _schema_of(loader: object) -> Schema | None:
-    schema = getattr(loader, "schema", None)
-    return schema if isinstance(schema, Schema) else None
+    def _session(self, device: torch.device) -> AbstractContextManager[None]:
+        return session(device, seed=self.seed, deterministic=self.deterministic, precision=self.precision)
 
 
 def _nothing_to_learn(rows: int) -> BadData:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-FLOOR = {"words", "errors", "scratch", "schema", "config", "step", "expressions"}
+FLOOR = {"words", "errors", "scratch", "atomic", "schema", "config", "step", "expressions"}
 ROOMS = {"backend", "cluster", "io", "transforms", "preprocessing", "tensors", "training", "models"}
 
 OURS: dict[str, set[str]] = {
     "words": set(),
     "errors": set(),
     "scratch": set(),
+    "atomic": {"errors"},
     "schema": {"words", "errors"},
     "step": {"words", "errors"},
     "config": {"errors"},
@@ -57,7 +58,7 @@ THEIRS: dict[str, set[str]] = {
     "transforms": {"numpy"},
     "preprocessing": {"numpy"},
     "tensors": {"torch", "numpy"},
-    "training": {"torch", "tqdm"},
+    "training": {"torch", "tqdm", "safetensors", "pynvml"},
     "models": {"torch"},
 }
 # Files beside the rooms compose them; what each needs from outside is said here.
@@ -65,13 +66,16 @@ COMPOSE: dict[str, set[str]] = {
     "encoding": {"numpy", "pyarrow"},
     "demo": {"numpy"},
     "doctor": {"packaging"},
+    "loading": {"torch"},
     "artifact": {"numpy", "pyarrow", "safetensors", "torch"},
+    "comparison": {"torch"},
+    "permuting": {"torch"},
     "scorer": {"torch"},
     "units": {"torch"},
 }
 ONLY_IN = {"torch": {"backend/memory.py"}}
 LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli.py"}
-ABOVE = {"demo", "cli"}
+ABOVE = {"demo", "cli", "comparison", "permuting"}
 
 
 def modules() -> list[Path]:

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from gpupipe import atomic
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
-from gpupipe.io import atomic
 from gpupipe.schema import Field, Schema
 from tests.io.tables import DATA, plain, tables, values
 

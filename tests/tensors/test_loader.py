@@ -186,7 +186,7 @@ def test_dictionaries_of_kept_strings() -> None:
 
 def test_bad_parameters() -> None:
     block = block_of(1, select("cpu"))
-    for shuffle in ("blocks", "row", None, 2):
+    for shuffle in ("block", "row", None, 2):
         with pytest.raises(errors.BadConfig, match=f"unknown shuffle, got {shuffle!r}"):
             Loader(block, shuffle=shuffle)  # type: ignore[arg-type]
     with pytest.raises(errors.BadConfig, match="batch_size is too small, got 0"):

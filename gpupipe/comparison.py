@@ -1,0 +1,221 @@
+"""Whether the network earns its keep: other models on the same rows, and one table for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpupipe.backend import Array, select
+from gpupipe.backend.yardsticks import YARDSTICKS, Columns, missing_xgboost, yardstick
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.schema import Schema, html_table, text_table
+from gpupipe.tensors import Block, Loader
+from gpupipe.training import Trainer
+from gpupipe.training.losses import LOSS_OF_TASK
+from gpupipe.training.metrics import InUnits, Metric, choose_metrics
+
+__all__ = ["Baselines", "baselines"]
+
+EXACT_IN_FLOAT32 = 1 << 24
+
+
+def baselines(
+    train: Loader,
+    valid: Loader,
+    trainers: Trainer | Mapping[str, Trainer] | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    metrics: str | Sequence[str | Metric] = "auto",
+    seed: int = 0,
+) -> Baselines:
+    """Fit other models on the rows a network learned from, and compare all on the same other rows.
+
+    "linear" (logistic or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and, if it is installed,
+    "xgboost", each with its library's settings. On a GPU the first two are cuML's, and XGBoost works there too; that
+    part is not yet run on a GPU.
+
+    Args:
+        train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
+        valid: whose block they are compared on, weights included.
+        trainers: trained networks to put beside them: one, or several by the names to show.
+        only: some of these models; XGBoost asked for by name has to be there.
+        metrics: as for `Trainer`; the first of them orders the table.
+        seed: the random state of the models that have one.
+
+    Returns:
+        The table, the best first; metrics are in the target's own units.
+
+    Raises:
+        BadConfig: a loader without a resident block, no target, or an unknown model.
+        SchemaMismatch: the loaders have other columns.
+        BackendMissing: XGBoost was asked for and is not installed.
+
+    Memory:
+        The features once more as float32 on the device of the block; for models of the host a copy there, and what
+        their libraries make of it (gradient boosting and forests: about as much again). On a GPU the linear model
+        makes a column per id.
+
+    Example:
+        >>> import pandas as pd
+        >>> import gpupipe as gp
+        >>> frame = pd.DataFrame({"x": range(300), "y": [v // 100 % 2 for v in range(300)]})
+        >>> pipeline = gp.Pipeline([], gp.Features(["x"], target="y == 1")).fit(frame)
+        >>> loader = pipeline.loader(frame)
+        >>> table = baselines(loader, loader, only=["linear", "hist-gradient-boosting"])
+        >>> table.rows[0]["model"], table.rows[0]["auc"] > 0.99
+        ('HistGradientBoostingClassifier', True)
+    """
+    blocks = [_block_of(loader, name) for loader, name in ((train, "train"), (valid, "valid"))]
+    schema = blocks[0].schema
+    names = [[item.name for item in (*s.numeric, *s.categorical, *s.targets)] for s in (schema, blocks[1].schema)]
+    if names[0] != names[1]:
+        raise SchemaMismatch(
+            "baselines",
+            "the loaders have other columns",
+            got=names[1],
+            expected=", ".join(names[0]),
+            remedy="loaders of one pipeline",
+        )
+    columns = _columns(schema, seed)
+    gpu = blocks[0].device.type == "cuda"
+    chosen = [(name, yardstick(name, columns, gpu=gpu)) for name in (YARDSTICKS if only is None else only)]
+    if only is not None and any(found is None for _, found in chosen):
+        raise missing_xgboost()
+    judge = _Judge(valid, blocks[1], choose_metrics(metrics, LOSS_OF_TASK[columns.task]))
+    rows = []
+    if isinstance(trainers, Trainer):
+        trainers = {type(trainers.model).__name__: trainers}
+    for name, trainer in (trainers or {}).items():
+        in_order = Loader(blocks[1], batch_size=valid.batch_size)
+        rows.append({"model": name, **judge(trainer.predict(in_order).to(blocks[1].device)), "seconds": None})
+    taught = _Arrays(blocks[0], columns)
+    asked = taught if blocks[1] is blocks[0] else _Arrays(blocks[1], columns)
+    for _, model in chosen:
+        if model is not None:
+            started = time.perf_counter()
+            model.fit(taught.features(model.on_host), taught.target(model.on_host), taught.weight(model.on_host))
+            seconds = time.perf_counter() - started
+            output = torch.as_tensor(model.outputs(asked.features(model.on_host)), device=blocks[1].device)
+            rows.append({"model": model.name, **judge(output), "seconds": seconds})
+    return Baselines(rows, judge.metrics[0].name if judge.metrics else None, judge.metrics[:1])
+
+
+class Baselines:
+    """Models and their figures on the same rows, the best first.
+
+    Args:
+        rows: for each model its name, its metrics by name (None where not defined) and the seconds its fit took (None
+            for a network, whose history has them).
+        first: the metric that orders them.
+        order: that metric itself, which knows its direction; empty for none.
+
+    Example:
+        >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}], None, [])
+        model  rmse  seconds
+        Ridge     2      0.1
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], first: str | None, order: Sequence[Metric]) -> None:
+        self.rows = [dict(row) for row in rows]
+        if first is not None and order:
+            sign = -1 if order[0].higher_is_better else 1
+            self.rows.sort(key=lambda row: (row[first] is None, sign * (row[first] or 0)))
+
+    def __getitem__(self, model: str) -> dict[str, Any]:
+        return next(row for row in self.rows if row["model"] == model)
+
+    def _table(self) -> list[list[str]]:
+        head = list(self.rows[0]) if self.rows else ["model"]
+        cells = [[_shown(name, row[name]) for name in head] for row in self.rows]
+        widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
+        # Numbers to the right: the digits of a column stand below each other.
+        return [
+            [cell if place == 0 else cell.rjust(widths[place]) for place, cell in enumerate(line)]
+            for line in [head, *cells]
+        ]
+
+    def __repr__(self) -> str:
+        return text_table(self._table())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._table())
+
+
+class _Judge:
+    """Figures of outputs for a block's rows, in the order of the block."""
+
+    def __init__(self, loader: Loader, block: Block, metrics: Sequence[Metric]) -> None:
+        units = loader.target_units
+        self.metrics = [metric if units is None else InUnits(metric, units) for metric in metrics]
+        self._batch = block.batch_of(block.words)
+
+    def __call__(self, output: Tensor) -> dict[str, float | None]:
+        """Each metric by its name."""
+        for metric in self.metrics:
+            metric.reset()
+            metric.update(output, self._batch)
+        return {metric.name: metric.compute() for metric in self.metrics}
+
+
+class _Arrays:
+    """A block as an estimator takes it: features side by side, target and weight, on its device or on the host."""
+
+    def __init__(self, block: Block, columns: Columns) -> None:
+        self._block = block
+        exact = all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities)
+        kind = torch.float32 if exact else torch.float64
+        self._features = torch.cat([block.numeric.to(kind), block.codes.to(kind)], 1)
+
+    def features(self, on_host: bool) -> Array:
+        return _array(self._features, on_host)
+
+    def target(self, on_host: bool) -> Array:
+        assert self._block.target is not None, "there is a task"
+        return _array(self._block.target.contiguous(), on_host)
+
+    def weight(self, on_host: bool) -> Array | None:
+        return None if self._block.weight is None else _array(self._block.weight.contiguous(), on_host)
+
+
+def _array(tensor: Tensor, on_host: bool) -> Array:
+    if on_host:
+        return tensor.cpu().numpy()
+    return select("gpu" if tensor.is_cuda else "cpu").xp.from_dlpack(tensor.detach())
+
+
+def _columns(schema: Schema, seed: int) -> Columns:
+    if schema.target is None or schema.task is None:
+        raise BadConfig(
+            "baselines",
+            "nothing to learn",
+            got=schema.names,
+            expected="a column with the role target",
+            remedy="gp.Features(..., target='column')",
+        )
+    classes = schema.target.classes
+    outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
+    cardinalities = [field.cardinality or 0 for field in schema.categorical]
+    return Columns(len(schema.numeric), cardinalities, schema.task, outputs, seed)
+
+
+def _block_of(loader: object, name: str) -> Block:
+    block = getattr(loader, "block", None)
+    if isinstance(block, Block):
+        return block
+    raise BadConfig(
+        f"baselines({name}=)",
+        "its rows are not in memory as one block",
+        got=type(loader).__name__,
+        expected="a loader with a resident block",
+        remedy="pipeline.loader(data), on a part of the rows that fits",
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:.1f}" if name == "seconds" else f"{value:.4g}"

@@ -1,0 +1,129 @@
+"""The residual network for tables of Gorishniy, Rubachev, Khrulkov & Babenko 2021 (arXiv:2106.11959, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpupipe.models.numbers import Numbers
+from gpupipe.models.tabular import Tabular, linear
+from gpupipe.tensors.batch import Batch
+
+__all__ = ["BatchNorm", "ResNet"]
+
+
+class ResNet(Tabular):
+    """A linear layer, residual blocks, and a prediction from what they add up to.
+
+    block(x) = x + linear(dropout(relu(linear(norm(x))))), prediction(x) = linear(relu(norm(x))), norm being
+    batch normalisation. The widths are those of the authors' package. Rows count in a batch's mean and variance
+    whatever their weight, so batches of other sizes train slightly other networks.
+
+    Args:
+        numeric: F, how many numeric features a batch has.
+        cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
+        outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
+        blocks: how many.
+        width: of what the blocks add to.
+        hidden_factor: a block's inner layer is so many times as wide.
+        dropout: share of a block's inner values zeroed in training.
+        embedding_dim: D, or "auto".
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
+        seed: rules the weights.
+
+    Raises:
+        BadConfig: no input at all, or a size that makes no sense.
+
+    Memory:
+        As `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
+
+    Example:
+        >>> model = ResNet(numeric=3, cardinalities=[12, 5], blocks=1, width=8, seed=7)
+        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        blocks: int = 2,
+        width: int = 192,
+        hidden_factor: float = 2.0,
+        dropout: float = 0.1,
+        embedding_dim: int | Literal["auto"] = "auto",
+        numbers: Numbers | Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        inner = int(width * hidden_factor)
+        super().__init__(
+            {
+                "numeric": numeric,
+                "cardinalities": cardinalities,
+                "outputs": outputs,
+                "blocks": blocks,
+                "width": width,
+                "hidden_factor": hidden_factor,
+                "dropout": dropout,
+                "embedding_dim": embedding_dim,
+                "numbers": numbers,
+                "seed": seed,
+            },
+            generator,
+            [
+                ("blocks", blocks >= 0, "0 or more", "blocks=2"),
+                ("width", width >= 1, "at least 1", "width=192"),
+                ("hidden_factor", inner >= 1, "an inner layer of at least one value", "hidden_factor=2.0"),
+            ],
+        )
+        self.first = linear(self.num_inputs, width, generator, "glorot")
+        self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
+        self.norm = BatchNorm(width)
+        self.last = linear(width, outputs, generator, "glorot")
+
+    def forward(self, batch: Batch) -> Tensor:
+        """B logits or values with one output, else B x K logits.
+
+        Raises:
+            SchemaMismatch: the batch has another number of columns than the model was made for.
+        """
+        values = self.first(self.inputs(batch))
+        for block in self.blocks:
+            values = values + block(values)
+        return self.shaped(self.last(self.norm(values).relu()))
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167) that knows the last batch of an epoch may be short.
+
+    A batch of one row has no variance: it is normalised by the running figures, as in evaluation, and leaves them.
+
+    Example:
+        >>> BatchNorm(2)(torch.zeros(1, 2)).shape
+        torch.Size([1, 2])
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.training and len(values) < 2:
+            return F.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(values)
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, inner: int, dropout: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.norm = BatchNorm(width)
+        self.enter = linear(width, inner, generator)
+        self.leave = linear(inner, width, generator, "glorot")
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, values: Tensor) -> Tensor:
+        change: Tensor = self.leave(self.dropout(self.enter(self.norm(values)).relu()))
+        return change

@@ -1,0 +1,186 @@
+"""What the networks share: made from a schema, ids through one table, numbers as they are or embedded.
+
+Shapes: B rows, F numeric features, C categorical features, D the embedding's width, K outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.models.embedding import RESERVED, SharedEmbedding
+from gpupipe.models.numbers import Numbers, NumericEmbedding, numbers_from
+from gpupipe.schema import Schema
+from gpupipe.tensors.batch import Batch
+
+__all__ = ["Rule", "Tabular", "linear"]
+
+# A constructor's argument, whether its value is good, what would be, and an example.
+Rule = tuple[str, bool, str, str]
+
+
+class Tabular(nn.Module):
+    """A network over `Batch`es that remembers how it was made.
+
+    Weights are drawn on the CPU from the model's own generator: the same on every device, and torch's global one is
+    left as it was.
+
+    Args:
+        config: the constructor's arguments by name.
+        generator: draws the embeddings' start; what comes after draws from it too. It is not kept: it has no copy.
+        rules: what must hold of the arguments, beside what must hold of those that all models have.
+    """
+
+    learning_rate: ClassVar[float] = 3e-3
+    """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
+
+    def __init__(self, config: dict[str, Any], generator: torch.Generator, rules: Sequence[Rule] = ()) -> None:
+        super().__init__()
+        config["cardinalities"] = cardinalities = [int(n) for n in config["cardinalities"]]
+        numbers = numbers_from(config.get("numbers"))
+        self._config = config if numbers is None else config | {"numbers": numbers}
+        self._refuse([*_shared_rules(config), *rules])
+        self.outputs: int = config["outputs"]
+        self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
+        self.embedding: SharedEmbedding | None = None
+        if cardinalities:
+            self.embedding = SharedEmbedding(cardinalities, config["embedding_dim"], generator)
+        self.numbers: NumericEmbedding | None = None
+        if numbers is not None and config["numeric"]:
+            self.numbers = numbers.build(config["numeric"], generator)
+
+    @classmethod
+    def from_schema(cls, schema: Schema, **options: Any) -> Self:
+        """The network for a pipeline's output: its features in; one value out, or one per class or per target.
+
+        Args:
+            schema: `pipeline.schema`.
+            options: the constructor's keyword arguments.
+
+        Raises:
+            BadConfig: no target, a target of one class, or a categorical feature without a cardinality.
+
+        Example:
+            >>> from gpupipe.models import MLP
+            >>> from gpupipe.schema import Field, Role
+            >>> temp, delay = Field("temp", "float32", role=Role.FEATURE), Field("delay", "float32", role=Role.TARGET)
+            >>> MLP.from_schema(Schema([temp, delay]), hidden=(8,)).get_config()["numeric"]
+            1
+        """
+        make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
+        return make(*_sizes(schema, cls.__name__), **options)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments as plain JSON values: `type(model)(**config)` has the same weights' start."""
+        numbers: Numbers | None = self._config.get("numbers")
+        return dict(self._config) if numbers is None else self._config | {"numbers": numbers.to_json()}
+
+    def check(self, batch: Batch) -> None:
+        """Raise where the batch has another number of columns than the model was made for.
+
+        Raises:
+            SchemaMismatch: it does.
+        """
+        found = (batch.numeric.shape[1], batch.codes.shape[1])
+        if found != self.num_features:
+            raise SchemaMismatch(
+                type(self).__name__,
+                "the batch has other features than the model",
+                got=f"{found[0]} numeric and {found[1]} categorical columns",
+                expected=f"{self.num_features[0]} numeric and {self.num_features[1]} categorical columns",
+                remedy=f"{type(self).__name__}.from_schema(pipeline.schema) with the pipeline that makes the batches",
+            )
+
+    @property
+    def num_inputs(self) -> int:
+        """How wide `inputs` is."""
+        numbers = self.num_features[0] * (1 if self.numbers is None else self.numbers.dim)
+        return numbers + (0 if self.embedding is None else self.num_features[1] * self.embedding.dim)
+
+    def inputs(self, batch: Batch) -> Tensor:
+        """B x `num_inputs`: the numbers, embedded where asked, and beside them the rows of the ids."""
+        self.check(batch)
+        numbers = batch.numeric if self.numbers is None else self.numbers(batch.numeric).flatten(1)
+        return numbers if self.embedding is None else torch.cat([numbers, self.embedding(batch.codes).flatten(1)], 1)
+
+    def shaped(self, output: Tensor) -> Tensor:
+        """B values of one output, else B x K."""
+        return output.squeeze(1) if self.outputs == 1 else output
+
+    def _refuse(self, rules: Sequence[Rule]) -> None:
+        for name, good, expected, remedy in rules:
+            if not good:
+                where = f"{type(self).__name__}({name}=)"
+                raise BadConfig(where, "makes no sense", got=self._config[name], expected=expected, remedy=remedy)
+
+
+def linear(
+    inputs: int, outputs: int, generator: torch.Generator, start: Literal["he", "glorot"] = "he", *, gain: float = 1.0
+) -> nn.Linear:
+    """A linear layer whose biases start at zero and whose weights are drawn from `generator`.
+
+    "he" is uniform in +-sqrt(6 / inputs), before a ReLU (He et al. 2015, arXiv:1502.01852); "glorot" uniform in
+    +-gain sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010).
+    """
+    # By way of the meta device, because nn.Linear's own start would draw from the global generator.
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    if start == "he":
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+    else:
+        nn.init.xavier_uniform_(layer.weight, gain=gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int]:
+    """How many numbers, the cardinalities, how many outputs."""
+    if schema.target is None:
+        raise BadConfig(
+            f"{model}.from_schema",
+            "the schema has no target",
+            got=schema.names,
+            expected="a column with the role target, which decides the number of outputs",
+            remedy="gp.Features(..., target='column')",
+        )
+    classes = schema.target.classes
+    if classes is not None and len(classes) < 2:
+        raise BadConfig(
+            f"{model}.from_schema, target {schema.target.name!r}",
+            "there is nothing to tell apart",
+            got=classes,
+            expected="at least two classes",
+            remedy="fit the pipeline on data that holds more than one",
+        )
+    cardinalities = []
+    for field in schema.categorical:
+        if field.cardinality is None:
+            raise BadConfig(
+                f"{model}.from_schema, column {field.name!r}",
+                "a categorical feature whose number of ids is not known",
+                got=field,
+                expected="a cardinality in the schema",
+                remedy=f"(['{field.name}'], pre.Categorify())",
+            )
+        cardinalities.append(field.cardinality)
+    outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
+    return len(schema.numeric), cardinalities, outputs
+
+
+def _shared_rules(config: dict[str, Any]) -> list[Rule]:
+    numeric, cardinalities, dim = config["numeric"], config["cardinalities"], config["embedding_dim"]
+    rules = [
+        ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
+        ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
+        ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
+        ("outputs", config["outputs"] > 0, "1, or the number of classes or targets", "outputs=1"),
+        ("dropout", 0 <= config.get("dropout", 0) < 1, "a share in [0, 1)", "dropout=0.1"),
+        ("embedding_dim", dim == "auto" or (isinstance(dim, int) and dim > 0), "1 or more, or 'auto'", "'auto'"),
+    ]
+    if "hidden" in config:
+        widths = config["hidden"]
+        rules.append(("hidden", all(width > 0 for width in widths), "widths of at least 1", "hidden=(256, 128)"))
+    return rules

@@ -1,0 +1,190 @@
+"""How much a model needs each feature: what its figures lose when that feature's values are dealt out anew.
+
+Breiman 2001 ("Random forests", section 10), as scikit-learn's `permutation_importance`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig
+from gpupipe.schema import Schema, html_table, text_table
+from gpupipe.scorer import Scorer
+from gpupipe.tensors import Batch, Block, Loader, Permutation
+from gpupipe.training import Trainer
+from gpupipe.training.choice import unknown
+from gpupipe.training.metrics import METRICS
+
+__all__ = ["Importance", "importance"]
+
+
+def importance(
+    model: Trainer | Scorer | nn.Module,
+    loader: Loader,
+    *,
+    metric: str = "auto",
+    repeats: int = 5,
+    seed: int = 0,
+) -> Importance:
+    """The loss of a metric for each feature whose values are permuted among the rows, over several permutations.
+
+    Features that say the same stand in for each other: permuting one of them alone costs little. Rows come in the order
+    of the block whatever the loader's; the host waits once per feature and permutation.
+
+    Args:
+        model: a trained one, in its trainer, in what `gp.load` gives, or by itself.
+        loader: whose block it is asked about, better not the one it learned from; weights count.
+        metric: a name among the trainer's figures, "loss" included; "auto" is its first metric, else the loss.
+        repeats: permutations, the same for all features.
+        seed: of the permutations.
+
+    Returns:
+        One row per feature, what matters most first: the mean loss of the metric and its standard deviation.
+
+    Raises:
+        BadConfig: a loader without a resident block, fewer than one repeat, no such metric or one that is not defined.
+
+    Memory:
+        8 bytes per row for the permutation and 4 for the permuted column (of numbers stored as bfloat16: for all of
+        them), on the block's device, and as `Trainer.evaluate`.
+
+    Example:
+        >>> from gpupipe.models import Linear
+        >>> from gpupipe.schema import Field, Role
+        >>> fields = [Field(name, "float32", role=Role.FEATURE) for name in "ab"]
+        >>> schema = Schema([*fields, Field("y", "float32", role=Role.TARGET)])
+        >>> block = Block.allocate(schema, 100, "cpu")
+        >>> _ = block.numeric.normal_(), block.target.copy_(block.numeric[:, 0])
+        >>> model = Linear.from_schema(schema)
+        >>> _ = model.weight.data[0].fill_(1.0)
+        >>> importance(model, Loader(block), metric="loss").rows[-1]
+        {'feature': 'b', 'mean': 0.0, 'std': 0.0}
+    """
+    block: object = getattr(loader, "block", None)
+    if not isinstance(block, Block) or repeats < 1:
+        raise BadConfig(
+            "importance",
+            "fewer than one repeat" if isinstance(block, Block) else "its rows are not in memory as one block",
+            got=repeats if isinstance(block, Block) else type(loader).__name__,
+            expected="a loader with a resident block, and at least one repeat",
+            remedy="gp.importance(trainer, pipeline.loader(valid))",
+        )
+    trainer = model if isinstance(model, Trainer) else Trainer(_module(model), max_epochs=1)
+    whole = trainer.evaluate(_Rows(loader, block))
+    name = _chosen(metric, whole)
+    sign = 1 if _higher_is_better(name, trainer) else -1
+    features = [item.name for item in (*block.schema.numeric, *block.schema.categorical)]
+    losses: list[list[float]] = [[] for _ in features]
+    for repeat in range(repeats):
+        order = Permutation(len(block), seed=seed, epoch=repeat).order(block.device)
+        for place, lost in enumerate(losses):
+            figures = trainer.evaluate(_Rows(loader, block, place, order))
+            lost.append(sign * (whole[name] - figures[name]))
+    return Importance(dict(zip(features, losses, strict=True)), name, whole[name])
+
+
+class Importance:
+    """What a metric loses by each feature, what matters most first.
+
+    Args:
+        losses: by feature, one number per permutation.
+        metric: which.
+        value: the metric with all features as they are.
+
+    Example:
+        >>> Importance({"night": [0.0, 0.0], "distance": [0.2, 0.4]}, "auc", 0.75)
+        auc 0.75, lost without
+        feature   mean  std
+        distance   0.3  0.1
+        night        0    0
+    """
+
+    def __init__(self, losses: dict[str, Sequence[float]], metric: str, value: float) -> None:
+        self.losses, self.metric, self.value = losses, metric, value
+        self.rows: list[dict[str, Any]] = [
+            {"feature": name, "mean": statistics.fmean(each), "std": statistics.pstdev(each)}
+            for name, each in losses.items()
+        ]
+        self.rows.sort(key=lambda row: -row["mean"])
+
+    def __getitem__(self, feature: str) -> dict[str, Any]:
+        return next(row for row in self.rows if row["feature"] == feature)
+
+    def _table(self) -> list[list[str]]:
+        lines = [[row["feature"], f"{row['mean']:.4g}", f"{row['std']:.2g}"] for row in self.rows]
+        table = [["feature", "mean", "std"], *lines]
+        widths = [max(len(line[place]) for line in table) for place in range(3)]
+        return [[line[0], *(line[place].rjust(widths[place]) for place in (1, 2))] for line in table]
+
+    @property
+    def _title(self) -> str:
+        return f"{self.metric} {self.value:.4g}, lost without"
+
+    def __repr__(self) -> str:
+        return f"{self._title}\n{text_table(self._table())}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self._title}</p>{html_table(self._table())}"
+
+
+class _Rows:
+    """A block's rows in order as a loader gives them, one column permuted if asked."""
+
+    def __init__(self, loader: Loader, block: Block, place: int | None = None, order: Tensor | None = None) -> None:
+        self.schema: Schema = block.schema
+        self.device, self.target_units = loader.device, loader.target_units
+        self._block, self._batch_size = block, loader.batch_size
+        self._part, self._place, self._column = "", 0, None
+        if place is not None and order is not None:
+            numbers = len(block.schema.numeric)
+            self._part, self._place = ("numeric", place) if place < numbers else ("codes", place - numbers)
+            self._column = getattr(block, self._part)[:, self._place][order]
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._block) / self._batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, len(self._block), self._batch_size):
+            rows = slice(start, start + self._batch_size)
+            batch = self._block.batch_of(self._block.words[rows])
+            batch.keep = {name: values[rows] for name, values in self._block.keep.items()}
+            if self._column is not None:
+                values = getattr(batch, self._part).clone()
+                values[:, self._place] = self._column[rows]
+                batch = replace(batch, **{self._part: values})
+            yield batch
+
+
+def _module(model: Scorer | nn.Module) -> nn.Module:
+    module = model.model if isinstance(model, Scorer) else model
+    if module is None:
+        raise BadConfig(
+            "importance",
+            "there is no model",
+            expected="a pipeline saved with one",
+            remedy="gp.save(path, pipeline, model)",
+        )
+    return module
+
+
+def _chosen(metric: str, figures: dict[str, float]) -> str:
+    if metric == "auto":
+        return next((name for name in figures if name != "loss"), "loss")
+    if metric not in figures:
+        raise unknown("importance", "metric", metric, ["auto", *figures])
+    return metric
+
+
+def _higher_is_better(name: str, trainer: Trainer) -> bool:
+    if name == "loss":
+        return False
+    own = [] if isinstance(trainer.metrics, str) else [m for m in trainer.metrics if not isinstance(m, str)]
+    return next((metric.higher_is_better for metric in own if metric.name == name), None) or (
+        name in METRICS and METRICS[name]().higher_is_better
+    )

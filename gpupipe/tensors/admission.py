@@ -1,0 +1,52 @@
+"""What may be written into a block: what the values cannot tell once they are there is looked at before."""
+
+from __future__ import annotations
+
+from gpupipe.backend import Column
+from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.schema import FLOATS, Field, Kind, Role
+
+__all__ = ["check_column", "endless_values", "is_index", "missing_values"]
+
+
+def is_index(item: Field) -> bool:
+    """Whether its word is an int32: an id, or the index of a class."""
+    return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
+
+
+def check_column(item: Field, column: Column) -> None:
+    """What the values cannot tell once they are written: text, times, fractions, and integers that are missing."""
+    name, index = item.name, is_index(item)
+    if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
+        remedies = {"string": "pre.Categorify() on this column", "timestamp": f"T.Derive({name}_hour='hour({name})')"}
+        raise SchemaMismatch(
+            f"column {name!r}",
+            f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
+            expected="integers" if index else "numbers or ids",
+            remedy=remedies.get(column.dtype, f"T.Cast({name}='int32')"),
+        )
+    missing = 0 if column.valid is None else int((~column.valid).sum())
+    if missing:
+        raise missing_values(item, missing)
+
+
+def missing_values(item: Field, count: int) -> BadData:
+    """The error for so many missing values."""
+    return BadData(
+        f"column {item.name!r}",
+        f"{count} missing value{'s' if count > 1 else ''} would reach the model",
+        expected="a value in every row",
+        remedy="pre.SimpleImputer() on this column"
+        if item.role == Role.FEATURE
+        else f"an expression for {item.role} that gives a value in every row",
+    )
+
+
+def endless_values(item: Field, count: int) -> BadData:
+    """The error for so many values that float32 cannot hold."""
+    return BadData(
+        f"column {item.name!r}",
+        f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
+        expected="finite values, in float32 at most 3.4e38",
+        remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it",
+    )

@@ -1,0 +1,83 @@
+"""Copying rows of one block into another, and batches as views of the copy: the only place where batches are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.block import Block
+from gpupipe.tensors.order import Rows
+from gpupipe.tensors.ranks import Ranks, Step
+
+__all__ = ["Picker", "batches_of", "fill", "gather", "groups"]
+
+
+class Picker(Protocol):
+    """Knows where the rows of an epoch's order are."""
+
+    def pick(self, start: int, stop: int, out: Block, at: int) -> None:
+        """Copy the rows at these positions into `out` from its row `at` on."""
+
+
+def gather(table: Block, rows: Rows, out: Block, at: int = 0) -> None:
+    """Copy rows of `table` into `out` from its row `at` on; both lie on one device."""
+    _copy(table.words, rows, out.words, at)
+    for name, values in table.keep.items():
+        _copy(values, rows, out.keep[name], at)
+
+
+def groups(ranks: Ranks, first: int, many: int) -> Iterator[list[Step]]:
+    """The steps of an epoch from number `first` on, so many at a time."""
+    for start in range(first, len(ranks), many):
+        yield [ranks.step(number) for number in range(start, min(start + many, len(ranks)))]
+
+
+def fill(slab: Block, steps: Sequence[Step], picker: Picker) -> None:
+    """Copy the rows of consecutive steps into a block of just as many; padding becomes zeros, which are missing ids."""
+    at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
+    for number, step in enumerate(steps):
+        last = number + 1 == len(steps)
+        if last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
+            picker.pick(steps[waiting].start, step.stop, slab, at)
+            at += step.stop - steps[waiting].start
+            padded = step.size - (step.stop - step.start)
+            if padded:
+                slab.words[at : at + padded].zero_()
+                for values in slab.keep.values():
+                    values[at : at + padded].zero_()
+            at, waiting = at + padded, number + 1
+
+
+def batches_of(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bool = False) -> Iterator[Batch]:
+    """The batches in a block that was filled. Memory: shares.
+
+    Args:
+        slab: holds the rows of the steps, one after the other.
+        steps: whose they are.
+        pads: whether all batches have weights, as some have padding.
+        unweighted: whether the table's own weights are left out, as they decided which rows were drawn.
+    """
+    start = 0
+    for step in steps:
+        stop = start + step.size
+        batch = slab.batch_of(slab.words[start:stop])
+        for name, values in slab.keep.items():
+            batch.keep[name] = values[start:stop]
+        if unweighted:
+            batch.weight = None
+        if pads and batch.weight is None:
+            batch.weight = torch.ones(step.size, device=slab.device)
+            batch.weight[step.stop - step.start :] = 0
+        yield batch
+        start = stop
+
+
+def _copy(source: Tensor, rows: Rows, out: Tensor, at: int) -> None:
+    if isinstance(rows, slice):
+        out[at : at + rows.stop - rows.start].copy_(source[rows])
+    else:
+        torch.index_select(source, 0, rows, out=out[at : at + len(rows)])

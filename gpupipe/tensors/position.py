@@ -1,0 +1,66 @@
+"""Where an iteration stands, as it is saved and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpupipe.errors import BadConfig
+
+__all__ = ["Position", "state_of", "taken_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next batch.
+
+    Args:
+        epoch: from 0.
+        batch: its number in the epoch, from 0.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+
+
+def state_of(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The position, and what the order of the epoch depends on, as plain numbers and strings.
+
+    Example:
+        >>> state_of(Position(1, 5), {"seed": 7})
+        {'epoch': 1, 'batch': 5, 'seed': 7}
+    """
+    return {"epoch": position.epoch, "batch": position.batch, **identity}
+
+
+def taken_up(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
+    """The position in a state; in the middle of an epoch all else must be as it was.
+
+    Raises:
+        BadConfig: it is not, or the state is none.
+
+    Example:
+        >>> taken_up({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})
+        Position(epoch=1, batch=0)
+    """
+    epoch, batch = state.get("epoch"), state.get("batch")
+    if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
+        raise BadConfig(
+            "Loader.load_state_dict",
+            "this is no state of a loader",
+            got=dict(state),
+            expected="what state_dict() gave",
+            remedy="loader.load_state_dict(saved['loader'])",
+        )
+    then = {name: value for name, value in state.items() if name not in ("epoch", "batch")}
+    if batch and then != identity:
+        names = [name for name in {**identity, **then} if identity.get(name) != then.get(name)]
+        raise BadConfig(
+            "Loader.load_state_dict",
+            f"the state is from the middle of an epoch with another {' and '.join(names)}",
+            got={name: then.get(name) for name in names},
+            expected=f"{ {name: identity.get(name) for name in names} }, or a state from the beginning of an epoch",
+            remedy="a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew",
+        )
+    return Position(epoch, batch)

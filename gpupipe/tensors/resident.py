@@ -1,0 +1,58 @@
+"""Batches of a table that lies where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from torch import Tensor
+
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.block import Block
+from gpupipe.tensors.gather import batches_of, fill, gather, groups
+from gpupipe.tensors.order import Order
+from gpupipe.tensors.ranks import Ranks
+
+__all__ = ["Resident", "from_device"]
+
+# Positions whose rows are looked up at a time: on the CPU they stay in its cache, on a GPU calls are what it costs.
+_HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 15, 1 << 24
+_TOGETHER = 256 << 10  # bytes of small batches that one copy makes
+
+
+class Resident:
+    """Where the rows of an epoch's order are in a whole table.
+
+    Memory: 8 bytes per position that is looked up ahead, and a few temporary arrays of that length.
+    """
+
+    def __init__(self, table: Block, order: Order) -> None:
+        self._table, self._order = table, order
+        self._ahead = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
+        self._start = self._stop = 0
+        self._rows: Tensor | slice = slice(0)
+
+    def pick(self, start: int, stop: int, out: Block, at: int) -> None:
+        """Copy the rows at these positions into `out` from its row `at` on."""
+        if start < self._start or stop > self._stop:
+            self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
+            self._rows = self._order.at(self._start, self._stop, self._table.device)
+        if isinstance(self._rows, slice):
+            rows: Tensor | slice = slice(start, stop)
+        else:
+            rows = self._rows[start - self._start : stop - self._start]
+        gather(self._table, rows, out, at)
+
+
+def from_device(
+    table: Block, order: Order, ranks: Ranks, first: int, *, reuse: bool, unweighted: bool
+) -> Generator[Batch]:
+    """The batches from number `first` on, each copied when it is asked for, small ones several at once."""
+    picker, many, words = Resident(table, order), 1, None
+    if reuse:
+        words = table.empty_like(ranks.largest).words
+    else:
+        many = max(1, _TOGETHER // max(ranks.largest * table.row_bytes, 1))
+    for steps in groups(ranks, first, many):
+        slab = table.empty_like(sum(step.size for step in steps), words=words)
+        fill(slab, steps, picker)
+        yield from batches_of(slab, steps, pads=ranks.pads, unweighted=unweighted)

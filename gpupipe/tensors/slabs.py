@@ -1,0 +1,161 @@
+"""Batches of a table that does not lie where they are wanted: slabs of many batches, filled and copied by a thread.
+
+On a GPU a slab is filled in pinned memory and copied on a stream of its own, while the batches of the one before are
+used; events say when a slab has arrived and when it may be overwritten. On the CPU there is nothing to copy: the slab
+that the thread fills is the one the batches are views of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.block import Block
+from gpupipe.tensors.gather import Picker, batches_of, fill, groups
+from gpupipe.tensors.prefetch import ahead
+from gpupipe.tensors.ranks import Ranks, Step
+
+__all__ = ["through_slabs"]
+
+SLAB_BYTES = 8 << 20  # at least: smaller copies do not fill the way to the GPU
+_WAITING = 1  # slabs that are ready
+_RING = _WAITING + 2  # and one that is filled, and one whose batches are used
+
+
+@dataclass(slots=True)
+class _Slab:
+    """Rows of some steps.
+
+    Args:
+        rows: where the batches are wanted.
+        steps: whose they are.
+        arrived: after the copy; None where there was none.
+        used: is recorded when all batches have been given and the next is asked for.
+    """
+
+    rows: Block
+    steps: list[Step]
+    arrived: torch.cuda.Event | None = None
+    used: torch.cuda.Event | None = None
+
+
+def through_slabs(
+    like: Block,
+    open_picker: Callable[[], Generator[Picker]],
+    ranks: Ranks,
+    first: int,
+    device: torch.device,
+    *,
+    reuse: bool,
+    unweighted: bool,
+) -> Generator[Batch]:
+    """The batches from number `first` on.
+
+    Args:
+        like: a block with the table's columns, where the picker's rows lie.
+        open_picker: gives one picker, whose positions are asked for in ascending order, and is closed after the last.
+        ranks: deals the rows.
+        first: a step.
+        device: where the batches are wanted.
+        reuse: whether three slabs serve in turn; else each is new memory.
+        unweighted: see `batches_of`.
+
+    Memory: two pinned slabs on the host where the device is a GPU; three slabs on the device, each of `SLAB_BYTES` or a
+        batch.
+    """
+    many = max(1, -(-SLAB_BYTES // max(ranks.largest * like.row_bytes, 1)))
+    maker = _Slabs(like, ranks.largest * min(many, len(ranks)), device, reuse=reuse)
+
+    def slabs() -> Generator[_Slab]:
+        with closing(open_picker()) as opened:
+            picker = next(opened)
+            for steps in groups(ranks, first, many):
+                yield maker.make(steps, picker)
+
+    with closing(ahead(slabs(), _WAITING)) as ready:
+        for slab in ready:
+            if slab.arrived is not None:
+                _receive(slab)
+            yield from batches_of(slab.rows, slab.steps, pads=ranks.pads, unweighted=unweighted)
+            if slab.used is not None:
+                slab.used.record()
+
+
+class _Slabs:
+    """Makes slabs; what is done on a GPU here has not yet run on one.
+
+    Args:
+        like: a block with the table's columns, where it lies.
+        num_rows: of the largest slab.
+        device: where slabs are wanted.
+        reuse: whether they serve in turn.
+    """
+
+    def __init__(self, like: Block, num_rows: int, device: torch.device, *, reuse: bool) -> None:
+        self._like, self._device, self._made = like, device, 0
+        self._on_gpu, self._pinned = device.type == "cuda", list[Block]()
+        self._ring = [like.empty_like(num_rows, device).words for _ in range(_RING)] if reuse else []
+        self._used: list[torch.cuda.Event | None] = [None] * _RING
+        if not self._on_gpu:
+            return
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # What the new memory was used for before may still be at work, on the stream it was asked for on.
+        self._used = [torch.cuda.current_stream(device).record_event() for _ in self._ring]
+        for words in self._ring:
+            words.record_stream(self._stream)
+        if like.device.type == "cpu":
+            self._pinned = [like.empty_like(num_rows, pinned=True) for _ in range(2)]
+            self._sent = [torch.cuda.Event() for _ in self._pinned]  # type: ignore[no-untyped-call]
+
+    def make(self, steps: list[Step], picker: Picker) -> _Slab:
+        """The slab of these steps, on its way."""
+        turn = self._made % _RING
+        words, used = (self._ring[turn], self._used[turn]) if self._ring else (None, None)
+        num_rows = sum(step.size for step in steps)
+        if self._on_gpu:
+            slab = self._on_its_way(num_rows, words, used, steps, picker)
+        else:
+            slab = _Slab(self._like.empty_like(num_rows, self._device, words=words), steps)
+            fill(slab.rows, steps, picker)
+        self._made += 1
+        return slab
+
+    def _on_its_way(
+        self, num_rows: int, words: Tensor | None, used: torch.cuda.Event | None, steps: list[Step], picker: Picker
+    ) -> _Slab:
+        staged = None
+        if self._pinned:
+            turn = self._made % len(self._pinned)
+            self._sent[turn].synchronize()  # the thread alone waits, and for its own memory
+            staged = self._pinned[turn].first(num_rows)
+            fill(staged, steps, picker)
+        else:  # the rows are made on the GPU, on the stream of frames and arrays
+            self._stream.wait_stream(torch.cuda.default_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            if used is not None:
+                self._stream.wait_event(used)
+            slab = self._like.empty_like(num_rows, self._device, words=words)
+            if staged is None:
+                fill(slab, steps, picker)
+            else:
+                slab.words.copy_(staged.words, non_blocking=True)
+                for name, values in slab.keep.items():
+                    values.copy_(staged.keep[name], non_blocking=True)
+            arrived = self._stream.record_event()
+        if staged is not None:
+            self._sent[turn] = arrived
+        return _Slab(slab, steps, arrived, used)
+
+
+def _receive(slab: _Slab) -> None:
+    """Let the current stream wait for the slab, and the allocator know that this stream uses it."""
+    stream = torch.cuda.current_stream(slab.rows.device)
+    assert slab.arrived is not None
+    stream.wait_event(slab.arrived)
+    for tensor in (slab.rows.words, *slab.rows.keep.values()):
+        tensor.record_stream(stream)

@@ -1,0 +1,187 @@
+"""From a trainer's settings to the update it will make: checked, and put together on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig
+from gpupipe.schema import Schema
+from gpupipe.training.average import Average
+from gpupipe.training.callbacks import Callback, Callbacks
+from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
+from gpupipe.training.choice import unknown
+from gpupipe.training.class_weights import class_weights, weighted
+from gpupipe.training.device import PRECISIONS, forward_in
+from gpupipe.training.divergence import ON_DIVERGENCE
+from gpupipe.training.gpu_stats import GpuStats
+from gpupipe.training.history import History
+from gpupipe.training.losses import LOSSES, Loss, choose_loss, mean_loss, smoothed
+from gpupipe.training.metrics import InUnits, Metric, choose_metrics
+from gpupipe.training.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.profiling import Profiling
+from gpupipe.training.progress import ProgressBar
+from gpupipe.training.recompute import recomputed
+from gpupipe.training.rowwise import sparse_tables
+from gpupipe.training.saving import Saving
+from gpupipe.training.scaling import LossScale
+from gpupipe.training.schedules import learning_rates
+from gpupipe.training.update import Update
+
+if TYPE_CHECKING:
+    from gpupipe.training.trainer import Trainer
+
+__all__ = ["assembled", "callbacks_of", "captured", "check", "history_of", "loss_and_metrics", "prepared", "schema_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def assembled(trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device, train: Any) -> Update:
+    """The update of a run: optimiser, scale, average and all.
+
+    Raises:
+        BadConfig: settings that do not go together, or nothing to train.
+    """
+    lr = torch.zeros((), device=device)
+    if trainer.label_smoothing:
+        loss = smoothed(choose_loss(trainer.loss, schema_of(train)), trainer.label_smoothing)
+    groups = parameter_groups(
+        trainer.model,
+        lr,
+        highest=trainer.lr,
+        weight_decay=trainer.weight_decay,
+        groups=trainer.groups,
+        tables=trainer.optimizer == "rowwise",
+    )
+    optimizer = make_optimizer(trainer.optimizer, groups, lr)
+    weights = None
+    if trainer.class_weight is not None:
+        weights = class_weights(trainer.class_weight, train, schema_of(train)).to(device)
+    objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
+    return Update(
+        torch.compile(objective, dynamic=False) if trainer.compile else objective,
+        optimizer,
+        rates=rates.to(device),
+        gradient_clip=trainer.gradient_clip,
+        accumulate=trainer.accumulate,
+        unit=float(getattr(train, "batch_size", None) or 1),
+        scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
+        average=None if trainer.average is None else Average(trainer.model, trainer.average),
+    )
+
+
+def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:
+    """The update to make and the batches to make it from: as one graph where that can be."""
+    reason = why_not(trainer.capture, train, device, trainer.accumulate)
+    if reason is not None:
+        logger.info("the step runs eagerly: %s", reason)
+        return update, train
+    batches = CursorBatches(train)
+    return CapturedUpdate(update, batches), batches
+
+
+def objective_of(
+    forward: Callable[[Any], Any], loss: Loss, weights: Tensor | None = None
+) -> Callable[[Any], tuple[Tensor, Tensor | int]]:
+    """What is differentiated, and compiled if asked: a batch's mean loss and its weight; `weights` are by class."""
+
+    def objective(batch: Any) -> tuple[Tensor, Tensor | int]:
+        if weights is not None:
+            batch = weighted(batch, weights)
+        return mean_loss(loss(forward(batch), batch), batch)
+
+    return objective
+
+
+@contextmanager
+def prepared(trainer: Trainer) -> Iterator[None]:
+    """The model's switches set as the settings want them; afterwards they are as before."""
+    with ExitStack() as stack:
+        if trainer.optimizer == "rowwise":
+            stack.enter_context(sparse_tables(trainer.model))
+        if trainer.recompute:
+            stack.enter_context(recomputed(trainer.model, trainer.recompute))
+        yield
+
+
+def schema_of(loader: object) -> Schema | None:
+    """What a loader of ours says of its data."""
+    schema = getattr(loader, "schema", None)
+    return schema if isinstance(schema, Schema) else None
+
+
+def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metric]]:
+    """What is to be made small, and what is told beside it."""
+    loss = choose_loss(trainer.loss, schema_of(loader))
+    metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
+    if units is not None:
+        metrics = [InUnits(metric, units) for metric in metrics]
+    return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+
+
+def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) -> History:
+    """An empty history that knows which figure counts.
+
+    Raises:
+        BadConfig: a figure to monitor that there will not be.
+    """
+    directions = {"train_loss": False}
+    if validated:
+        directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
+    if trainer.early_stopping is None:
+        return History("valid_loss" if validated else "train_loss")
+    monitor = trainer.early_stopping.monitor
+    if monitor not in directions:
+        raise unknown("EarlyStopping", "monitor", monitor, directions)
+    return History(monitor, directions[monitor])
+
+
+def callbacks_of(trainer: Trainer, *, resumed: bool) -> Callbacks:
+    """The trainer's own, around the user's; checkpoints last, when all others have seen an epoch."""
+    own: list[Callback] = [] if trainer.profile is None else [Profiling(trainer.profile)]
+    own += [GpuStats()] if trainer.gpu_stats else []
+    saving: list[Callback] = []
+    if trainer.saves is not None:
+        saving = [Saving(trainer.saves, resumed=resumed, at_start=trainer.on_divergence == "rollback")]
+    return Callbacks([ProgressBar(trainer.progress), *own, *trainer.callbacks, *saving])
+
+
+def check(trainer: Trainer) -> None:
+    """Refuse what makes no sense before anything is read.
+
+    Raises:
+        BadConfig: a value that makes no sense; the closest choice is offered.
+    """
+    if trainer.on_divergence not in ON_DIVERGENCE:
+        raise unknown("Trainer", "on_divergence", trainer.on_divergence, ON_DIVERGENCE)
+    if trainer.on_divergence == "rollback" and trainer.checkpoints is None:
+        expected, remedy = "checkpoints to go back to", "checkpoints='runs/flights'"
+        raise BadConfig("Trainer(on_divergence='rollback')", "no checkpoints", expected=expected, remedy=remedy)
+    if trainer.precision not in PRECISIONS:
+        raise unknown("Trainer", "precision", trainer.precision, PRECISIONS)
+    clip, average, smoothing = trainer.gradient_clip, trainer.average, trainer.label_smoothing
+    rules = [
+        ("model", isinstance(trainer.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
+        ("max_epochs", trainer.max_epochs >= 1, "at least 1", "max_epochs=3"),
+        ("log_every", trainer.log_every >= 1, "at least 1", "log_every=100"),
+        ("weight_decay", trainer.weight_decay >= 0, "0 or more", "weight_decay=0.01"),
+        ("gradient_clip", clip is None or clip > 0, "a norm above 0, or None", "gradient_clip=1.0"),
+        ("accumulate", trainer.accumulate >= 1, "a number of batches, at least 1", "accumulate=4"),
+        ("average", average is None or 0 < average < 1, "between 0 and 1, or None", "average=0.999"),
+        ("label_smoothing", 0 <= smoothing < 1, "a share in [0, 1)", "label_smoothing=0.1"),
+        ("capture", trainer.capture in ("auto", True, False), "'auto', True or False", "capture='auto'"),
+        ("progress", trainer.progress in ("auto", True, False), "'auto', True or False", "progress='auto'"),
+    ]
+    for name, good, expected, remedy in rules:
+        if not good:
+            where = f"Trainer({name}=)"
+            raise BadConfig(where, "makes no sense", got=getattr(trainer, name), expected=expected, remedy=remedy)
+    learning_rates(trainer.schedule, lr=trainer.lr, steps=1, warmup=trainer.warmup)
+    choose_metrics(trainer.metrics, trainer.loss)
+    if trainer.loss != "auto":
+        choose_loss(trainer.loss, None)

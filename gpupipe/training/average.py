@@ -1,0 +1,64 @@
+"""The exponential moving average of the weights: a second model that changes slowly, used to evaluate and to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from gpupipe.training.many import move_towards_
+
+__all__ = ["Average"]
+
+
+class Average:
+    """average = d * average + (1 - d) * weights after each update, d = min(decay, (1 + t) / (10 + t)) at update t.
+
+    The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
+    ExponentialMovingAverage with `num_updates`).
+
+    Args:
+        model: whose parameters and floating-point buffers are averaged; other buffers are the model's own.
+        decay: in (0, 1).
+
+    Memory:
+        One more copy of the weights; a second one for a moment when they change places.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._own = {name: value.detach() for name, value in model.state_dict().items() if value.is_floating_point()}
+        self._mean = {name: value.clone() for name, value in self._own.items()}
+
+    def update(self, count: Tensor) -> None:
+        """Move the average towards the weights; `count` is t, from 0, on the device."""
+        share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
+        share = share[0].float()
+        move_towards_(list(self._mean.values()), list(self._own.values()), share)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the model has the average as its weights; they change places by values, where graphs find them."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    def swap(self) -> None:
+        """The weights and their average change places."""
+        for name, own in self._own.items():
+            mean = self._mean[name]
+            before = own.clone()
+            own.copy_(mean)
+            mean.copy_(before)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The average, by the weights' names."""
+        return dict(self._mean)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state_dict` gave."""
+        for name, mean in self._mean.items():
+            mean.copy_(state[name])

@@ -1,0 +1,144 @@
+"""Going on from weights that exist: take over those that fit, say what does not, leave parts of a model as they are.
+
+An optimiser is made of what is trainable when a fit begins. So unfreezing step by step is several fits in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.training.choice import unknown
+
+__all__ = ["LoadReport", "freeze", "load_weights", "unfreeze"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What became of each weight.
+
+    Args:
+        loaded: taken over.
+        missing: of the model, not among those given: as they were.
+        unexpected: given, and not of the model.
+        other_shape: of both, and not taken over: the model's shape and the given one.
+
+    Example:
+        >>> print(LoadReport(["a"], ["b"], [], {}))
+        1 loaded; missing: b
+    """
+
+    loaded: list[str]
+    missing: list[str]
+    unexpected: list[str]
+    other_shape: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} loaded"]
+        parts += [f"missing: {', '.join(self.missing)}"] if self.missing else []
+        parts += [f"unexpected: {', '.join(self.unexpected)}"] if self.unexpected else []
+        shapes = [f"{name} {given} for {mine}" for name, (mine, given) in self.other_shape.items()]
+        return "; ".join(parts + ([f"other shape: {', '.join(shapes)}"] if shapes else []))
+
+
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor] | str | Path, *, strict: bool = True, prefix: str = ""
+) -> LoadReport:
+    """Take over the weights that have a name and a shape of the model's.
+
+    Args:
+        model: changed in place.
+        weights: by name; or a file of them: `.safetensors`, else one of `torch.save`, read without running code.
+        strict: whether all of the model's must be there, and no others.
+        prefix: what the given names begin with, and the model's do not: "module.", "encoder.".
+
+    Raises:
+        SchemaMismatch: `strict`, and they do not fit; the model is as it was.
+        BadConfig: not one weight fits.
+
+    Memory: copies into the model; a file is read to the host.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> print(load_weights(model, {"weight": torch.zeros(1, 2), "scale": torch.ones(1)}, strict=False))
+        1 loaded; missing: bias; unexpected: scale
+    """
+    given = _read(weights) if isinstance(weights, str | Path) else weights
+    given = {name.removeprefix(prefix): value for name, value in given.items()}
+    own = model.state_dict()
+    both = [name for name in own if name in given]
+    fitting = [name for name in both if own[name].shape == given[name].shape]
+    shapes = {name: (tuple(own[name].shape), tuple(given[name].shape)) for name in both if name not in fitting}
+    report = LoadReport(fitting, [n for n in own if n not in given], [n for n in given if n not in own], shapes)
+    if strict and len(fitting) < len(own | given):
+        raise SchemaMismatch(
+            "load_weights",
+            "the weights are not those of the model",
+            got=str(report),
+            expected="the same names and shapes",
+            remedy="strict=False to take over those that fit",
+        )
+    if not fitting:
+        raise BadConfig(
+            "load_weights",
+            "not one weight fits the model",
+            got=list(given)[:3],
+            expected=f"names like {list(own)[:3]}",
+            remedy="prefix='module.' for what the given names begin with",
+        )
+    with torch.no_grad():
+        for name in fitting:
+            own[name].copy_(given[name])
+    return report
+
+
+def freeze(model: nn.Module, *patterns: str) -> list[str]:
+    """Leave the parameters whose names fit as they are in the next fits; their names.
+
+    Raises:
+        BadConfig: a pattern that fits none.
+
+    Example:
+        >>> freeze(nn.Linear(2, 1), "bias")
+        ['bias']
+    """
+    return _switch(model, patterns, trained=False)
+
+
+def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
+    """Train the parameters whose names fit in the next fits; their names.
+
+    Raises:
+        BadConfig: a pattern that fits none.
+
+    Example:
+        >>> unfreeze(nn.Linear(2, 1).requires_grad_(False), "*")
+        ['weight', 'bias']
+    """
+    return _switch(model, patterns, trained=True)
+
+
+def _switch(model: nn.Module, patterns: tuple[str, ...], *, trained: bool) -> list[str]:
+    parameters = dict(model.named_parameters())
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in parameters):
+            owner = "unfreeze" if trained else "freeze"
+            raise unknown(owner, "patterns", pattern, parameters, "a pattern of these, as 'embedding.*'")
+    names = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    for name in names:
+        parameters[name].requires_grad_(trained)
+    return names
+
+
+def _read(path: str | Path) -> Mapping[str, Tensor]:
+    if Path(path).suffix == ".safetensors":
+        return load_file(path)
+    found: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return found

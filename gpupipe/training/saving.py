@@ -1,0 +1,232 @@
+"""A fit that saves where it stands, in time and when it is told to end; and one that goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import signal
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.schema import Schema
+from gpupipe.training.callbacks import Callback
+from gpupipe.training.checkpoints import Checkpoints, find, folders, prune, read, write
+from gpupipe.training.run import Run
+from gpupipe.training.trees import parted, snapshot
+
+__all__ = ["EXIT_CODE", "Saving", "Terminated", "resume"]
+
+EXIT_CODE = 128 + signal.SIGTERM
+"""Of a program whose fit was told to end by SIGTERM and has saved: 143, as of any program that SIGTERM ends."""
+
+logger = logging.getLogger(__name__)
+
+
+class Terminated(SystemExit):
+    """SIGTERM came; the fit has saved when this leaves it."""
+
+
+class Saving(Callback):
+    """Writes checkpoints in a thread of its own, and saves a last one on SIGTERM.
+
+    Args:
+        checkpoints: where and how often.
+        resumed: whether the fit goes on from one of them.
+        at_start: save before the first update, too.
+
+    Raises:
+        BadConfig: the folder holds checkpoints of another run.
+        BadFile: the one before could not be written.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, *, resumed: bool, at_start: bool = False) -> None:
+        self.checkpoints, self._resumed, self._at_start = checkpoints, resumed, at_start
+        self._folder = Path(checkpoints.folder)
+        self._last = time.monotonic()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpupipe-checkpoint")
+        self._pending: Future[None] | None = None
+        self._terminated = self._takes_signals = False
+        self._outer: Any = None
+
+    def on_fit_start(self, run: Run) -> None:
+        """Make the folder, and take over SIGTERM where signals reach this thread."""
+        if not self._resumed and (there := folders(self._folder)):
+            raise BadConfig(
+                "Trainer(checkpoints=)",
+                "the folder holds checkpoints of another run",
+                got=str(there[-1].path),
+                expected="a folder of its own for each run, or a fit that goes on from there",
+                remedy="fit(..., resume='latest'), or another folder",
+            )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
+            shutil.rmtree(draft)
+        self._about, self._last_step = about(run), run.step
+        self._takes_signals = threading.current_thread() is threading.main_thread()
+        if self._takes_signals:
+
+            def handle(_number: int, _frame: FrameType | None) -> None:
+                self._terminated = True
+                if run.validating:  # nothing is half done there, and it may take long
+                    raise Terminated(EXIT_CODE)
+
+            self._outer = signal.signal(signal.SIGTERM, handle)
+        if self._at_start and not self._resumed:
+            self.save(run)
+
+    def on_step_end(self, run: Run) -> None:
+        """Save where it is time; end where that was asked for."""
+        if self._terminated:
+            raise Terminated(EXIT_CODE)
+        steps, seconds = self.checkpoints.every_steps, self.checkpoints.every_seconds
+        # Passed, not met: with accumulation not every batch ends an update.
+        passed = steps is not None and run.step // steps > self._last_step // steps
+        self._last_step = run.step
+        if passed or (seconds is not None and time.monotonic() - self._last >= seconds):
+            self.save(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Save where it is time; end where that was asked for."""
+        if self._terminated:
+            raise Terminated(EXIT_CODE)
+        every = self.checkpoints.every_epochs
+        if run.over or (every is not None and run.epoch % every == 0):
+            self.save(run)
+
+    def on_fit_end(self, run: Run) -> None:
+        """Wait until all is on the disk."""
+        try:
+            self._settled()
+        finally:
+            self._close()
+
+    def on_exception(self, run: Run, error: BaseException) -> None:
+        """Save if SIGTERM was the reason; in any case wait for what is being written."""
+        try:
+            if isinstance(error, Terminated):
+                self.save(run)
+                logger.warning("SIGTERM: saved after update %d in %s", run.step, self._folder)
+            self._settled()
+        finally:
+            self._close()
+        if isinstance(error, Terminated) and callable(self._outer):
+            self._outer(signal.SIGTERM, None)  # the program has its own way to end
+
+    def save(self, run: Run) -> None:
+        """Copy the state, and have it written."""
+        self._settled()
+        text, tensors = parted(run.state_dict())
+        copies, event = snapshot(tensors)
+        ended = len(run.history) >= run.epoch
+        figure = run.history.rows[-1].get(run.history.monitor) if ended else None
+        described = {**self._about, "figure": figure, "higher_is_better": run.history.higher_is_better}
+        learned = {text["model"][name]["$tensor"] for name, _ in run.model.named_parameters()}
+        self._pending = self._writer.submit(self._write, run.step, text, copies, event, described, learned)
+        self._last = time.monotonic()
+
+    def _write(
+        self,
+        step: int,
+        text: Any,
+        copies: dict[str, Tensor],
+        event: torch.cuda.Event | None,
+        described: dict[str, Any],
+        learned: set[str],
+    ) -> None:
+        if event is not None:
+            event.synchronize()
+        if not all(bool(copies[name].isfinite().all()) for name in learned):
+            logger.warning("no checkpoint after update %d: the weights are not finite", step)
+            return
+        write(self._folder, step, text, copies, described)
+        prune(self._folder, self.checkpoints.keep)
+
+    def _settled(self) -> None:
+        """Wait for the save under way; what went wrong in it is raised here."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _close(self) -> None:
+        self._writer.shutdown()
+        if self._takes_signals:
+            signal.signal(signal.SIGTERM, self._outer)
+
+
+def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
+    """Put a run where a checkpoint stands; whether there was one.
+
+    Args:
+        run: at its start.
+        wanted: "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
+        checkpoints: where the run saves.
+
+    Raises:
+        BadConfig: "latest" without `checkpoints`.
+        ArtifactError: no checkpoint, or a damaged one.
+        SchemaMismatch: it is of another model, optimiser or data.
+    """
+    if wanted == "latest" and checkpoints is None:
+        raise BadConfig(
+            "Trainer.fit(resume='latest')",
+            "the trainer has no folder of checkpoints",
+            expected="a folder to look in",
+            remedy="Trainer(..., checkpoints='runs/flights'), or a checkpoint's path",
+        )
+    place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
+    found = find(place)
+    if found is None and wanted == "latest":
+        logger.info("no checkpoint in %s: the fit starts from the beginning", place)
+        return False
+    path, state, described = found or (place, *read(place))
+    _check_same(path, described, about(run))
+    run.load_state_dict(state)
+    logger.info("the fit goes on after update %d, from %s", run.step, path)
+    return True
+
+
+def about(run: Run) -> dict[str, Any]:
+    """What a run is of: a checkpoint fits a run where all of this is the same."""
+    schema = getattr(run.train, "schema", None)
+    digest = None
+    if isinstance(schema, Schema):
+        digest = hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()
+    return {
+        "weights": _shapes(run.model),
+        "optimizer": type(run.update.optimizer).__name__,
+        "batches per epoch": run.steps_per_epoch,
+        "rows": getattr(run.train, "num_rows", None),
+        "schema": digest,
+    }
+
+
+def _shapes(model: nn.Module) -> dict[str, str]:
+    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in model.state_dict().items()}
+
+
+def _check_same(path: Path, saved: dict[str, Any], here: dict[str, Any]) -> None:
+    differ = [what for what, now in here.items() if saved.get(what) != now]
+    if not differ:
+        return
+    what, owner = differ[0], "model" if differ[0] in ("weights", "optimizer") else "data set"
+    then, now = saved.get(what), here[what]
+    if what == "weights" and isinstance(then, dict):
+        name = next(name for name in [*now, *then] if now.get(name) != then.get(name))
+        what, then, now = f"weight {name!r}", then.get(name, "none"), now.get(name, "none")
+    raise SchemaMismatch(
+        str(path),
+        f"the checkpoint is of another {owner}: {what}",
+        got=then,
+        expected=f"{now!r}, as in this fit",
+        remedy="the model, optimiser and loader it was made with; model.load_state_dict for weights alone",
+    )

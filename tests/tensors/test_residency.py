@@ -1,0 +1,46 @@
+"""Where a table goes is decided by what has room; the bytes are those that are free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpupipe import errors
+from gpupipe.tensors import Loader, residency
+from gpupipe.tensors.residency import choose_residency, room_on
+
+from .tables import block_of
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def test_the_first_that_has_room() -> None:
+    rooms: dict[str, int | None] = {"cuda": 80, "cpu": 500}
+    assert [choose_residency("auto", size, GPU, rooms) for size in (80, 81, 501)] == ["device", "host", "stream"]
+    assert [choose_residency("auto", size, CPU, rooms) for size in (81, 501)] == ["device", "stream"]
+    assert choose_residency("stream", 1, GPU, {}) == "stream", "as asked"
+    assert choose_residency("auto", 1 << 60, CPU, {"cpu": None}) == "device", "nobody knows"
+    with pytest.raises(errors.BadConfig, match="no such residency, got 'gpu'"):
+        choose_residency("gpu", 1, CPU, rooms)
+
+
+def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  99 kB\nMemAvailable:   10 kB\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("2048\n")
+    monkeypatch.setattr(residency, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(residency, "_CGROUP", tmp_path)
+    assert room_on(CPU) == 8192
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert room_on(CPU) == 1638, "a container may have less than its machine"
+    monkeypatch.setattr(residency, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(residency, "_CGROUP", tmp_path / "none")
+    assert room_on(CPU) is None
+
+
+def test_what_a_table_cannot_be_used_as() -> None:
+    with pytest.raises(errors.BadConfig, match="cannot be used as residency='stream'"):
+        Loader(block_of(1), residency="stream")
+    assert Loader(block_of(1)).residency == "device"

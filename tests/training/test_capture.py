@@ -1,0 +1,162 @@
+"""The step a CUDA graph would hold, run uncaptured: the same numbers as the plain loop, and no host waiting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpupipe.backend import Column, select
+from gpupipe.errors import BadConfig
+from gpupipe.models import MLP
+from gpupipe.schema import Field, Kind, Role, Schema
+from gpupipe.tensors import Block, Loader
+from gpupipe.training import Trainer
+from gpupipe.training.assembly import objective_of
+from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident, why_not
+from gpupipe.training.losses import LOSSES
+from gpupipe.training.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.update import Update
+
+CPU = torch.device("cpu")
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"))
+
+
+def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
+    draw = np.random.default_rng(0)
+    schema = Schema(
+        [
+            Field("x", "float32", role=Role.FEATURE),
+            Field("z", "float32", role=Role.FEATURE),
+            Field("c", "int32", Kind.CATEGORICAL, cardinality=9, role=Role.FEATURE),
+            Field("y", "bool", role=Role.TARGET, classes=(False, True)),
+        ]
+    )
+    block = Block.allocate(schema, rows, "cpu")
+    x = draw.standard_normal(rows).astype(np.float32)
+    columns = {"x": x, "z": draw.standard_normal(rows).astype(np.float32)}
+    written = {name: Column("float32", values) for name, values in columns.items()}
+    written |= {"c": Column("int64", draw.integers(0, 9, rows)), "y": Column("bool", x > 0)}
+    block.write(0, written, select("cpu"))
+    block.words = block.words.to(device)
+    return Loader(block, **{"batch_size": 64, "shuffle": "rows", "seed": 3, **arguments})
+
+
+def update_of(model: nn.Module, device: torch.device = CPU) -> Update:
+    lr = torch.zeros((), device=device)
+    optimizer = make_optimizer("adamw", parameter_groups(model, lr, highest=1.0, weight_decay=0.01), lr)
+    rates = torch.linspace(0.01, 0.02, 40, device=device)
+    return Update(objective_of(model, LOSSES["bce"]), optimizer, rates=rates, gradient_clip=1.0)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("arguments", [{}, {"shuffle": False}, {"shuffle": "blocks", "block_rows": 16, "window": 3}])
+@pytest.mark.parametrize("rows", [330, 320])
+def test_it_trains_as_the_plain_loop_does(arguments: dict[str, Any], rows: int, device: str) -> None:
+    models = [MLP(2, [9], hidden=(8,), seed=1).to(device) for _ in range(2)]
+    plain, update = (update_of(model, torch.device(device)) for model in models)
+    loader = loader_of(rows, device, **arguments)
+    batches = CursorBatches(loader_of(rows, device, **arguments))
+    captured = CapturedUpdate(update, batches)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        batches.set_epoch(epoch)
+        for batch in loader:
+            plain(batch)
+        for batch in batches:
+            captured.learn(batch)
+            captured.step()
+    assert int(update.count) == int(plain.count) == 2 * len(loader)
+    torch.testing.assert_close(weights(models[0]), weights(models[1]), atol=0 if device == "cpu" else 1e-5, rtol=0)
+    assert update.losses.read() == pytest.approx(plain.losses.read())
+
+
+def test_a_step_makes_no_host_wait_and_reads_and_writes_the_same_memory(no_host_wait: Any) -> None:
+    batches = CursorBatches(loader_of())
+    captured = CapturedUpdate(update_of(MLP(2, [9], hidden=(8,), seed=1)), batches)
+    places = set()
+    with no_host_wait():
+        for batch in batches:
+            captured.learn(batch)
+            captured.step()
+            places.add(batch.numeric.data_ptr() if batch is batches.full else None)
+    assert len(places) == 2  # one buffer for all full batches, and the last one's own
+
+
+def test_a_planted_wait_is_caught(no_host_wait: Any) -> None:
+    batches, update = CursorBatches(loader_of()), update_of(MLP(2, [9], hidden=(8,), seed=1))
+    plain = update.objective
+
+    def objective(batch: Any) -> Any:
+        loss, weight = plain(batch)
+        loss.item()
+        return loss, weight
+
+    update.objective = objective
+    with pytest.raises(RuntimeError, match="the host waits"), no_host_wait():
+        CapturedUpdate(update, batches).whole()
+
+
+def test_it_can_be_taken_up_in_the_middle_of_an_epoch() -> None:
+    whole, first = CursorBatches(loader_of()), CursorBatches(loader_of())
+    second = CursorBatches(loader_of())
+    seen = [whole.gather().numeric.clone() for batch in whole if batch is whole.full]
+    for number, _ in enumerate(first, start=1):
+        first.gather()
+        if number == 2:
+            break
+    assert first.state_dict()["batch"] == 2
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(0)
+    rest = [second.gather().numeric.clone() for batch in second if batch is second.full]
+    assert len(rest) == 3 and all(map(torch.equal, rest, seen[2:]))
+    assert second.state_dict()["epoch"] == 1 and second.state_dict()["batch"] == 0
+
+
+def small(loader: Loader) -> Loader:
+    loader.batch_size = 10_000
+    return loader
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (list, "not those of"),
+        (lambda: loader_of(rank=0, world_size=2), "several processes"),
+        (lambda: small(loader_of()), "no full batch"),
+    ],
+)
+def test_what_cannot_be_captured_has_a_reason(loader: Callable[[], Any], reason: str) -> None:
+    assert reason in str(not_resident(loader(), CPU))
+    assert not_resident(loader_of(), CPU) is None
+
+
+def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pytest.LogCaptureFixture) -> None:
+    loader = loader_of()
+    assert why_not("auto", loader, CPU, 1) == "it runs on a CPU"
+    with caplog.at_level(logging.INFO):
+        Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu").fit(loader)
+    assert "the step runs eagerly: it runs on a CPU" in caplog.text
+    with pytest.raises(BadConfig, match="cannot be captured: it runs on a CPU"):
+        Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu", capture=True).fit(loader)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+def test_a_replay_makes_no_host_wait() -> None:
+    batches = CursorBatches(loader_of(64 * 12, "cuda"))
+    captured = CapturedUpdate(update_of(MLP(2, [9], hidden=(8,), seed=1).cuda(), torch.device("cuda")), batches)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for number, batch in enumerate(batches):
+            torch.cuda.set_sync_debug_mode("error" if number > 4 else "default")
+            captured.learn(batch)
+            captured.step()
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,170 @@
+"""LAMB and the row-wise optimiser against the papers' formulas; which parameters get which rate and decay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig
+from gpupipe.models import MLP
+from gpupipe.training.lamb import Lamb
+from gpupipe.training.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.rowwise import RowWise, compact, sparse_tables
+
+RATES = (0.1, 0.03, 0.2, 0.05)
+
+
+def draws(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def test_it_is_lamb() -> None:
+    shapes = [(4, 3), (3,), (2, 2)]
+    weights = draws(*shapes)
+    weights[1].zero_()  # as biases start: no length to follow
+    parameters = [nn.Parameter(weight.clone()) for weight in weights]
+    lr = torch.zeros((), dtype=torch.float64)
+    optimizer = Lamb([{"params": parameters, "weight_decay": 0.1}], lr=lr)
+    m = [torch.zeros_like(weight) for weight in weights]
+    v = [torch.zeros_like(weight) for weight in weights]
+    for t, rate in enumerate(RATES, start=1):
+        gradients = draws(*shapes, seed=t)
+        for i, g in enumerate(gradients):
+            parameters[i].grad = g.clone()
+            m[i] = 0.9 * m[i] + 0.1 * g
+            v[i] = 0.999 * v[i] + 0.001 * g * g
+            r = (m[i] / (1 - 0.9**t)) / ((v[i] / (1 - 0.999**t)).sqrt() + 1e-6) + 0.1 * weights[i]
+            length, step = math.sqrt((weights[i] ** 2).sum()), math.sqrt((r**2).sum())
+            weights[i] = weights[i] - rate * (length / step if length > 0 and step > 0 else 1.0) * r
+        lr.fill_(rate)
+        optimizer.step()
+        for mine, expected in zip(parameters, weights, strict=True):
+            torch.testing.assert_close(mine.detach(), expected)
+
+
+class Looked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 2)
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.table(ids))
+        return out
+
+
+def rowwise_of(model: nn.Module, lr: Tensor) -> RowWise:
+    made = make_optimizer("rowwise", parameter_groups(model, lr, highest=1.0, weight_decay=0.1, tables=True), lr)
+    assert isinstance(made, RowWise)
+    return made
+
+
+def test_it_is_row_wise_adagrad_and_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupipe.training.rowwise.TABLE", 12)
+    torch.manual_seed(0)
+    model, theirs = Looked(), Looked()
+    theirs.load_state_dict(model.state_dict())
+    lr = torch.zeros(())
+    optimizer = rowwise_of(model, lr)
+    groups = [{"params": [theirs.head.weight], "weight_decay": 0.1}, {"params": [theirs.head.bias], "weight_decay": 0}]
+    adamw = torch.optim.AdamW(groups)
+    squares, table = [0.0] * 6, theirs.table.weight
+    batches = [torch.tensor([1, 1, 4, 1]), torch.tensor([0, 4, 4, 4]), torch.tensor([1, 5, 0, 2])]
+    for rate, ids in zip(RATES, batches, strict=False):
+        optimizer.zero_grad()
+        with sparse_tables(model):
+            (model(ids) ** 2).sum().backward()
+        assert model.table.weight.grad.is_sparse
+        model.table.weight.grad = compact(model.table.weight.grad)
+        lr.fill_(rate)
+        optimizer.step()
+
+        theirs.zero_grad()
+        (theirs(ids) ** 2).sum().backward()
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        adamw.step()
+        for row in range(6):
+            g = table.grad[row]
+            squares[row] += float((g**2).mean())
+            if row in ids.tolist():
+                table.data[row] -= rate * g / (math.sqrt(squares[row]) + 1e-8)
+        for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine, other)
+    assert torch.equal(model.table.weight[3], theirs.table.weight[3])  # never looked up
+    assert model.table.sparse is False
+
+
+def test_a_compact_gradient_is_the_same_in_as_many_entries() -> None:
+    rows, values = torch.tensor([[3, 0, 3, 5, 0, 3]]), draws((6, 2))[0]
+    gradient = torch.sparse_coo_tensor(rows, values, (7, 2), check_invariants=True)
+    small = compact(gradient)
+    assert small._values().shape == (6, 2)
+    torch.testing.assert_close(small.to_dense(), gradient.to_dense())
+    torch.testing.assert_close(small._values().norm(), gradient.to_dense().norm())  # at most one entry a row
+
+
+def test_only_large_embeddings_are_tables() -> None:
+    model = nn.ModuleList([nn.Embedding(1 << 17, 8), nn.Embedding(100, 8), nn.Linear(1024, 1024)])
+    groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1, tables=True)
+    tables = [parameter for group in groups if group["table"] for parameter in group["params"]]
+    assert [id(parameter) for parameter in tables] == [id(model[0].weight)]
+    with sparse_tables(model):
+        assert [module.sparse for module in model[:2]] == [True, False]
+    assert model[0].sparse is False
+
+
+def test_weights_decay_and_nothing_else() -> None:
+    model = nn.Sequential(MLP(3, [5, 5], hidden=(8,)), nn.LayerNorm(2))
+    groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decays = {names[id(p)]: group["weight_decay"] for group in groups for p in group["params"]}
+    assert {name for name, decay in decays.items() if decay} == {"0.layers.0.weight", "0.layers.2.weight"}
+    assert set(decays) == set(names.values())
+
+
+def test_groups_have_rates_and_decays_of_their_own() -> None:
+    model, lr = MLP(3, [5, 5], hidden=(8,)), torch.zeros(())
+    wanted = {"embedding.*": {"lr": 0.001}, "*.bias": {"weight_decay": 0.5}}
+    groups = parameter_groups(model, lr, highest=0.01, weight_decay=0.1, groups=wanted)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {names[id(p)]: group for group in groups for p in group["params"]}
+    assert found["embedding.table"]["lr_factor"] == pytest.approx(0.1)
+    assert found["embedding.table"]["lr"] is not lr and found["layers.0.weight"]["lr"] is lr
+    assert found["layers.0.bias"]["weight_decay"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"embeding.*": {"lr": 0.1}}, "no such choice, got 'embeding"),
+        ({"embedding.*": {"rate": 0.1}}, "no such choice, got 'rate'"),
+        ({"embedding.*": {"lr": -1.0}}, "lr makes no sense"),
+    ],
+)
+def test_groups_that_make_no_sense_are_refused(groups: Any, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        parameter_groups(MLP(3, [5]), torch.zeros(()), highest=0.01, weight_decay=0.1, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("adam", "no such choice, got 'adam'"),
+        (lambda parameters, lr: torch.optim.SGD(parameters, lr=0.1), "a learning rate of its own"),
+    ],
+)
+def test_an_optimiser_that_would_not_follow_the_schedule_is_refused(optimizer: Any, message: str) -> None:
+    lr = torch.zeros(())
+    with pytest.raises(BadConfig, match=message):
+        make_optimizer(optimizer, parameter_groups(MLP(3, [5, 5]), lr, highest=1.0, weight_decay=0.0), lr)
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(BadConfig, match="nothing to train"):
+        parameter_groups(nn.ReLU(), torch.zeros(()), highest=1.0, weight_decay=0.0)
