@@ -14,8 +14,8 @@ from gpupipe.tensors.ranks import Ranks
 
 __all__ = ["Resident", "from_device"]
 
-# Positions whose rows are looked up at a time: on the CPU they stay in its cache, on a GPU calls are what it costs.
-_HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 15, 1 << 24
+# Positions whose rows are looked up at a time: between copies of rows each call would find the cache emptied.
+_HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
 _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
 
 
