@@ -57,7 +57,7 @@ class ByRows:
 
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
         """See `Order`."""
-        return permuted(self._permutation, start, stop, device)
+        return self._permutation.order(device, start, stop)
 
 
 class ByBlocks:
@@ -106,7 +106,7 @@ class ByBlocks:
         first, last = self.starts_at(window), self.starts_at(window + 1)
         # Another permutation for each window: epochs do not come near 2^32.
         mixed = Permutation(last - first, seed=self._seed, epoch=self._epoch + (window + 1 << 32))
-        return permuted(mixed, start - first, stop - first, device)
+        return mixed.order(device, start - first, stop - first)
 
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
         """See `Order`."""
@@ -152,11 +152,3 @@ class InOrder:
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
         """See `Order`."""
         return slice(start, stop)
-
-
-def permuted(permutation: Permutation, start: int, stop: int, device: torch.device) -> Tensor:
-    """The rows at these positions, on the device."""
-    if device.type == "cpu":  # NumPy's calls cost a fraction of torch's
-        return torch.from_numpy(permutation.at(np.arange(start, stop)))
-    rows: Tensor = permutation.at(torch.arange(start, stop, device=device))
-    return rows

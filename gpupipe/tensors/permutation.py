@@ -74,12 +74,13 @@ class Permutation:
         xp = torch if isinstance(positions, Tensor) else positions.__array_namespace__()
         return self._walk(positions, xp.empty_like(positions), xp)
 
-    def order(self, device: torch.device | str) -> Tensor:
-        """The whole order, n int64 on `device`.
+    def order(self, device: torch.device | str, start: int = 0, stop: int | None = None) -> Tensor:
+        """The order, or the part from position `start` to before `stop`, int64 on `device`.
 
-        Memory: 8 bytes per row there; at most as much again while it is made.
+        Memory: 8 bytes per row of it there; at most as much again while it is made.
         """
-        order = torch.arange(self.num_rows, dtype=torch.int64, device=device)
+        stop = self.num_rows if stop is None else stop
+        order = torch.arange(start, stop, dtype=torch.int64, device=device)
         if order.device.type == "cpu":
             # NumPy's calls cost a fraction of torch's, and with chunks that fit a cache the calls are what it costs.
             self._walk(order.numpy(), order.numpy(), np)

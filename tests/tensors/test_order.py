@@ -157,3 +157,9 @@ def test_the_same_order_from_the_device_and_in_slabs(
             places.add(batch.numeric.data_ptr())
         assert torch.equal(torch.cat(parts), here)
     assert torch.equal(here.sort().values.cpu(), torch.arange(rows, dtype=torch.int32))
+
+
+def test_each_window_is_mixed_in_another_way() -> None:
+    order, cpu = ByBlocks(400, 25, 4, seed=1, epoch=0), torch.device("cpu")
+    inside = [order.inside(number, order.starts_at(number), order.starts_at(number + 1), cpu) for number in range(4)]
+    assert len({tuple(rows.tolist()) for rows in inside if isinstance(rows, torch.Tensor)}) == 4
