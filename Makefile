@@ -55,7 +55,8 @@ bench: $(VENV)/.dev ## speed beside Polars, pandas and torch, on the CPU
 	$(BIN)/python benchmarks/bench.py
 
 bench-gpu: ## the open questions and speed on a GPU, with $PYTHON as it is
-	PYTHONPATH=. $(PYTHON) benchmarks/gpu/smoke.py
+	PYTHONPATH=. $(PYTHON) benchmarks/gpu/smoke.py benchmarks/results/smoke_gpu.json
+	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/trainer.py benchmarks/results/trainer_gpu.json
 
 # installation ---------------------------------------------------------------------------------------------------------
 SOURCES := pyproject.toml constraints-cpu.txt

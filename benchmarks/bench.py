@@ -27,6 +27,7 @@ BENCHMARKS = {
     "cluster": "Two workers beside one",
     "peer_nvtabular": "NVTabular's own kind of job",
     "loader": "Shuffled batches",
+    "trainer": "The training loop beside one by hand",
     "accuracy": "The demonstration's model",
     "models": "Every network beside the baselines",
 }
@@ -55,6 +56,8 @@ def markdown(name: str, result: dict[str, Any]) -> str:
             for task, found in result["figures"].items()
             for part in (f"{task_shown(task)}:", *figures_table(found))
         ]
+    elif name == "trainer":
+        made = trainer_table(result)
     else:
         made = loader_tables(result) if name == "loader" else figures_table(result["figures"])
     bars = loader_bars(result) if name == "loader" else result["bars"]
@@ -89,6 +92,21 @@ def loader_tables(result: dict[str, Any]) -> list[str]:
         ]
         made.append(table([threads.replace("1 threads", "1 thread"), "wall ms", "CPU ms", "million rows/s"], lines))
     return made
+
+
+def trainer_table(result: dict[str, Any]) -> list[str]:
+    """What each costs over the loop by hand that ran in turns with it."""
+    head = ["", "ms a step", "by hand", "more", "95 % of the ratio", "CPU ms", "by hand"]
+    lines = []
+    for batch, figures in result["figures"].items():
+        for name, found in figures.items():
+            wall, cpu = found["wall"], found["cpu"]
+            low, high = wall["ratio"]["interval"]
+            told = [shown(wall[key], digits=3) for key in ("ms", "by_hand_ms", "difference_ms")]
+            spent = [shown(cpu[key], digits=3) for key in ("ms", "by_hand_ms")]
+            lines.append([f"{name}, {batch}", *told, f"{low:.3f} to {high:.3f}", *spent])
+    absent = result["setting"]["not_installed"]
+    return [table(head, lines), *([f"Not installed, and left out: {', '.join(absent)}."] if absent else [])]
 
 
 def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,11 +1,12 @@
 """What the trainer's loop costs the host beside a loop written by hand: same model, optimiser and batches, in turns.
 
-    python benchmarks/trainer.py [--pairs 25] [--steps 400] [--batches 64 8192]
+    python benchmarks/trainer.py [--rounds 25] [--steps 400] [--batches 64 8192] [--alone]
 
 The loop by hand: batches by `index_select` of a permutation from the same packed table, forward, loss, backward, fused
-AdamW with the same parameter groups, the loss looked at once per 100 steps. No metrics, no validation in either. One
-thread. A pair is one fit and one such loop, each over `steps` batches, in turns first and second. Lightning and
-Accelerate are timed beside them where they are installed.
+AdamW with the same parameter groups, the rate of the same schedule written to a tensor, the loss looked at once per 100
+steps. No metrics, no validation in either. One thread. A pair is one fit and one such loop, each over `steps` batches
+(fewer, larger ones), in turns first and second. Lightning, Accelerate and PyTorch Frame are timed in the same way where
+they are installed: `pip install lightning accelerate pytorch-frame` into an environment of their own.
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ import argparse
 import importlib.util
 import logging
 import random
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from environment import RESULTS, spread, with_steady_malloc, write_result
+from environment import RESULTS, spread, timed, with_steady_malloc, write_result
 from loader import table
 from torch import nn
 
@@ -31,8 +31,10 @@ from gpupipe.models import MLP
 from gpupipe.tensors import Batch, Block, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.optimizers import parameter_groups
+from gpupipe.training.schedules import learning_rates
 
-BARS = {"host ms per step at batch 64": 0.1, "share at batch 64": 0.10, "ratio at batch 8192": 1.02}
+SMALL, LARGE = 64, 8192
+MOST_MS, MOST_SHARE, MOST_LARGE = 0.1, 0.10, 1.02
 
 
 def model_of(block: Block) -> MLP:
@@ -69,6 +71,8 @@ def by_hand(block: Block, batch: int) -> Callable[[], None]:
 
     def run() -> None:
         optimizer = optimizer_of(model)
+        rate = optimizer.param_groups[0]["lr"]
+        rates = learning_rates("one-cycle", lr=1e-3, steps=-(-rows // batch)).tolist()
         model.train()
         order, total = torch.randperm(rows), torch.zeros(())
         for step, start in enumerate(range(0, rows, batch), start=1):
@@ -76,6 +80,7 @@ def by_hand(block: Block, batch: int) -> Callable[[], None]:
             loss = loss_of(model(given), given)
             optimizer.zero_grad()
             loss.backward()
+            rate.fill_(rates[step - 1])
             optimizer.step()
             total += loss.detach()
             if step % 100 == 0:
@@ -128,20 +133,49 @@ def lightning(block: Block, batch: int) -> Callable[[], None]:
     return run
 
 
-PEERS = {"accelerate": accelerated, "pytorch_lightning": lightning}
+def framed(block: Block, batch: int) -> Callable[[], None]:
+    """PyTorch Frame's table and DataLoader; the loop is by hand, as in its examples."""
+    from torch_frame import stype
+    from torch_frame.data import DataLoader, TensorFrame
+
+    schema, model = block.schema, model_of(block)
+    names = {
+        stype.numerical: [field.name for field in schema.numeric],
+        stype.categorical: [field.name for field in schema.categorical],
+    }
+    values = {stype.numerical: block.numeric.clone(), stype.categorical: block.codes.clone()}
+    assert block.target is not None
+    loader = DataLoader(TensorFrame(values, names, y=block.target.clone()), batch_size=batch, shuffle=True)
+
+    def run() -> None:
+        optimizer = optimizer_of(model)
+        model.train()
+        for frame in loader:
+            given = Batch(frame.feat_dict[stype.numerical], frame.feat_dict[stype.categorical], frame.y)
+            loss = loss_of(model(given), given)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return run
+
+
+PEERS = {
+    "Accelerate": ("accelerate", accelerated),
+    "Lightning, extras off": ("pytorch_lightning", lightning),
+    "PyTorch Frame's loader": ("torch_frame", framed),
+}
 
 
 def pairs_of(
     first: Callable[[], None], second: Callable[[], None], pairs: int, steps: int
-) -> list[tuple[float, float]]:
-    """Milliseconds per step of both, pair by pair, after one to warm up."""
+) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Milliseconds per step of both, by the clock and of the processor, pair by pair, after one to warm up."""
     found = []
     for number in range(pairs + 1):
         times = {}
         for job in (first, second) if number % 2 else (second, first):
-            started = time.perf_counter()
-            job()
-            times[job] = (time.perf_counter() - started) / steps * 1e3
+            times[job] = {name: taken / steps * 1e3 for name, taken in timed(job).items()}
         if number:
             found.append((times[first], times[second]))
     return found
@@ -154,51 +188,70 @@ def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
     return medians[round(0.025 * draws)], medians[round(0.975 * draws)]
 
 
-def compared(pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    """What the first of each pair costs over the second."""
-    differences, ratios = [a - b for a, b in pairs], [a / b for a, b in pairs]
-    return {
-        "ms_per_step": spread([a for a, _ in pairs]),
-        "by_hand_ms_per_step": spread([b for _, b in pairs]),
-        "difference_ms": {**spread(differences), "interval": interval(differences), "mean": mean(differences)},
-        "ratio": {**spread(ratios), "interval": interval(ratios)},
-    }
+def compared(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> dict[str, Any]:
+    """What the first of each pair costs over the second: milliseconds a step, their difference and ratio."""
+    found: dict[str, Any] = {}
+    for clock, name in (("wall_s", "wall"), ("cpu_s", "cpu")):
+        both = [(a[clock], b[clock]) for a, b in pairs]
+        differences, ratios = [a - b for a, b in both], [a / b for a, b in both]
+        found[name] = {
+            "ms": spread([a for a, _ in both]),
+            "by_hand_ms": spread([b for _, b in both]),
+            "difference_ms": {**spread(differences), "interval": interval(differences)},
+            "ratio": {**spread(ratios), "interval": interval(ratios)},
+        }
+    return found
+
+
+def bars_of(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is asked for, and what was found."""
+    found = []
+    if (small := figures.get(f"batch {SMALL}")) is not None:
+        wall = small["gpupipe"]["wall"]
+        more, share = wall["difference_ms"]["median"], wall["ratio"]["median"] - 1
+        found.append((f"ms per step over a loop by hand, batch {SMALL}", f"at most {MOST_MS}", more, more <= MOST_MS))
+        told = f"at most {MOST_SHARE}"
+        found.append((f"share of a step over a loop by hand, batch {SMALL}", told, share, share <= MOST_SHARE))
+    if (large := figures.get(f"batch {LARGE}")) is not None:
+        low = large["gpupipe"]["wall"]["ratio"]["interval"][0]
+        what = f"time beside a loop by hand, batch {LARGE}: lower end of its 95 % interval"
+        found.append((what, f"at most {MOST_LARGE}", low, low <= MOST_LARGE))
+    return [{"what": what, "bar": bar, "found": value, "met": met} for what, bar, value, met in found]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=25)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--batches", type=int, nargs="+", default=[64, 8192])
+    parser.add_argument("--rounds", type=int, default=25, help="pairs")
+    parser.add_argument("--steps", type=int, default=400, help="of small batches; of large ones a sixteenth")
+    parser.add_argument("--batches", type=int, nargs="+", default=[SMALL, LARGE])
+    parser.add_argument("--alone", action="store_true", help="without the other libraries")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parsed = parser.parse_args()
     torch.set_num_threads(1)
+    peers = {} if parsed.alone else {n: make for n, (m, make) in PEERS.items() if importlib.util.find_spec(m)}
+    missing = [] if parsed.alone else sorted(set(PEERS) - set(peers))
+    print(f"not installed, left out: {', '.join(missing)}" if missing else "", end="\n" if missing else "")
     figures: dict[str, Any] = {}
     for batch in parsed.batches:
         steps = parsed.steps if batch < 1024 else max(parsed.steps // 16, 1)
         block, _ = table(batch * steps)
         hand = by_hand(block, batch)
-        jobs = {"gpupipe": ours(block, batch)}
-        for name, make in PEERS.items():
-            if importlib.util.find_spec(name) is None:
-                print(f"{name} is not installed: left out")
-            else:
-                jobs[name] = make(block, batch)
+        jobs = {"gpupipe": ours(block, batch)} | {name: make(block, batch) for name, make in peers.items()}
         figures[f"batch {batch}"] = {
-            name: compared(pairs_of(job, hand, parsed.pairs, steps)) for name, job in jobs.items()
+            name: compared(pairs_of(job, hand, parsed.rounds, steps)) for name, job in jobs.items()
         }
         for name, found in figures[f"batch {batch}"].items():
-            low, high = found["ratio"]["interval"]
-            print(
-                f"batch {batch:>6}  {name:18} {found['ms_per_step']['median']:.3f} ms a step, by hand "
-                f"{found['by_hand_ms_per_step']['median']:.3f}: {found['difference_ms']['median']:+.3f} ms, "
-                f"x {found['ratio']['median']:.3f} (95 %: {low:.3f} to {high:.3f})"
-            )
-    print(
-        write_result(
-            "trainer_cpu", {"setting": vars(parsed) | {"out": None}, "bars": BARS, "figures": figures}, parsed.out
-        )
-    )
+            for clock, of in found.items():
+                low, high = of["ratio"]["interval"]
+                print(
+                    f"batch {batch:>6}  {name:22} {clock:4} {of['ms']['median']:.3f} ms a step, by hand "
+                    f"{of['by_hand_ms']['median']:.3f}: {of['difference_ms']['median']:+.3f} ms, "
+                    f"x {of['ratio']['median']:.3f} (95 %: {low:.3f} to {high:.3f})",
+                    flush=True,
+                )
+    setting = {"rounds": parsed.rounds, "steps": parsed.steps, "not_installed": missing}
+    result = {"setting": setting, "figures": figures, "bars": bars_of(figures)}
+    print(write_result("trainer_cpu", result, parsed.out))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpupipe.pipeline import Pipeline
     from gpupipe.schema import Schema
     from gpupipe.scorer import Scorer
+    from gpupipe.spread import ClusterLoader
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
 
@@ -33,6 +34,7 @@ _HOME = {
     "Batch": "tensors",
     "Checkpoints": "training",
     "Cluster": "cluster",
+    "ClusterLoader": "spread",
     "Dataset": "io",
     "EarlyStopping": "training",
     "Features": "features",
@@ -65,6 +67,7 @@ __all__ = [
     "Batch",
     "Checkpoints",
     "Cluster",
+    "ClusterLoader",
     "Dataset",
     "EarlyStopping",
     "Features",

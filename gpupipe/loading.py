@@ -19,7 +19,7 @@ from gpupipe.tensors import Block, Loader
 from gpupipe.tensors.residency import choose_residency, room_on
 from gpupipe.transformation import Transformation
 
-__all__ = ["make_loader"]
+__all__ = ["make_loader", "table_of"]
 
 _KEPT_BYTES = 8
 _log = logging.getLogger("gpupipe")
@@ -38,6 +38,16 @@ def make_loader(
     **options: Any,
 ) -> Loader:
     """The loader of `Pipeline.loader`; `options` are `Loader`'s own."""
+    table, wanted, chosen, seen = table_of(run, dataset, backend, device=device, residency=residency, dtype=dtype)
+    if features is not None and seen is not None:
+        features.check_rows(seen, out_of_fold)
+    return Loader(table, device=wanted, residency=chosen, **options)
+
+
+def table_of(
+    run: Transformation, dataset: Dataset, backend: Backend, *, device: str, residency: str, dtype: str
+) -> tuple[Block | StreamedParts, torch.device, str, FittedRows | None]:
+    """A table of the transformed rows, where batches of it are wanted, where it lies, and what tells its rows."""
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = Block.row_bytes_of(run.schema, dtype)
     wanted = torch.device(backend.device if device == "auto" else device)
@@ -55,9 +65,7 @@ def make_loader(
         if place.type == torch.device(backend.device).type:
             backend.make_room(bound * row_bytes)
         table, seen = _written(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
-    if features is not None and seen is not None:
-        features.check_rows(seen, out_of_fold)
-    return Loader(table, device=wanted, residency=chosen, **options)
+    return table, wanted, chosen, seen
 
 
 def _written(run: Transformation, dataset: Dataset, backend: Backend, block: Block) -> tuple[Block, FittedRows]:

@@ -39,10 +39,12 @@ from gpupipe.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
 from gpupipe.tensors.batch import Batch
+from gpupipe.training.assembly import objective_of
 from gpupipe.training.device import forward_in, session
 from gpupipe.training.losses import LOSSES
+from gpupipe.training.optimizers import make_optimizer, parameter_groups
 from gpupipe.training.schedules import learning_rates
-from gpupipe.training.update import Update, make_optimizer
+from gpupipe.training.update import Update
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -90,9 +92,9 @@ def graph_capture(lab: Lab) -> dict[str, Any]:
         model = gp.models.MLP(8, [20, 20], hidden=(64, 32), seed=7).to(lab.device)
         lr = torch.zeros((), device=lab.device)
         rates = learning_rates("one-cycle", lr=3e-3, steps=100_000).to(lab.device)
-        optimizer = make_optimizer("adamw", model.parameters(), lr, 0.01)
-        forward = forward_in("auto", model, lab.device)
-        return model, Update(forward, LOSSES["bce"], optimizer, lr=lr, rates=rates, gradient_clip=1.0)
+        optimizer = make_optimizer("adamw", parameter_groups(model, lr, highest=3e-3, weight_decay=0.01), lr)
+        objective = objective_of(forward_in("auto", model, lab.device), LOSSES["bce"])
+        return model, Update(objective, optimizer, rates=rates, gradient_clip=1.0)
 
     (eager_model, eager), (model, update) = make(), make()
     with session(lab.device, seed=0):

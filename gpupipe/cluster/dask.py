@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import Future as Answer
 from functools import partial
@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 
 _LOOK_EVERY = 1.0
 """Seconds between two looks at whether the scheduler and workers are still there."""
+_LOOK_OFTEN, _LEAVE = 0.2, 20.0
+"""Seconds between two looks at workers that wait for each other, and those they have to notice that one failed."""
 
 
 class DaskExecutor:
@@ -76,6 +78,40 @@ class DaskExecutor:
             for future in (*waiting, shared):
                 future.release()
 
+    def workers(self) -> list[str]:
+        """The addresses of the workers there are now, in their order."""
+        return sorted(self._asked(self._client.nthreads))
+
+    def on_each(self, function: Callable[[Item], Result], items: Mapping[str, Item]) -> list[Result]:
+        """The results of `function` on these workers and no others, at the same time, an item for each address.
+
+        Raises:
+            ClusterLost: one of the workers is gone; the functions on the others are given some seconds to notice.
+            Exception: what `function` raised on one of them; a `ClusterLost` only where none raised anything else.
+        """
+        shared = self._shared(function)
+        running = {
+            address: self._submit(_applied, shared, item, workers=[address], allow_other_workers=False)
+            for address, item in items.items()
+        }
+        try:
+            gone, deadline = [], float("inf")
+            while time.monotonic() < deadline and not all(future.done() for future in running.values()):
+                time.sleep(_LOOK_OFTEN)
+                gone = sorted(set(items) - set(self.workers()))
+                if deadline == float("inf") and (gone or any(f.status == "error" for f in running.values())):
+                    deadline = time.monotonic() + _LEAVE
+            failed = [self._asked(future.exception) for future in running.values() if future.status == "error"]
+            if gone:
+                ranks = ", ".join(f"{list(items).index(address)} ({address})" for address in gone)
+                raise self._lost(f"the worker of rank {ranks} is gone")
+            if failed:
+                raise min(failed, key=lambda error: isinstance(error, ClusterLost))
+            return [self._asked(future.result) for future in running.values()]
+        finally:
+            for future in (*running.values(), shared):
+                future.release()
+
     def _shared(self, function: Callable[[Item], Result]) -> Future:
         """The function on every worker, once, however many items there are."""
         try:
@@ -105,8 +141,8 @@ class DaskExecutor:
         self._asked(self._client.replicate, [shared])
         return shared
 
-    def _submit(self, function: Callable[..., Any], *args: Any) -> Future:
-        return self._asked(partial(self._client.submit, function, *args, pure=False))
+    def _submit(self, function: Callable[..., Any], *args: Any, **where: Any) -> Future:
+        return self._asked(partial(self._client.submit, function, *args, pure=False, **where))
 
     def _asked(self, call: Callable[..., Any], *args: Any) -> Any:
         """What a call of Dask's gives; looks at the cluster while it takes, so that no wait is without a reason."""

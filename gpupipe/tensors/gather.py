@@ -61,19 +61,19 @@ def batches_of(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bo
         pads: whether all batches have weights, as some have padding.
         unweighted: whether the table's own weights are left out, as they decided which rows were drawn.
     """
-    start = 0
-    for step in steps:
-        stop = start + step.size
-        batch = slab.batch_of(slab.words[start:stop])
-        for name, values in slab.keep.items():
-            batch.keep[name] = values[start:stop]
-        if unweighted:
-            batch.weight = None
+    sizes, whole = [step.size for step in steps], slab.batch_of(slab.words)
+    none = [None] * len(steps)
+    numeric, codes = whole.numeric.split(sizes), whole.codes.split(sizes)
+    targets = none if whole.target is None else whole.target.split(sizes)
+    weights = none if whole.weight is None or unweighted else whole.weight.split(sizes)
+    kept = {name: values.split(sizes) for name, values in slab.keep.items()}
+    for number, step in enumerate(steps):
+        keep = {name: parts[number] for name, parts in kept.items()}
+        batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)
         if pads and batch.weight is None:
             batch.weight = torch.ones(step.size, device=slab.device)
             batch.weight[step.stop - step.start :] = 0
         yield batch
-        start = stop
 
 
 def _copy(source: Tensor, rows: Rows, out: Tensor, at: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import distributed
 
 from gpupipe.errors import BadConfig
+from gpupipe.tensors.joining import join, joined
 
 __all__ = ["Ranks", "Step"]
 
@@ -99,7 +100,7 @@ class Ranks:
 
 
 def who_am_i(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's number and how many there are; torch.distributed's where it runs and nothing is said.
+    """This process's number and how many there are; torch.distributed's, or torchrun's, where nothing is said.
 
     Raises:
         BadConfig: one of the two only, or a number that is none of a rank.
@@ -109,7 +110,8 @@ def who_am_i(rank: int | None, world_size: int | None) -> tuple[int, int]:
         ((0, 1), (1, 4))
     """
     if rank is None and world_size is None:
-        if distributed.is_available() and distributed.is_initialized():
+        join()
+        if joined():
             return distributed.get_rank(), distributed.get_world_size()
         return 0, 1
     if rank is None or world_size is None or not 0 <= rank < world_size:
@@ -136,7 +138,7 @@ def rows_of_all(sharded: bool | Sequence[int], num_rows: int, rank: int, world_s
     if sharded is True:
         if world_size == 1:
             return (num_rows,)
-        if not (distributed.is_available() and distributed.is_initialized()):
+        if not joined():
             raise BadConfig(
                 "loader",
                 "the ranks cannot tell each other how many rows they have",

@@ -14,8 +14,10 @@ from gpupipe.training.run import Run
 from gpupipe.training.schedules import Plateau, scaled_rate
 from gpupipe.training.stopping import EarlyStopping
 from gpupipe.training.trainer import Trainer
+from gpupipe.training.tuning import BatchSizes, tune_batch_size
 
 __all__ = [
+    "BatchSizes",
     "CSVLogger",
     "Callback",
     "Checkpoints",
@@ -33,5 +35,6 @@ __all__ = [
     "freeze",
     "load_weights",
     "scaled_rate",
+    "tune_batch_size",
     "unfreeze",
 ]

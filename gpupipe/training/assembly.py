@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.training.average import Average
-from gpupipe.training.callbacks import Callback, Callbacks
+from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
 from gpupipe.training.choice import unknown
 from gpupipe.training.class_weights import class_weights, weighted
@@ -31,6 +31,7 @@ from gpupipe.training.rowwise import sparse_tables
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
+from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ __all__ = ["assembled", "callbacks_of", "captured", "check", "history_of", "loss
 logger = logging.getLogger(__name__)
 
 
-def assembled(trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device, train: Any) -> Update:
+def assembled(
+    trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device, train: Any, together: Together
+) -> Update:
     """The update of a run: optimiser, scale, average and all.
 
     Raises:
@@ -61,7 +64,7 @@ def assembled(trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device,
     optimizer = make_optimizer(trainer.optimizer, groups, lr)
     weights = None
     if trainer.class_weight is not None:
-        weights = class_weights(trainer.class_weight, train, schema_of(train)).to(device)
+        weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
     objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
     return Update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
@@ -72,6 +75,7 @@ def assembled(trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device,
         unit=float(getattr(train, "batch_size", None) or 1),
         scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
         average=None if trainer.average is None else Average(trainer.model, trainer.average),
+        together=together,
     )
 
 
@@ -141,14 +145,15 @@ def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) 
     return History(monitor, directions[monitor])
 
 
-def callbacks_of(trainer: Trainer, *, resumed: bool) -> Callbacks:
+def callbacks_of(trainer: Trainer, together: Together, *, resumed: bool) -> Callbacks:
     """The trainer's own, around the user's; checkpoints last, when all others have seen an epoch."""
     own: list[Callback] = [] if trainer.profile is None else [Profiling(trainer.profile)]
     own += [GpuStats()] if trainer.gpu_stats else []
     saving: list[Callback] = []
     if trainer.saves is not None:
         saving = [Saving(trainer.saves, resumed=resumed, at_start=trainer.on_divergence == "rollback")]
-    return Callbacks([ProgressBar(trainer.progress), *own, *trainer.callbacks, *saving])
+    all_in_order = [ProgressBar(trainer.progress), *own, *trainer.callbacks, Agreement(), *saving]
+    return Callbacks(all_in_order, first=together.first)
 
 
 def check(trainer: Trainer) -> None:
@@ -174,6 +179,7 @@ def check(trainer: Trainer) -> None:
         ("accumulate", trainer.accumulate >= 1, "a number of batches, at least 1", "accumulate=4"),
         ("average", average is None or 0 < average < 1, "between 0 and 1, or None", "average=0.999"),
         ("label_smoothing", 0 <= smoothing < 1, "a share in [0, 1)", "label_smoothing=0.1"),
+        ("patience", trainer.patience > 0, "seconds", "patience=600"),
         ("capture", trainer.capture in ("auto", True, False), "'auto', True or False", "capture='auto'"),
         ("progress", trainer.progress in ("auto", True, False), "'auto', True or False", "progress='auto'"),
     ]

@@ -8,20 +8,23 @@ from contextlib import contextmanager
 from gpupipe.errors import BadConfig
 from gpupipe.training.run import Run
 
-__all__ = ["Callback", "Callbacks"]
+__all__ = ["Agreement", "Callback", "Callbacks"]
 
 
 class Callback:
     """Methods that a fit calls; fill in those you need. All are given the `Run`.
 
     None of them makes the host wait for the device by itself: figures are read once per `log_every` updates, and
-    `on_step_end` should ask for nothing more.
+    `on_step_end` should ask for nothing more. Of several ranks that train together the first one calls them; those with
+    `every_rank = True` are called on each.
 
     Example:
         >>> class Shout(Callback):
         ...     def on_epoch_end(self, run):
         ...         print(f"epoch {run.epoch} of {run.max_epochs}!")
     """
+
+    every_rank = False
 
     def on_fit_start(self, run: Run) -> None:
         """Before the first epoch, or before the one a resumed fit goes on with."""
@@ -45,16 +48,30 @@ class Callback:
         """In the place of `on_fit_end`, where something was raised; it is raised again afterwards."""
 
 
+class Agreement(Callback):
+    """Where a callback of one rank ends the fit, all ranks end it."""
+
+    every_rank = True
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Tell each other."""
+        run.stop = run.together.any(run.stop)
+
+
 class Callbacks:
     """All of a fit's callbacks as one; each event reaches them in their order.
+
+    Args:
+        callbacks: in that order.
+        first: whether this is the first rank, which calls all of them.
 
     Raises:
         BadConfig: something in the list is no `Callback`.
     """
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._all = list(callbacks)
-        for callback in self._all:
+    def __init__(self, callbacks: Iterable[Callback], *, first: bool = True) -> None:
+        given = list(callbacks)
+        for callback in given:
             if not isinstance(callback, Callback):
                 raise BadConfig(
                     "Trainer(callbacks=)",
@@ -63,6 +80,7 @@ class Callbacks:
                     expected="objects of classes made from gpupipe.training.Callback",
                     remedy="class Mine(Callback): def on_epoch_end(self, run): ...",
                 )
+        self._all = [callback for callback in given if first or callback.every_rank]
         # The only event that comes with every update: nobody is asked who has nothing to say.
         self.on_step_end = [c.on_step_end for c in self._all if type(c).on_step_end is not Callback.on_step_end]
 

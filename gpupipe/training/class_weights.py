@@ -12,19 +12,23 @@ from torch import Tensor
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
+from gpupipe.training.together import Together
 
 __all__ = ["ClassWeight", "class_weights", "weighted"]
 
 ClassWeight: TypeAlias = str | Mapping[Any, float]
 
 
-def class_weights(wanted: ClassWeight, loader: Iterable[Any], schema: Schema | None) -> Tensor:
+def class_weights(
+    wanted: ClassWeight, loader: Iterable[Any], schema: Schema | None, together: Together | None = None
+) -> Tensor:
     """A float32 weight per class: n / (K count) for `"balanced"`, or those given by class, 1 for the others.
 
     Args:
         wanted: `"balanced"`, or weights by class.
         loader: the rows of training; looked through once where it does not hold all targets in one `block`.
         schema: whose target tells the classes.
+        together: the ranks that the loader deals its rows to.
 
     Raises:
         BadConfig: the target has no classes, or not those that were named.
@@ -61,10 +65,15 @@ def class_weights(wanted: ClassWeight, loader: Iterable[Any], schema: Schema | N
         return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
     if wanted != "balanced":
         raise unknown("Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None")
-    block = getattr(loader, "block", None)
+    streamed = getattr(loader, "residency", "stream") == "stream"
     counts = torch.zeros(len(classes), dtype=torch.int64)
-    for batch in loader if block is None else [block]:
-        counts += torch.bincount(batch.target.long(), minlength=len(classes)).cpu()
+    for batch in loader if streamed else [loader.block]:  # type: ignore[attr-defined]  # of a Loader
+        target = batch.target
+        if together is not None and together.size > 1 and batch.weight is not None:
+            target = target[batch.weight > 0]  # padding has no weight
+        counts += torch.bincount(target.long(), minlength=len(classes)).cpu()
+    if together is not None and (streamed or "shards" in loader.state_dict()):  # type: ignore[attr-defined]
+        counts = together.each(counts).sum(0)
     if not counts.all():
         raise BadData(
             "Trainer(class_weight='balanced')",

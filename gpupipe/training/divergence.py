@@ -58,15 +58,21 @@ def look(run: Run, since: int) -> float | None:
         return run.update.losses.read(where)
     except BadData as seen:
         run.train = getattr(run.train, "loader", run.train)  # batches to look into, not a cursor's
-        number = min(int(run.update.losses.sums[2]) + 1, run.step_in_epoch)  # of the batch, from 1
+        number = min(int(run.update.losses.of_all()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
         batch = run.batch_at(number)
         found = None if batch is None else _not_finite(batch, getattr(run.train, "schema", None))
-        reason = _of_weights(run) if found is None else _of_rows(run, number, *found)
+        in_rows = _first_of_all(run, "" if found is None else _of_rows(run, number, *found))
+        reason = in_rows or _of_weights(run)
         where = f"Trainer.fit, epoch {run.epoch}, update {number}"
         problem = f"the loss is not finite: {reason}"
         error = Diverged(where, problem, got=seen.got, expected=seen.expected, remedy=seen.remedy)
-        error.rate_factor, error.unclear = run.rate_factor, found is None
+        error.rate_factor, error.unclear = run.rate_factor, not in_rows
         raise error from None
+
+
+def _first_of_all(run: Run, found: str) -> str:
+    """What the first rank has found that has found something."""
+    return next(filter(None, run.together.gather(found)), "")
 
 
 def _of_rows(run: Run, number: int, name: str, rows: Tensor) -> str:
@@ -115,7 +121,10 @@ def explained(run: Run, checkpoints: Checkpoints | None) -> Iterator[None]:
     try:
         yield
     except Diverged as error:
-        found = find(Path(checkpoints.folder)) if checkpoints is not None and error.unclear else None
+        if checkpoints is None or not error.unclear:
+            raise
+        folder = Path(checkpoints.folder)
+        found = run.together.from_first(lambda: find(folder))
         if found is None:
             raise
         path, state, _ = found
@@ -148,9 +157,10 @@ def replay(run: Run) -> str:
             if num_rows(batch):
                 run.update.learn(move(batch, run.device))
             bad = [names[id(p)] for p in run.update.parameters if p.grad is not None and not p.grad.isfinite().all()]
-            if bad:
-                more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
-                return f"the gradient of {bad[0]!r}{more} is not finite"
+            more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
+            found = f"the gradient of {bad[0]!r}{more} is not finite" if bad else ""
+            if found := _first_of_all(run, found):
+                return found
             if run.completes_update:
                 run.update.step()
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gpupipe.training.device import forward_in
 from gpupipe.training.losses import Loss, LossMean, mean_loss
 from gpupipe.training.metrics import Metric
 from gpupipe.training.rows import full_precision, moved_rows
+from gpupipe.training.together import Together
 
 __all__ = ["evaluate", "predict"]
 
@@ -26,9 +28,15 @@ def evaluate(
     metrics: Sequence[Metric],
     device: torch.device,
     precision: str,
+    together: Together | None = None,
 ) -> dict[str, float]:
-    """The mean loss and the metrics by name; without those that are not defined for the loader's rows."""
-    losses = LossMean(device)
+    """The mean loss and the metrics by name; without those that are not defined for the loader's rows.
+
+    Of a loader that deals its rows to the ranks each goes through its part, and the metrics see the outputs for all.
+    """
+    dealt = together is not None and getattr(loader, "world_size", 1) == together.size
+    ranks = together if together is not None and dealt else Together()
+    losses = LossMean(device, ranks)
     for metric in metrics:
         metric.reset()
     with _evaluating(model, device, precision) as forward:
@@ -36,9 +44,20 @@ def evaluate(
             output = forward(batch)
             losses.add(*mean_loss(loss(output, batch), batch))
             for metric in metrics:
-                metric.update(output, batch)
+                metric.update(*_of_all(output, batch, ranks))
     figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
     return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+
+
+def _of_all(output: Any, batch: Any, ranks: Together) -> tuple[Any, Any]:
+    """Outputs, targets, weights and kept columns of all ranks' rows; the features stay where they are."""
+    if ranks.size == 1:
+        return output, batch
+    there = {name: ranks.rows(value) for name in ("target", "weight") if (value := getattr(batch, name)) is not None}
+    output = ranks.rows(output)
+    numeric, codes = batch.numeric.new_empty(len(output), 0), batch.codes.new_empty(len(output), 0)
+    kept = {name: ranks.rows(value) for name, value in batch.keep.items()}
+    return output, replace(batch, numeric=numeric, codes=codes, keep=kept, **there)
 
 
 def predict(model: nn.Module, loader: Iterable[Any], device: torch.device, precision: str) -> Tensor:

@@ -19,6 +19,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
+from gpupipe.training.together import Together
 
 __all__ = ["LOSSES", "Loss", "LossMean", "choose_loss", "mean_loss", "smoothed"]
 
@@ -26,6 +27,7 @@ __all__ = ["LOSSES", "Loss", "LossMean", "choose_loss", "mean_loss", "smoothed"]
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 
 TINY = torch.finfo(torch.float32).tiny
+_TOGETHER = 64  # losses that are summed at once on a CPU
 
 
 def _value_by_value(name: str, function: Callable[..., Tensor]) -> Loss:
@@ -146,7 +148,8 @@ def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
 class LossMean:
     """The mean loss over batches, summed in float64 on the device and read when asked.
 
-    `sums` holds the losses' and the weights' sum, and how many batches came before the first whose loss is not finite.
+    On a CPU the batches' losses are kept for a while and summed many at a time, one after the other all the same: four
+    operations on single numbers would cost a small network's step 3 %.
 
     Example:
         >>> losses = LossMean(torch.device("cpu"))
@@ -156,22 +159,52 @@ class LossMean:
         2.0
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
-        self._total, self._weight, self._good = self.sums.unbind()
+    def __init__(self, device: torch.device, together: Together | None = None) -> None:
+        self._together = together or Together()
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._total, self._weight, self._good = self._sums.unbind()
+        self._many = _TOGETHER if device.type == "cpu" else 1
+        self._losses: list[Tensor] = []
+        self._weights: list[Tensor | int] = []
+
+    @property
+    def sums(self) -> Tensor:
+        """The losses' and the weights' sum, and how many batches came before the first whose loss is not finite."""
+        if self._losses:
+            self._take_in()
+        return self._sums
 
     def add(self, loss: Tensor, weight: Tensor | int) -> None:
         """Count a batch's mean loss; the host does not wait."""
-        if isinstance(weight, int):
-            self._total.add_(loss, alpha=weight)
-        else:
-            self._total.add_(loss * weight)
-        self._weight.add_(weight)
-        self._good.add_(self._total < math.inf)  # a sum that has once been infinite or NaN stays so
+        if self._many == 1:
+            self._total.add_(loss.double() * weight)
+            self._weight.add_(weight)
+            self._good.add_(self._total < math.inf)  # a sum that has once been infinite or NaN stays so
+            return
+        self._losses.append(loss)
+        self._weights.append(weight)
+        if len(self._losses) == self._many:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        weights = torch.stack([torch.as_tensor(weight) for weight in self._weights]).double()
+        totals = torch.cat([self._total[None], torch.stack(self._losses) * weights]).cumsum(0)  # in order: exact resume
+        self._total.copy_(totals[-1])
+        self._weight.copy_(torch.cat([self._weight[None], weights]).cumsum(0)[-1])
+        self._good.add_((totals[1:] < math.inf).sum())
+        self._losses.clear()
+        self._weights.clear()
 
     def reset(self) -> None:
         """Forget what was counted."""
-        self.sums.zero_()
+        self._losses.clear()
+        self._weights.clear()
+        self._sums.zero_()
+
+    def of_all(self) -> Tensor:
+        """`sums` over all ranks; the first batch that is not finite on any of them counts."""
+        each = self._together.each(self.sums)
+        return torch.cat([each[:, :2].sum(0), each[:, 2:].amin(0)])
 
     def read(self, where: str = "loss") -> float | None:
         """The mean; None where no weight was counted. The host waits for the device.
@@ -182,7 +215,7 @@ class LossMean:
         Memory:
             Copies 24 bytes to the host.
         """
-        total, weight, _ = self.sums.tolist()
+        total, weight, _ = self.of_all().tolist()
         mean = None if weight == 0 else total / weight
         if mean is not None and not math.isfinite(mean):
             raise BadData(

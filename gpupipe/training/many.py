@@ -11,7 +11,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-__all__ = ["add_", "add_gradients", "divided", "entries", "move_towards_", "multiply_", "norms", "products", "root_"]
+__all__ = [
+    "add_",
+    "add_gradients",
+    "copy_",
+    "divided",
+    "entries",
+    "move_towards_",
+    "multiply_",
+    "norms",
+    "products",
+    "root_",
+]
 
 
 def _list(tensors: Iterable[Tensor]) -> Any:
@@ -29,6 +40,11 @@ def add_(tensors: Sequence[Tensor], others: Sequence[Tensor] | float, factor: fl
 def multiply_(tensors: Sequence[Tensor], factor: Tensor | float | Sequence[Tensor]) -> None:
     """tensors *= one factor for all, or one for each."""
     torch._foreach_mul_(_list(tensors), cast(Any, factor))
+
+
+def copy_(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """tensors = others, in place."""
+    torch._foreach_copy_(_list(tensors), _list(others))
 
 
 def products(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:

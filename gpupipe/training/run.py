@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gpupipe.training.history import History
 from gpupipe.training.ranges import Range, unnamed
 from gpupipe.training.stopping import BestWeights
+from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 
 __all__ = ["Run"]
@@ -34,9 +35,10 @@ class Run:
         rates: the learning rate of each update, on the host.
         device: where it runs.
         best: early stopping's weights, where there is early stopping.
+        together: the ranks that train.
         epoch: the one under way, from 1.
         step_in_epoch: batches done in it.
-        rows: rows seen in it.
+        rows: rows seen in it, by all ranks.
         figures: of the last look: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
             spent waiting for batches) since the look before.
         stop: whether this epoch is the last one; set it to end a fit.
@@ -54,6 +56,7 @@ class Run:
     rates: Tensor
     device: torch.device
     best: BestWeights | None = None
+    together: Together = field(default_factory=Together)
     epoch: int = 1
     step_in_epoch: int = 0
     rows: int = 0
@@ -157,7 +160,7 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a fit needs to go on from here as if it had never stopped."""
+        """All that a fit needs to go on from here as if it had never stopped; the ranks gather it together."""
         ended = len(self.history) >= self.epoch  # the epoch's row is there: only the next epoch is left to do
         loader = None if ended else getattr(self.train, "state_dict", None)
         return {
@@ -168,12 +171,12 @@ class Run:
             "rate_factor": self.rate_factor,
             "model": self.model.state_dict(),
             "update": self.update.state_dict(),
-            "losses": self.update.losses.sums,
+            "losses": self.update.losses.of_all(),
             "history": self.history.rows,
             "best": None if self.best is None else self.best.state_dict(),
             "loader": None if loader is None else loader(),
-            "rng": random_state(self.device),
-            "rng_of_epoch": None if ended else self._rng,
+            "rng": self.together.gather(random_state(self.device)),
+            "rng_of_epoch": self.together.gather(None if ended else self._rng),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -183,6 +186,8 @@ class Run:
         self.model.load_state_dict(state["model"])
         self.update.load_state_dict(state["update"])
         self.update.losses.sums.copy_(state["losses"])
+        if not self.together.first:
+            self.update.losses.sums[:2] = 0  # the first counts for all
         self.scale_rates(state["rate_factor"])
         self.history.rows[:] = state["history"]
         if self.best is not None and state["best"] is not None:
@@ -199,7 +204,7 @@ class Run:
         """An iterator over what is left of this epoch."""
         state, self._continues = self._continues, None
         if state is not None:
-            set_random_state(state["rng_of_epoch"] if self.step_in_epoch else state["rng"], self.device)
+            self._draw_on(state["rng_of_epoch"] if self.step_in_epoch else state["rng"])
         self._rng = random_state(self.device)
         if hasattr(self.train, "set_epoch"):
             self.train.set_epoch(self.epoch - 1)
@@ -214,8 +219,13 @@ class Run:
             iterator = iter(self.train)
             for _ in range(self.step_in_epoch):
                 next(iterator)
-        set_random_state(state["rng"], self.device)
+        self._draw_on(state["rng"])
         return iterator
+
+    def _draw_on(self, states: list[list[Tensor]]) -> None:
+        """Take up this rank's random state; ranks that were not there keep their own."""
+        if self.together.rank < len(states):
+            set_random_state(states[self.together.rank], self.device)
 
 
 def random_state(device: torch.device) -> list[Tensor]:

@@ -39,6 +39,9 @@ class Terminated(SystemExit):
 class Saving(Callback):
     """Writes checkpoints in a thread of its own, and saves a last one on SIGTERM.
 
+    Of several ranks the first one writes. What a clock or a signal says to one of them, all agree on when they next
+    look at the figures.
+
     Args:
         checkpoints: where and how often.
         resumed: whether the fit goes on from one of them.
@@ -49,6 +52,8 @@ class Saving(Callback):
         BadFile: the one before could not be written.
     """
 
+    every_rank = True
+
     def __init__(self, checkpoints: Checkpoints, *, resumed: bool, at_start: bool = False) -> None:
         self.checkpoints, self._resumed, self._at_start = checkpoints, resumed, at_start
         self._folder = Path(checkpoints.folder)
@@ -56,10 +61,26 @@ class Saving(Callback):
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpupipe-checkpoint")
         self._pending: Future[None] | None = None
         self._terminated = self._takes_signals = False
+        self._agreed = False, False  # to end, to save
         self._outer: Any = None
 
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and take over SIGTERM where signals reach this thread."""
+        run.together.from_first(self._make_folder)
+        self._about, self._last_step = about(run), run.step
+        self._takes_signals = threading.current_thread() is threading.main_thread()
+        if self._takes_signals:
+
+            def handle(_number: int, _frame: FrameType | None) -> None:
+                self._terminated = True
+                if run.validating and run.together.size == 1:  # nothing is half done there, and it may take long
+                    raise Terminated(EXIT_CODE)
+
+            self._outer = signal.signal(signal.SIGTERM, handle)
+        if self._at_start and not self._resumed:
+            self.save(run)
+
+    def _make_folder(self) -> None:
         if not self._resumed and (there := folders(self._folder)):
             raise BadConfig(
                 "Trainer(checkpoints=)",
@@ -71,33 +92,28 @@ class Saving(Callback):
         self._folder.mkdir(parents=True, exist_ok=True)
         for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
             shutil.rmtree(draft)
-        self._about, self._last_step = about(run), run.step
-        self._takes_signals = threading.current_thread() is threading.main_thread()
-        if self._takes_signals:
 
-            def handle(_number: int, _frame: FrameType | None) -> None:
-                self._terminated = True
-                if run.validating:  # nothing is half done there, and it may take long
-                    raise Terminated(EXIT_CODE)
-
-            self._outer = signal.signal(signal.SIGTERM, handle)
-        if self._at_start and not self._resumed:
-            self.save(run)
+    def on_log(self, run: Run) -> None:
+        """Agree with the other ranks, where there are some."""
+        if run.together.size > 1:
+            end, due = run.together.each(torch.tensor([self._terminated, self._due])).any(0).tolist()
+            self._agreed = end, due
 
     def on_step_end(self, run: Run) -> None:
         """Save where it is time; end where that was asked for."""
-        if self._terminated:
+        end, due = (self._terminated, self._due) if run.together.size == 1 else self._agreed
+        if end:
             raise Terminated(EXIT_CODE)
-        steps, seconds = self.checkpoints.every_steps, self.checkpoints.every_seconds
+        steps = self.checkpoints.every_steps
         # Passed, not met: with accumulation not every batch ends an update.
         passed = steps is not None and run.step // steps > self._last_step // steps
         self._last_step = run.step
-        if passed or (seconds is not None and time.monotonic() - self._last >= seconds):
+        if passed or due:
             self.save(run)
 
     def on_epoch_end(self, run: Run) -> None:
         """Save where it is time; end where that was asked for."""
-        if self._terminated:
+        if run.together.any(self._terminated):
             raise Terminated(EXIT_CODE)
         every = self.checkpoints.every_epochs
         if run.over or (every is not None and run.epoch % every == 0):
@@ -125,14 +141,22 @@ class Saving(Callback):
     def save(self, run: Run) -> None:
         """Copy the state, and have it written."""
         self._settled()
-        text, tensors = parted(run.state_dict())
+        state = run.state_dict()
+        self._last, self._agreed = time.monotonic(), (False, False)
+        if not run.together.first:
+            return
+        text, tensors = parted(state)
         copies, event = snapshot(tensors)
         ended = len(run.history) >= run.epoch
         figure = run.history.rows[-1].get(run.history.monitor) if ended else None
         described = {**self._about, "figure": figure, "higher_is_better": run.history.higher_is_better}
         learned = {text["model"][name]["$tensor"] for name, _ in run.model.named_parameters()}
         self._pending = self._writer.submit(self._write, run.step, text, copies, event, described, learned)
-        self._last = time.monotonic()
+
+    @property
+    def _due(self) -> bool:
+        seconds = self.checkpoints.every_seconds
+        return seconds is not None and time.monotonic() - self._last >= seconds
 
     def _write(
         self,
@@ -184,11 +208,16 @@ def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> boo
             remedy="Trainer(..., checkpoints='runs/flights'), or a checkpoint's path",
         )
     place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
-    found = find(place)
-    if found is None and wanted == "latest":
+
+    def looked_for() -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+        found = find(place)
+        return (place, *read(place)) if found is None and wanted != "latest" else found
+
+    found = run.together.from_first(looked_for)  # the folder need not be there where the other ranks are
+    if found is None:
         logger.info("no checkpoint in %s: the fit starts from the beginning", place)
         return False
-    path, state, described = found or (place, *read(place))
+    path, state, described = found
     _check_same(path, described, about(run))
     run.load_state_dict(state)
     logger.info("the fit goes on after update %d, from %s", run.step, path)

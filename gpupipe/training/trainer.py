@@ -32,6 +32,7 @@ from gpupipe.training.checkpoints import Checkpoints
 from gpupipe.training.class_weights import ClassWeight
 from gpupipe.training.device import choose_device, fork_rng, session
 from gpupipe.training.divergence import ROLLBACKS, SLOWER, Diverged, explained, look
+from gpupipe.training.elsewhere import Elsewhere, fit_elsewhere
 from gpupipe.training.evaluation import evaluate, predict
 from gpupipe.training.history import History
 from gpupipe.training.losses import Loss
@@ -42,6 +43,7 @@ from gpupipe.training.run import Run
 from gpupipe.training.saving import resume as go_on
 from gpupipe.training.schedules import Schedule, fallen, learning_rates
 from gpupipe.training.stopping import BestWeights, EarlyStopping
+from gpupipe.training.together import meeting
 from gpupipe.training.update import Update
 
 __all__ = ["Batches", "Trainer"]
@@ -102,6 +104,7 @@ class Trainer:
             tenth of the learning rate, up to three times.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: look at the GPU once a second, for `history.gpu`.
+        patience: seconds that a rank waits for the others, where several train together.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -148,13 +151,21 @@ class Trainer:
     on_divergence: str = "raise"
     profile: str | Path | None = None
     gpu_stats: bool = False
+    patience: float = 600.0
 
     def __post_init__(self) -> None:
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | Path) else given
         check(self)
 
-    def fit(self, train: Batches, valid: Batches | None = None, *, resume: str | Path | None = None) -> History:
+    def fit(
+        self,
+        train: Batches | Elsewhere,
+        valid: Batches | Elsewhere | None = None,
+        *,
+        resume: str | Path | None = None,
+        executor: object = None,
+    ) -> History:
         """Train, and say how it went.
 
         The model is left in evaluation mode. `train_loss` is the mean over the epoch while the weights moved.
@@ -164,6 +175,7 @@ class Trainer:
             valid: evaluated after each epoch.
             resume: go on from a checkpoint of the same model and data: its path, a folder of some (the last one), or
                 "latest" for the last one of `checkpoints`; with none there yet the fit starts from the beginning.
+            executor: the cluster on whose workers the loaders' rows lie (`ClusterLoader`), which know it themselves.
 
         Returns:
             One row per epoch: epoch (from 1), train_loss, valid_loss and valid_<metric> (where defined), lr (the
@@ -175,11 +187,14 @@ class Trainer:
             ArtifactError: no checkpoint to go on from, or a damaged one.
             SchemaMismatch: it is of another model or other data.
             SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
+            ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
 
         Memory:
             Batches that lie elsewhere are copied to the device. Weights, gradients and two moments; with
             `early_stopping` one more copy of the weights.
         """
+        if executor is not None or isinstance(train, Elsewhere) or isinstance(valid, Elsewhere):
+            return fit_elsewhere(self, train, valid, resume, executor)
         retried, factor = 0, 1.0
         while True:
             try:
@@ -195,19 +210,19 @@ class Trainer:
         steps = num_batches(train)
         history = history_of(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
-        with self._session(device), prepared(self):
-            self.model.to(device)
+        with meeting(train, self.patience) as together, self._session(device, together.rank), prepared(self):
+            together.share(self.model.to(device))
             updates = -(-steps // self.accumulate) * self.max_epochs
             rates = learning_rates(self.schedule, lr=self.lr, steps=updates, warmup=self.warmup)
-            update = assembled(self, loss, rates, device, train)
+            update = assembled(self, loss, rates, device, train, together)
             learner, batches = captured(self, update, train, device)
             best = None
             if self.early_stopping is not None:
                 best = BestWeights(self.model, self.early_stopping, higher_is_better=history.higher_is_better)
-            run = Run(self.model, update, batches, history, steps, self.max_epochs, rates, device, best)
+            run = Run(self.model, update, batches, history, steps, self.max_epochs, rates, device, best, together)
             resumed = resume is not None and go_on(run, resume, self.saves)
             run.scale_rates(min(factor, run.rate_factor))
-            callbacks = callbacks_of(self, resumed=resumed)
+            callbacks = callbacks_of(self, together, resumed=resumed)
             with explained(run, self.saves), callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.on_epoch_start(run)
@@ -216,7 +231,7 @@ class Trainer:
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
                         with fork_rng(device), update.averaged(), run.validation():
-                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision)
+                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision, together)
                         row |= {f"valid_{name}": value for name, value in figures.items()}
                     history.append(row | speed)
                     with update.averaged():
@@ -243,7 +258,7 @@ class Trainer:
                 raise _longer_than_it_says(run.steps_per_epoch)
             if size := num_rows(batch):
                 learner.learn(move(batch, run.device))
-                run.rows += size
+                run.rows += size * run.together.size
             if run.completes_update:
                 learner.step()
             if run.step_in_epoch % self.log_every == 0:
@@ -272,8 +287,8 @@ class Trainer:
         """
         loss, metrics = loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
-        with self._session(device):
-            return evaluate(self.model, loader, loss, metrics, device, self.precision)
+        with meeting(loader, self.patience, alone=True) as together, self._session(device):
+            return evaluate(self.model, loader, loss, metrics, device, self.precision, together)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """The model's outputs as they are (logits for classification), row after row in the loader's order.
@@ -294,8 +309,8 @@ class Trainer:
         with self._session(device):
             return predict(self.model, loader, device, self.precision)
 
-    def _session(self, device: torch.device) -> AbstractContextManager[None]:
-        return session(device, seed=self.seed, deterministic=self.deterministic, precision=self.precision)
+    def _session(self, device: torch.device, rank: int = 0) -> AbstractContextManager[None]:
+        return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)
 
 
 def _nothing_to_learn(rows: int) -> BadData:

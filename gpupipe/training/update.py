@@ -23,6 +23,7 @@ from gpupipe.training.ranges import Range, unnamed
 from gpupipe.training.rows import num_rows, split_rows
 from gpupipe.training.rowwise import compact
 from gpupipe.training.scaling import LossScale
+from gpupipe.training.together import Together
 
 __all__ = ["Update"]
 
@@ -44,6 +45,7 @@ class Update:
         unit: a weight of about a batch's, the same in each process; sums are divided by it to stay near 1.
         scale: of the loss, for float16.
         average: of the weights, moved after each step.
+        together: the ranks whose gradients are added up before each step.
 
     Memory:
         Gradients as large as the weights, kept until the next update; twice that where gradients are summed.
@@ -60,6 +62,7 @@ class Update:
         unit: float = 1.0,
         scale: LossScale | None = None,
         average: Average | None = None,
+        together: Together | None = None,
     ) -> None:
         self.objective = objective
         self.optimizer = optimizer
@@ -71,8 +74,10 @@ class Update:
         self.scale = scale
         self.average = average
         self.parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
+        self._maybe_sparse = self.parameters
         self.count = torch.zeros(1, dtype=torch.int64, device=rates.device)
-        self.losses = LossMean(rates.device)
+        self.together = together or Together()
+        self.losses = LossMean(rates.device, self.together)
         self.range: Range = unnamed
         self._weight = torch.zeros((), device=rates.device)
         self._waiting = False  # whether there are gradients that wait for the step
@@ -146,11 +151,11 @@ class Update:
 
     @property
     def _summed(self) -> bool:
-        return self.accumulate > 1 or self.parts > 1
+        return self.accumulate > 1 or self.parts > 1 or self.together.size > 1
 
     def step(self) -> None:
         """Move the weights by the gradients that were learnt."""
-        if not self._waiting:  # all batches were empty
+        if not self._waiting and self.together.size == 1:  # all batches were empty
             return
         self._finish_gradients()
         torch.index_select(self.rates, 0, self.count, out=self._rate)
@@ -165,9 +170,12 @@ class Update:
 
     def _finish_gradients(self) -> None:
         """Unscale, divide by the weights' sum and clip: one norm and one product over all gradients, or nothing."""
-        for parameter in self.parameters:
+        self.together.sum_gradients(self.parameters, self._weight)
+        for parameter in self._maybe_sparse:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = compact(parameter.grad)
+        # A gradient that was dense once stays so: asking all of them each time would cost a small network's step 2 %.
+        self._maybe_sparse = [p for p in self._maybe_sparse if p.grad is None or p.grad.is_sparse]
         if self.gradient_clip is None and self.scale is None and not self._summed:
             return
         gradients = [entries(g)[1] if g.is_sparse else g for p in self.parameters if (g := p.grad) is not None]

@@ -71,6 +71,7 @@ COMPOSE: dict[str, set[str]] = {
     "comparison": {"torch"},
     "permuting": {"torch"},
     "scorer": {"torch"},
+    "spread": {"torch", "safetensors"},
     "units": {"torch"},
 }
 ONLY_IN = {"torch": {"backend/memory.py"}}

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from gpupipe.errors import BackendMissing, BadConfig
+from gpupipe.models import MLP
+from gpupipe.training import Trainer
 from gpupipe.training import device as room
 from gpupipe.training.device import choose_device, fork_rng, forward_in, session
+from gpupipe.training.losses import LOSSES
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -122,3 +125,20 @@ def test_deterministic_on_a_gpu_needs_the_workspace_variable(monkeypatch: pytest
 )
 def test_the_calls_of_the_gpu_path_fit_torchs_signatures(function: Any, arguments: dict[str, Any]) -> None:
     inspect.signature(function).bind(**arguments)
+
+
+def test_deterministic_fits_give_the_same_bits_and_refuse_what_cannot(problem: Any) -> None:
+    def fitted(loss: Any) -> list[torch.Tensor]:
+        train = problem("binary", 256)
+        model = MLP.from_schema(train.schema, hidden=(8,), dropout=0.5, seed=1)
+        Trainer(model, max_epochs=2, loss=loss, deterministic=True, metrics=[], device="cpu").fit(train)
+        return list(model.parameters())
+
+    assert all(map(torch.equal, fitted("bce"), fitted("bce")))
+
+    def without_a_form(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))  # which of the two stays is left to chance
+        return LOSSES["bce"](output, batch)
+
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        fitted(without_a_form)

@@ -1,0 +1,225 @@
+"""How fast a small network trains on a GPU, and what keeps it from being faster: launches, gaps, memory traffic.
+
+    PYTHONPATH=.:benchmarks python benchmarks/gpu/trainer.py OUT.json [--batches 1024 8192 ...] [--dry]
+
+Each way of making a step is the trainer's own, over a table of 40 numbers, 8 ids and a target that lies on the GPU:
+eager, compiled, captured (one CUDA graph per step), both, and several captured steps per graph. `--dry` runs the same
+on a CPU, small, where nothing is captured and no figure means anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from environment import write_result
+from loader import table
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile
+
+from gpupipe.models import MLP
+from gpupipe.tensors import Block, Loader
+from gpupipe.training import Trainer
+from gpupipe.training.assembly import assembled
+from gpupipe.training.capture import CapturedUpdate, CursorBatches
+from gpupipe.training.device import session
+from gpupipe.training.losses import LOSSES
+from gpupipe.training.schedules import learning_rates
+from gpupipe.training.together import Together
+from gpupipe.training.update import Update
+
+BATCHES = [1024, 8192, 65_536, 131_072, 262_144, 1_048_576]
+WAYS = {
+    "eager": {},
+    "compiled": {"compiled": True},
+    "captured": {"graph": 1},
+    "captured, compiled": {"graph": 1, "compiled": True},
+    "captured, 8 steps": {"graph": 8},
+    "captured, float32": {"graph": 1, "precision": "32-true"},
+}
+GATHERED = 262_144
+# What is asked for on an H200: (what, the way, the way beside it or None, batch, at least).
+RATIOS = [
+    ("captured beside eager", "captured", "eager", 1024, 4.0),
+    ("captured beside eager", "captured", "eager", 8192, 2.5),
+    ("captured and compiled beside eager", "captured, compiled", "eager", 8192, 5.0),
+    ("8 steps per graph beside one, to be built in", "captured, 8 steps", "captured", 8192, 1.05),
+    ("bfloat16 beside float32", "captured", "captured, float32", 131_072, 1.2),
+]
+MILLIONS = [(8192, 25.0), (131_072, 120.0)]
+IDLE, GATHER = 0.15, 0.55
+
+
+class Several:
+    """Some steps per graph: the first of them makes all."""
+
+    def __init__(self, captured: CapturedUpdate, many: int, device: torch.device) -> None:
+        self._left, self._many = 0, many
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._all = lambda: [captured.whole() for _ in range(many)]
+        if device.type == "cuda":
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+                self._all()
+
+    def learn(self, _batch: Any) -> None:
+        if not self._left:
+            self._all() if self._graph is None else self._graph.replay()
+            self._left = self._many
+        self._left -= 1
+
+    def step(self) -> None:
+        """It is made."""
+
+
+def steps_of(
+    block: Block, batch: int, graph: int = 0, compiled: bool = False, precision: str = "auto"
+) -> Iterator[None]:
+    """One step each time it is asked for, as often as it is asked, after what has to be done once."""
+    loader = Loader(block, batch_size=batch, shuffle="rows", reuse_buffers=True)
+    model = MLP.from_schema(block.schema, hidden=(256, 256), seed=1).to(block.device)
+    trainer = Trainer(model, max_epochs=1, loss="mse", gradient_clip=1.0, precision=precision, compile=compiled)
+    rates = learning_rates("one-cycle", lr=1e-3, steps=100_000)
+    update = assembled(trainer, LOSSES["mse"], rates, block.device, loader, Together())
+    learner: Update | CapturedUpdate | Several = update
+    batches: Loader | CursorBatches = loader
+    if graph:
+        batches = CursorBatches(loader)
+        learner = captured = CapturedUpdate(update, batches)
+        if graph > 1:
+            next(iter(batches))  # the epoch's order
+            for _ in range(3):
+                captured.whole()
+            next(iter(batches))
+            learner = Several(captured, graph, block.device)
+    while True:
+        for given in batches:
+            learner.learn(given)
+            learner.step()
+            yield
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(run: Callable[[], Any], device: torch.device, rounds: int = 5) -> float:
+    """The median of some runs after one to warm up, the device's work included."""
+    found = []
+    for _ in range(rounds + 1):
+        wait(device)
+        started = time.perf_counter()
+        run()
+        wait(device)
+        found.append(time.perf_counter() - started)
+    return median(found[1:])
+
+
+def profiled(run: Callable[[], Any], device: torch.device, steps: int) -> dict[str, float]:
+    """Kernels (on a CPU: operations) per step, and the share of time between the first and last in which none runs."""
+    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if device.type == "cuda" else [ProfilerActivity.CPU]
+    with profile(activities=kinds) as found:
+        run()
+        wait(device)
+    events: list[FunctionEvent] = found.events() or []
+    if device.type == "cuda":
+        events = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    return {"kernels": len(events) / steps, "idle": idle([(e.time_range.start, e.time_range.end) for e in events])}
+
+
+def idle(spans: list[tuple[float, float]]) -> float:
+    """The share of the time from the first start to the last end that no span covers."""
+    spans = sorted(spans)
+    busy, reached = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return 1 - busy / max(reached - spans[0][0], 1e-9)
+
+
+def of_way(block: Block, batch: int, options: dict[str, Any], steps: int) -> dict[str, float]:
+    """One way at one batch size: milliseconds a step, million rows a second, kernels, idle share."""
+    device = block.device
+    with session(device, seed=0, precision=options.get("precision", "auto")):
+        made = steps_of(block, batch, **options)
+        run = lambda: list(islice(made, steps))  # noqa: E731 - named for what it is
+        list(islice(made, 8))  # warm-up and capture
+        took = seconds(run, device) / steps
+        return {"ms": took * 1e3, "million_rows_per_s": batch / took / 1e6} | profiled(run, device, steps)
+
+
+def gather_share(block: Block, rows: int) -> dict[str, float]:
+    """The bandwidth of a gather of rows, and of a copy of as many bytes: read and written."""
+    order = torch.randperm(len(block), device=block.device)[:rows]
+    out = block.words.new_empty(rows, block.words.shape[1])
+    moved = 2 * out.numel() * out.element_size()
+    parts = cycle(order.roll(shift) for shift in range(4))
+    gathered = seconds(lambda: torch.index_select(block.words, 0, next(parts), out=out), block.device, 20)
+    large = torch.empty(max(moved * 8, 1 << 20), dtype=torch.uint8, device=block.device)
+    half = large.numel() // 2
+    copied = seconds(lambda: large[:half].copy_(large[half:]), block.device, 20)
+    speeds = {"gather_gb_per_s": moved / gathered / 1e9, "copy_gb_per_s": 2 * half / copied / 1e9}
+    return {"rows": rows, **speeds, "share": speeds["gather_gb_per_s"] / speeds["copy_gb_per_s"]}
+
+
+def bars(figures: dict[int, dict[str, dict[str, float]]], gathered: dict[str, float]) -> list[dict[str, Any]]:
+    """What is asked for on an H200 beside what was found; without the batch sizes that were not run."""
+    asked: list[tuple[str, float, float, bool]] = []
+    for what, way, beside, batch, least in RATIOS:
+        if batch in figures:
+            found = figures[batch][beside]["ms"] / figures[batch][way]["ms"]
+            asked.append((f"{what}, batch {batch}", found, least, found >= least))
+    for batch, least in MILLIONS:
+        if batch in figures:
+            found = max(way["million_rows_per_s"] for way in figures[batch].values())
+            asked.append((f"million rows/s, batch {batch}", found, least, found >= least))
+    for batch, ways in figures.items():
+        found = ways["captured"]["idle"]
+        asked.append((f"idle share inside replays, batch {batch}", found, IDLE, found <= IDLE))
+    asked.append(
+        (f"gather of {gathered['rows']} rows, share of a copy", gathered["share"], GATHER, gathered["share"] >= GATHER)
+    )
+    return [{"what": what, "found": found, "bar": bar, "met": met} for what, found, bar, met in asked]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="where the report goes")
+    parser.add_argument("--batches", type=int, nargs="+")
+    parser.add_argument("--dry", action="store_true", help="on a CPU, small, nothing captured or compiled")
+    given = parser.parse_args()
+    sizes = given.batches or ([32, 64] if given.dry else BATCHES)
+    block, _ = table(max(sizes) * 8)
+    ways = dict(WAYS)
+    if given.dry:
+        ways = {name: options | {"compiled": False} for name, options in ways.items()}
+    else:
+        block.words = block.words.to("cuda")
+    figures: dict[int, dict[str, dict[str, float]]] = {}
+    for batch in sizes:
+        steps = 8 if given.dry else max(16, min(400, (1 << 24) // batch) // 8 * 8)
+        figures[batch] = {}
+        for name, options in ways.items():
+            figures[batch][name] = found = of_way(block, batch, options, steps)
+            print(
+                f"batch {batch:>9,}  {name:20} {found['ms']:8.3f} ms  {found['million_rows_per_s']:8.1f} M rows/s  "
+                f"{found['kernels']:6.1f} kernels  idle {found['idle']:.0%}",
+                flush=True,
+            )
+    gathered = gather_share(block, min(GATHERED, len(block)))
+    asked = [] if given.dry else bars(figures, gathered)
+    for bar in asked:
+        print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['what']}: {bar['found']:.2f}, asked for {bar['bar']:g}")
+    report = {"dry": given.dry, "figures": figures, "gather": gathered, "bars": asked}
+    print(write_result(given.out.stem, report, given.out.parent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Rows for training on a cluster's workers: each builds a block of its share, and trains on it as one rank of all.
+
+Three rounds of one task per worker: build the blocks, which stay; open a store where the ranks meet; train. The program
+itself holds no row, and gets back the weights and the history.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from safetensors.torch import load as tensors_from
+from safetensors.torch import save as bytes_of
+from torch import Tensor, nn
+
+from gpupipe.backend import select
+from gpupipe.errors import BadConfig, ClusterLost
+from gpupipe.fitted_rows import FittedRows
+from gpupipe.io import Dataset, from_frame
+from gpupipe.loading import table_of
+from gpupipe.pipeline import Pipeline
+from gpupipe.schema import Schema
+from gpupipe.tensors import Block, Loader
+from gpupipe.tensors.joining import group_of, open_store
+from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
+from gpupipe.transformation import Transformation
+
+__all__ = ["ClusterLoader"]
+
+_program, _numbers = uuid.uuid4().hex, itertools.count()
+_living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()
+# In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
+_tables: dict[tuple[str, int, int], tuple[Block, Any, str, FittedRows]] = {}
+_stores: list[Any] = []
+
+
+class ClusterLoader:
+    """Rows of a dataset for training on a cluster's workers, as blocks that each of them builds of its partitions.
+
+    Nothing is read before the first fit. The blocks stay where they are for later fits, until no loader is left that
+    asks for them, or the cluster ends.
+
+    Args:
+        cluster: a `Cluster`.
+        pipeline: fitted.
+        data: a Dataset or a frame.
+        batch_size: rows per batch, of all workers together.
+        shuffle: as in `Loader`, among the rows of each worker.
+        block_rows: as there.
+        window: as there.
+        seed: as there.
+        drop_last: as there.
+        residency: "device" or "host"; "auto" for the first there is room for.
+        dtype: of the stored numbers, "float32" or "bfloat16".
+        out_of_fold: as in `Pipeline.loader`.
+
+    Raises:
+        BadConfig: options that make no sense, or a cluster that is none.
+
+    Memory: none here. Each worker: a block of its share, 4 bytes per feature and row, and one partition.
+
+    Example:
+        >>> import gpupipe as gp
+        >>> flights = gp.read_parquet("data/flights.parquet", partition_bytes=4_000_000).filter("month == 1")
+        >>> pipeline = gp.Pipeline([], gp.Features(["distance"], target="carrier == 'UA'")).fit(flights)
+        >>> with gp.Cluster(n_workers=2, gpu=False) as cluster:
+        ...     train = gp.ClusterLoader(cluster, pipeline, flights, batch_size=4096, shuffle="rows")
+        ...     model = gp.models.Linear.from_schema(pipeline.schema)
+        ...     history = gp.Trainer(model, max_epochs=1).fit(train)
+        >>> len(history)
+        1
+    """
+
+    def __init__(
+        self,
+        cluster: Any,
+        pipeline: Pipeline,
+        data: Any,
+        *,
+        batch_size: int = 4096,
+        shuffle: bool | str = False,
+        block_rows: int = BLOCK_ROWS,
+        window: int = WINDOW,
+        seed: int = 0,
+        drop_last: bool = False,
+        residency: str = "auto",
+        dtype: str = "float32",
+        out_of_fold: bool | None = None,
+    ) -> None:
+        if not hasattr(cluster, "on_each") or residency == "stream":
+            raise BadConfig(
+                "ClusterLoader",
+                "no cluster" if residency != "stream" else "the workers keep their rows in blocks",
+                got=cluster if residency != "stream" else "residency='stream'",
+                expected="a cluster, and rows that fit in its workers' memory together",
+                remedy="gp.Cluster(); residency='auto'; or torchrun, where each rank streams",
+            )
+        self.executor, self._pipeline = cluster, pipeline
+        self._dataset = data if isinstance(data, Dataset) else from_frame(data)
+        self._options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "block_rows": block_rows,
+            "window": window,
+            "seed": seed,
+            "drop_last": drop_last,
+            "target_units": pipeline.target_units,
+        }
+        Loader(Block.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
+        self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
+        self._key = f"{_program}-{next(_numbers)}"
+        _living[self._key] = self
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the rows."""
+        return self._pipeline.schema
+
+    def __iter__(self) -> Iterator[Any]:
+        raise BadConfig(
+            "ClusterLoader",
+            "its rows lie on the workers, and are gone through there",
+            expected="a fit: trainer.fit(loader)",
+            remedy="pipeline.loader(data) for batches in this process",
+        )
+
+    def fit_there(self, trainer: Any, valid: ClusterLoader | None, resume: Any) -> Any:
+        """Fit on the workers there are now, one rank on each; the trainer's model gets the weights.
+
+        Raises:
+            ClusterLost: a worker is gone or hangs.
+            PartitionFailed, BadData: as `Pipeline.loader`.
+
+        Memory: the weights travel to each worker and back from the first, through this process' memory.
+        """
+        workers = self.executor.workers()
+        if not workers:
+            raise ClusterLost("Trainer.fit", "no worker is there", expected="one at least", remedy="gp.Cluster()")
+        plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]  # noqa: SLF001
+        host = urlsplit(workers[0]).hostname
+        (port,) = self.executor.on_each(_open_store, {workers[0]: None})
+        sent = copy(trainer)
+        if any(tensor.is_cuda for tensor in trainer.model.state_dict().values()):
+            sent.model = deepcopy(trainer.model).cpu()
+        train = partial(_train, trainer=sent, plans=plans, resume=resume, size=len(workers), address=(host, port))
+        content, history = self.executor.on_each(train, {name: rank for rank, name in enumerate(workers)})[0]
+        trainer.model.load_state_dict(tensors_from(content))
+        trainer.model.eval()
+        return history
+
+    def _plan(self, workers: Sequence[str]) -> _Plan:
+        """How each rank makes its loader of the block it has; blocks that are not there are built."""
+        size, parts, run = len(workers), self._dataset.partitions, self._run()
+        shares = {name: (rank, self._dataset.of_partitions(parts[rank::size])) for rank, name in enumerate(workers)}
+        build = partial(
+            _build,
+            key=self._key,
+            size=size,
+            run=run,
+            backend=self._pipeline.select_backend().name,
+            program=_program,
+            kept=set(_living),
+            table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
+        )
+        told = self.executor.on_each(build, shares)
+        if self._pipeline.features is not None:
+            self._pipeline.features.check_rows(sum((seen for _, seen in told), FittedRows()), self._out_of_fold)
+        return _Plan(self._key, [rows for rows, _ in told], self._options)
+
+    def _run(self) -> Transformation:
+        bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
+        return bound.expect(self._dataset.schema)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A loader, but for the block, which lies at the worker."""
+
+    key: str
+    rows: list[int]
+    options: Mapping[str, Any]
+
+    def loader(self, rank: int) -> Loader:
+        """That of one rank."""
+        size = len(self.rows)
+        block, device, residency = _tables[self.key, rank, size][:3]
+        return Loader(
+            block,
+            rank=rank,
+            world_size=size,
+            sharded=self.rows,
+            device=device,
+            residency=residency,
+            **self.options,
+        )
+
+
+def _build(
+    item: tuple[int, Dataset],
+    *,
+    key: str,
+    size: int,
+    run: Transformation,
+    backend: str,
+    program: str,
+    kept: set[str],
+    table: Mapping[str, Any],
+) -> tuple[int, FittedRows]:
+    """In a worker: have the block of a rank, and tell its rows. Blocks the program has no loader for make room."""
+    rank, share = item
+    for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
+        del _tables[there]
+    if (key, rank, size) not in _tables:
+        block, device, residency, seen = table_of(run, share, select(backend), **table)
+        if not isinstance(block, Block) or seen is None:
+            raise BadConfig(
+                "ClusterLoader",
+                "a worker's share does not fit in its memory",
+                expected="rows that fit in the workers' memory together",
+                remedy="more workers, dtype='bfloat16', or torchrun, where each rank streams",
+            )
+        _tables[key, rank, size] = block, device, residency, seen
+    return len(_tables[key, rank, size][0]), _tables[key, rank, size][3]
+
+
+def _open_store(_: None) -> int:
+    """In the first worker: a store where the ranks meet, and its port."""
+    _stores[:] = [open_store(patience=60.0)]
+    port: int = _stores[0].port
+    return port
+
+
+def _train(
+    rank: int, *, trainer: Any, plans: Sequence[_Plan], resume: Any, size: int, address: tuple[str, int]
+) -> tuple[bytes, Any] | None:
+    """In a worker: fit as one rank; the first one tells the weights and the history."""
+    with ExitStack() as stack:
+        if size > 1:
+            store = _stores.pop() if rank == 0 else open_store(address, patience=60.0)
+            stack.enter_context(group_of(store, rank, size, trainer.patience))
+        train, valid = [*(plan.loader(rank) for plan in plans), None][:2]
+        history = trainer.fit(train, valid, resume=resume)
+    return (bytes_of(_on_host(trainer.model)), history) if rank == 0 else None
+
+
+def _on_host(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the weights; tied ones share memory, which safetensors does not write."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}

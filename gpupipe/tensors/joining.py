@@ -1,0 +1,88 @@
+"""Joining the processes that torchrun has started, the first time that somebody asks which of them this one is."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+from torch import distributed
+
+__all__ = ["group_of", "join", "joined", "open_store"]
+
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# To meet for the first time; ranks read their tables before that, some of them longer than others.
+MEETING = timedelta(minutes=30)
+
+logger = logging.getLogger(__name__)
+
+
+def joined() -> bool:
+    """Whether this process is in a group of torch.distributed.
+
+    Example:
+        >>> joined()
+        False
+    """
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def join() -> None:
+    """Join the group that the environment tells of, as torchrun sets it; nothing where it tells of none, or of one.
+
+    The process takes the GPU of its number on this machine, where it sees several, and leaves the group at its end.
+    """
+    told = all(name in os.environ for name in LAUNCHED)
+    if not told or os.environ["WORLD_SIZE"] == "1" or not distributed.is_available() or joined():
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    distributed.init_process_group(_backends(), timeout=MEETING)
+    atexit.register(_leave)
+    logger.info("this is rank %d of %d", distributed.get_rank(), distributed.get_world_size())
+
+
+@contextmanager
+def group_of(store: Any, rank: int, world_size: int, patience: float) -> Iterator[None]:
+    """Inside, this process is a rank of a group that meets at a store of torch.distributed's.
+
+    Args:
+        store: which all of them reach.
+        rank: this one.
+        world_size: how many there are.
+        patience: seconds in which all have to come, and to answer each other.
+    """
+    limit = timedelta(seconds=patience)
+    distributed.init_process_group(_backends(), store=store, rank=rank, world_size=world_size, timeout=limit)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def open_store(address: tuple[str, int] | None = None, *, patience: float = 10.0) -> Any:
+    """A store of torch's where processes leave word for each other: a new one here, or the one at an address.
+
+    Args:
+        address: host and port; None for a new one, whose `port` the others have to be told.
+        patience: seconds that a question to it may take.
+    """
+    host, port = address or ("127.0.0.1", 0)
+    store: Any = cast(Any, distributed).TCPStore
+    limit = timedelta(seconds=patience)
+    return store(host, port, is_master=address is None, timeout=limit, wait_for_workers=False)
+
+
+def _backends() -> str:
+    """What ranks talk by: gloo, and NCCL between GPUs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and distributed.is_nccl_available() else "gloo"
+
+
+def _leave() -> None:
+    if joined():
+        distributed.destroy_process_group()
