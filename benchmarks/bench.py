@@ -105,8 +105,12 @@ def trainer_table(result: dict[str, Any]) -> list[str]:
             told = [shown(wall[key], digits=3) for key in ("ms", "by_hand_ms", "difference_ms")]
             spent = [shown(cpu[key], digits=3) for key in ("ms", "by_hand_ms")]
             lines.append([f"{name}, {batch}", *told, f"{low:.3f} to {high:.3f}", *spent])
-    absent = result["setting"]["not_installed"]
-    return [table(head, lines), *([f"Not installed, and left out: {', '.join(absent)}."] if absent else [])]
+    setting = result["setting"]
+    told = (
+        [f"Versions: {', '.join(f'{n} {v}' for n, v in setting['versions'].items())}."] if setting["versions"] else []
+    )
+    told += [f"Not installed, and left out: {', '.join(setting['not_installed'])}."] if setting["not_installed"] else []
+    return [table(head, lines), *told]
 
 
 def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -128,7 +132,8 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 def provenance(result: dict[str, Any]) -> str:
     machine = result["machine"]
     names = ("numpy", "pandas", "pyarrow", "polars", "scikit_learn", "torch")
-    libraries = ", ".join(f"{name.replace('_', '-')} {machine['libraries'][name]}" for name in names)
+    found = machine["libraries"]
+    libraries = ", ".join(f"{name.replace('_', '-')} {found[name]}" for name in names if name in found)
     kind = result.get("setting", {}).get("file_system")
     place = f" The files lay in {kind}." if kind else ""
     changed = " with uncommitted changes" if machine["uncommitted_changes"] else ""

@@ -12,6 +12,7 @@ they are installed: `pip install lightning accelerate pytorch-frame` into an env
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import logging
 import random
@@ -249,7 +250,8 @@ def main() -> None:
                     f"x {of['ratio']['median']:.3f} (95 %: {low:.3f} to {high:.3f})",
                     flush=True,
                 )
-    setting = {"rounds": parsed.rounds, "steps": parsed.steps, "not_installed": missing}
+    versions = {PEERS[name][0]: importlib.import_module(PEERS[name][0]).__version__ for name in peers}
+    setting = {"rounds": parsed.rounds, "steps": parsed.steps, "not_installed": missing, "versions": versions}
     result = {"setting": setting, "figures": figures, "bars": bars_of(figures)}
     print(write_result("trainer_cpu", result, parsed.out))
 

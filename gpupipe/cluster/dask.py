@@ -95,15 +95,16 @@ class DaskExecutor:
             for address, item in items.items()
         }
         try:
-            gone, deadline = [], float("inf")
+            gone: set[str] = set()
+            deadline = float("inf")
             while time.monotonic() < deadline and not all(future.done() for future in running.values()):
                 time.sleep(_LOOK_OFTEN)
-                gone = sorted(set(items) - set(self.workers()))
+                gone |= set(items) - set(self.workers())  # one may come back, under the same address
                 if deadline == float("inf") and (gone or any(f.status == "error" for f in running.values())):
                     deadline = time.monotonic() + _LEAVE
             failed = [self._asked(future.exception) for future in running.values() if future.status == "error"]
             if gone:
-                ranks = ", ".join(f"{list(items).index(address)} ({address})" for address in gone)
+                ranks = ", ".join(f"{list(items).index(address)} ({address})" for address in sorted(gone))
                 raise self._lost(f"the worker of rank {ranks} is gone")
             if failed:
                 raise min(failed, key=lambda error: isinstance(error, ClusterLost))

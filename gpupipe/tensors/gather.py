@@ -63,10 +63,10 @@ def batches_of(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bo
     """
     sizes, whole = [step.size for step in steps], slab.batch_of(slab.words)
     none = [None] * len(steps)
-    numeric, codes = whole.numeric.split(sizes), whole.codes.split(sizes)
-    targets = none if whole.target is None else whole.target.split(sizes)
-    weights = none if whole.weight is None or unweighted else whole.weight.split(sizes)
-    kept = {name: values.split(sizes) for name, values in slab.keep.items()}
+    numeric, codes = whole.numeric.split_with_sizes(sizes), whole.codes.split_with_sizes(sizes)
+    targets = none if whole.target is None else whole.target.split_with_sizes(sizes)
+    weights = none if whole.weight is None or unweighted else whole.weight.split_with_sizes(sizes)
+    kept = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
     for number, step in enumerate(steps):
         keep = {name: parts[number] for name, parts in kept.items()}
         batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)

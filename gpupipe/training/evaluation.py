@@ -46,7 +46,8 @@ def evaluate(
             for metric in metrics:
                 metric.update(*_of_all(output, batch, ranks))
     figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
-    return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+    defined = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+    return (together or ranks).from_first(lambda: defined)  # all decide by the same, to the last bit
 
 
 def _of_all(output: Any, batch: Any, ranks: Together) -> tuple[Any, Any]:

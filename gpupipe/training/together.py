@@ -53,7 +53,7 @@ class Together:
         """Give all ranks the first one's weights and buffers; running statistics are averaged at each step from now."""
         if self.size == 1:
             return
-        for tensor in model.state_dict().values():
+        for tensor in filter(torch.is_tensor, model.state_dict().values()):
             self._done(tensor, partial(distributed.broadcast, tensor, 0))
         running = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
         self._statistics = [b for module in running for b in module.buffers(recurse=False) if b.is_floating_point()]

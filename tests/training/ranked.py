@@ -1,6 +1,6 @@
-"""What one rank of several does: a fit under torchrun's variables, whose result goes to a file.
+"""What one rank of several does: fits under torchrun's variables, whose results go to files.
 
-RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python ranked.py FOLDER CASE
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python ranked.py FOLDER CASE ...
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SHARDS = {"uneven": [200, 70, 0, 30], "empty": [300, 0]}
 class Writes(Callback):
     """The curve of the loss, in the first rank's file."""
 
-    def __init__(self, folder: str) -> None:
-        self.path = Path(folder, f"log{RANK}.jsonl")
+    def __init__(self, folder: str, case: str) -> None:
+        self.path = Path(folder, f"{case}-log{RANK}.jsonl")
 
     def on_log(self, run: Run) -> None:
         with self.path.open("a") as file:
@@ -52,7 +52,7 @@ class Acts(Callback):
         if self.what == "term":
             os.kill(os.getpid(), signal.SIGTERM)
         if self.what == "hang":
-            time.sleep(60)
+            time.sleep(30)
         if self.what == "fail":
             raise ValueError("there is a fly in it")
 
@@ -74,7 +74,7 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         "gradient_clip": 1.0,
         "progress": True,
         "log_every": 1,
-        "callbacks": [Writes(folder)],
+        "callbacks": [Writes(folder, case)],
         "patience": 120.0,
     }
     network = MLP.from_schema(SCHEMA, hidden=(16, 8), dropout=0.2 if case in ("term", "resume") else 0.0, seed=1 + RANK)
@@ -129,16 +129,18 @@ class Double:
             yield batch
 
 
-def main(folder: str, case: str) -> None:
+def main(folder: str, *cases: str) -> None:
     torch.set_num_threads(1)
-    try:
-        found = fitted(folder, case)
-    except Exception as error:
-        found = {"error": type(error).__name__, "text": str(error)}
-        raise
-    finally:
-        if sys.exc_info()[0] is None or isinstance(sys.exc_info()[1], Exception):
-            Path(folder, f"rank{RANK}.json").write_text(json.dumps(found))
+    for case in cases:
+        try:
+            found = fitted(folder, case)
+        except Exception as error:
+            found = {"error": type(error).__name__, "text": str(error)}
+            if case == cases[-1]:
+                raise
+        finally:
+            if not isinstance(sys.exc_info()[1], SystemExit):
+                Path(folder, f"{case}{RANK}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_the_gpu_benchmark_runs_dry(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": f"{FOLDER.parent}{os.pathsep}{FOLDER}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_the_cpu_benchmark_runs_small(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

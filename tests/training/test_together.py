@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,95 +28,96 @@ ROOT = Path(__file__).parents[2]
 LIMIT = 120
 
 
-def start(folder: Path, case: str, size: int) -> list[subprocess.Popen[str]]:
+def start(folder: Path, cases: Sequence[str], size: int) -> list[subprocess.Popen[str]]:
     """As torchrun starts them, but that nobody ends the others when one fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if size > 1 else {}
-    plain = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    always = plain | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | group
-    command = [sys.executable, "-m", "tests.training.ranked", str(folder), case]
+    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **group}
+    command = [sys.executable, "-m", "tests.training.ranked", str(folder), *cases]
+    out = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     return [
-        subprocess.Popen(
-            command,
-            env=always | ({"RANK": str(rank)} if size > 1 else {}),
-            cwd=ROOT,
-            text=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, cwd=ROOT, text=True, **out)
         for rank in range(size)
     ]
 
 
-def ran(folder: Path, case: str, size: int) -> tuple[list[int], list[str], list[dict[str, Any]]]:
-    """The exit codes, what went to stderr, and what each rank found; none is left behind."""
+def ran(folder: Path, cases: Sequence[str], size: int) -> tuple[list[int], list[str], dict[str, list[Any]]]:
+    """The exit codes, what went to stderr, and what each rank found in each case; none is left behind."""
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LIMIT
     with ExitStack() as stack:
-        processes = [stack.enter_context(process) for process in start(folder, case, size)]
+        processes = [stack.enter_context(process) for process in start(folder, cases, size)]
         for process in processes:
             stack.callback(process.kill)
         told = [process.communicate(timeout=deadline - time.monotonic())[1] for process in processes]
         codes = [process.returncode for process in processes]
-    files = [folder / f"rank{rank}.json" for rank in range(size)]
-    return codes, told, [json.loads(file.read_text()) if file.is_file() else {} for file in files]
+    return codes, told, {case: [found_in(folder / f"{case}{rank}.json") for rank in range(size)] for case in cases}
+
+
+def found_in(file: Path) -> Any:
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def curve(folder: Path, case: str) -> list[float]:
+    return [json.loads(line) for line in (folder / f"{case}-log0.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """What one process finds."""
-    found: dict[str, dict[str, Any]] = {}
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
 
-    def find(case: str) -> dict[str, Any]:
-        if case not in found:
-            folder = tmp_path_factory.mktemp("alone")
-            (result,) = [ranked.fitted(str(folder), case)]
-            curve = [json.loads(line) for line in (folder / "log0.jsonl").read_text().splitlines()]
-            found[case] = result | {"curve": curve}
-        return found[case]
 
-    return find
+@pytest.fixture(scope="module")
+def two(folder: Path) -> tuple[list[str], dict[str, list[Any]]]:
+    """What two ranks told and found, in one job of many fits; the first are those of different lengths, which end."""
+    codes, told, found = ran(folder, ["unequal", "double", "plain", "accumulate", "rowwise", "empty"], 2)
+    assert codes == [0, 0], told
+    return told, found
 
 
 # as one ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_weights_are_those_of_one_process(size: int, tmp_path: Path, alone: Any) -> None:
-    codes, _, found = ran(tmp_path, "double", size)  # 5 epochs of 10 updates in float64
-    assert codes == [0] * size
-    one = alone("double")
-    for rank in found:
-        np.testing.assert_allclose(rank["weights"], one["weights"], atol=1e-5, rtol=0)
-        assert rank["weights"] == found[0]["weights"] and rank["history"] == found[0]["history"]
-
-
-@pytest.mark.parametrize(("case", "size"), [("plain", 2), ("accumulate", 4), ("rowwise", 2)])
-def test_the_curve_and_the_figures_are_those_of_one_process(case: str, size: int, tmp_path: Path, alone: Any) -> None:
-    codes, told, found = ran(tmp_path, case, size)
-    assert codes == [0] * size, told
-    one = alone(case)
-    assert found[0]["history"] == found[-1]["history"]
-    for mine, theirs in zip(found[0]["history"], one["history"], strict=True):
+def is_that_of_one(ranks: list[Any], case: str, tmp_path: Path, within: float) -> None:
+    """Weights and history of each rank, against those of a fit in this process."""
+    one = ranked.fitted(str(tmp_path), case)
+    assert all(rank == ranks[0] for rank in ranks), "to the last bit"
+    np.testing.assert_allclose(ranks[0]["weights"], one["weights"], atol=within, rtol=0)
+    for mine, theirs in zip(ranks[0]["history"], one["history"], strict=True):
         assert mine == pytest.approx(theirs, abs=1e-3)
-    curve = [json.loads(line) for line in (tmp_path / "log0.jsonl").read_text().splitlines()]
-    np.testing.assert_allclose(curve, one["curve"], atol=1e-3)
-    assert sorted(path.name for path in tmp_path.glob("log*")) == ["log0.jsonl"], "only the first rank logs"
-    assert "epoch 1/3" in told[0] and not any("epoch 1/3" in text for text in told[1:])
 
 
-@pytest.mark.parametrize("case", ["uneven", "empty"])
-def test_unequal_shards_end_and_every_row_counts_once(case: str, tmp_path: Path, alone: Any) -> None:
-    sizes = ranked.SHARDS[case]
-    codes, told, found = ran(tmp_path, case, len(sizes))
-    assert codes == [0] * len(sizes), told
-    assert all(rank == found[0] for rank in found)
-    one = alone(case)
-    np.testing.assert_allclose(found[0]["weights"], one["weights"], atol=1e-5)
-    for mine, theirs in zip(found[0]["history"], one["history"], strict=True):
-        assert mine == pytest.approx(theirs, abs=1e-5)
+def test_weights_of_two_ranks_are_those_of_one(two: Any, tmp_path: Path) -> None:
+    is_that_of_one(two[1]["double"], "double", tmp_path, 1e-5)  # 5 epochs of 10 updates in float64
+
+
+@pytest.mark.parametrize("case", ["plain", "accumulate", "rowwise"])
+def test_the_curve_and_the_figures_are_those_of_one(case: str, two: Any, folder: Path, tmp_path: Path) -> None:
+    is_that_of_one(two[1][case], case, tmp_path, 1e-3)
+    np.testing.assert_allclose(curve(folder, case), curve(tmp_path, case), atol=1e-3)
+
+
+def test_only_the_first_rank_logs_and_shows(two: Any, folder: Path) -> None:
+    assert not list(folder.glob("*log1.jsonl")) and list(folder.glob("*log0.jsonl"))
+    assert "epoch 1/3" in two[0][0] and "epoch 1/3" not in two[0][1]
+
+
+def test_an_empty_rank_takes_part(two: Any, tmp_path: Path) -> None:
+    is_that_of_one(two[1]["empty"], "empty", tmp_path, 1e-6)
+
+
+def test_ranks_of_different_lengths_are_told_at_the_start(two: Any) -> None:
+    for rank in two[1]["unequal"]:
+        assert rank["error"] == "BadConfig" and "got [3, 4]" in rank["text"]
+
+
+def test_four_ranks_and_uneven_shards(tmp_path: Path) -> None:
+    codes, told, found = ran(tmp_path / "ranks", ["double", "uneven"], 4)
+    assert codes == [0] * 4, told
+    for case in ("double", "uneven"):
+        is_that_of_one(found[case], case, tmp_path, 1e-5)
 
 
 def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:
@@ -142,39 +143,29 @@ def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "reason"),
+    ("case", "size", "reason"),
     [
-        ("kill", "rank 1 is gone or hangs"),
-        ("hang", "rank 1 is gone or hangs"),
-        ("fail", "rank 1 failed (ValueError: there is a fly in it)"),
+        ("kill", 4, "rank 1 is gone or hangs"),
+        ("hang", 2, "rank 1 is gone or hangs"),
+        ("fail", 2, "rank 1 failed (ValueError: there is a fly in it)"),
     ],
 )
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_rank_that_fails_ends_all_and_is_named(case: str, reason: str, size: int, tmp_path: Path) -> None:
-    if case == "hang" and size == 4:
-        pytest.skip("as with two")
-    codes, _, found = ran(tmp_path, case, size)
-    assert codes[1] == (-signal.SIGKILL if case == "kill" else 1)
-    others = [rank for rank in range(size) if rank != 1]
-    assert all(codes[rank] == 1 for rank in others)
-    for rank in others:
-        assert found[rank]["error"] == "ClusterLost" and reason in found[rank]["text"]
-        assert f"rank {rank} of {size}" in found[rank]["text"]
-
-
-def test_ranks_of_different_lengths_are_told_at_the_start(tmp_path: Path) -> None:
-    codes, _, found = ran(tmp_path, "unequal", 2)
-    assert codes == [1, 1]
-    assert all(rank["error"] == "BadConfig" and "got [3, 4]" in rank["text"] for rank in found)
+def test_a_rank_that_fails_ends_all_and_is_named(case: str, size: int, reason: str, tmp_path: Path) -> None:
+    codes, told, found = ran(tmp_path, [case], size)
+    assert codes[1] == (-signal.SIGKILL if case == "kill" else 1), told
+    for rank in {*range(size)} - {1}:
+        result = found[case][rank]
+        assert codes[rank] == 1 and result["error"] == "ClusterLost" and reason in result["text"]
+        assert f"rank {rank} of {size}" in result["text"]
 
 
 def test_sigterm_on_one_rank_saves_and_ends_all_and_they_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    codes, told, _ = ran(tmp_path / "a", "term", 2)
+    codes, told, _ = ran(tmp_path / "a", ["term"], 2)
     assert codes == [143, 143], told
     assert [checkpoint.step for checkpoint in folders(tmp_path / "a" / "saved")] == [10, 15], "agreed at the next look"
-    codes, told, stopped = ran(tmp_path / "a", "resume", 2)
+    codes, told, stopped = ran(tmp_path / "a", ["resume"], 2)
     assert codes == [0, 0], told
-    _, _, undisturbed = ran(tmp_path / "b", "resume", 2)
+    _, _, undisturbed = ran(tmp_path / "b", ["resume"], 2)
     assert stopped == undisturbed
 
 

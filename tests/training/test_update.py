@@ -308,13 +308,14 @@ def test_one_row_that_does_not_fit_is_an_error() -> None:
         trained([rows(8, weighted=True)], loss=Fails(0, backward=False))
 
 
-def test_the_average_follows_its_formula_and_changes_places() -> None:
+@pytest.mark.parametrize("decay", [0.5, 0.95])  # reached after some updates, and never
+def test_the_average_follows_its_formula_and_changes_places(decay: float) -> None:
     model = MLP(3, [5, 5], hidden=(8,), seed=3)
-    update = update_of(model, [0.05] * 30, average=0.5)
+    update = update_of(model, [0.05] * 30, average=decay)
     mean = [parameter.detach().clone() for parameter in model.parameters()]
     for t in range(30):
         update(rows())
-        d = min(0.5, (1 + t) / (10 + t))
+        d = min(decay, (1 + t) / (10 + t))
         mean = [d * before + (1 - d) * now.detach() for before, now in zip(mean, model.parameters(), strict=True)]
     own = [parameter.detach().clone() for parameter in model.parameters()]
     pointers = [parameter.data_ptr() for parameter in model.parameters()]
