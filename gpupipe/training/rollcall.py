@@ -33,6 +33,7 @@ class RollCall:
         self.rank, self.size = rank, size
         self._store = open_store(address)
         self.port: int = self._store.port
+        self._waits_for = {number for number in range(size) if number != rank}
 
     def alarm(self) -> bool:
         """Whether some rank has failed, or rank 0 is gone and the store with it."""
@@ -54,8 +55,10 @@ class RollCall:
         self.leave("")
         try:
             failed, silent = self._called()
+            self._store.set(f"read {self.rank}", "")
         except RuntimeError:
             failed, silent = {}, [0]
+        self._waits_for -= {*silent, *failed}
         told = [f"rank {rank} failed ({reason})" for rank, reason in failed.items()]
         if silent and not failed:
             told.append(f"rank {', '.join(map(str, silent))} is gone or hangs")
@@ -66,6 +69,13 @@ class RollCall:
             expected="all ranks at work until the end",
             remedy="a look at that rank's own output; then fit(..., resume='latest') where there are checkpoints",
         )
+
+    def linger(self) -> None:
+        """Rank 0 keeps the store until those that are still there have read it, or some seconds."""
+        deadline = time.monotonic() + ANSWER
+        while self.rank == 0 and self._waits_for and time.monotonic() < deadline:
+            self._waits_for = {rank for rank in self._waits_for if not self._store.check([f"read {rank}"])}
+            time.sleep(0.05)
 
     def _called(self) -> tuple[dict[int, str], list[int]]:
         """The reasons of those that have failed by themselves, and who has not answered in time."""

@@ -128,8 +128,11 @@ class Together:
 
     def leave(self, error: BaseException) -> None:
         """Tell the others that this rank goes, and why."""
-        if self._roll is not None and not isinstance(error, ClusterLost | SystemExit):  # all end, or have been told
-            self._roll.leave(f"{type(error).__name__}: {error}".partition("\n")[0] or "it was interrupted")
+        if self._roll is None or isinstance(error, SystemExit):  # which all of them have agreed on
+            return
+        if not isinstance(error, ClusterLost):
+            self._roll.leave(f"{type(error).__name__}: {error}".partition("\n")[0])
+        self._roll.linger()
 
     def _broadcast(self, value: Any) -> Any:
         content = _as_bytes(value)
