@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpupipe.artifact import load, save
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
+    from gpupipe.drift import Drift
+    from gpupipe.expectations import Expect
     from gpupipe.features import Features
     from gpupipe.io import Dataset, from_frame, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.pipeline import Pipeline
@@ -30,7 +32,9 @@ _HOME = {
     "Batch": "tensors",
     "Cluster": "cluster",
     "Dataset": "io",
+    "Drift": "drift",
     "EarlyStopping": "training",
+    "Expect": "expectations",
     "Features": "features",
     "History": "training",
     "Pipeline": "pipeline",
@@ -57,7 +61,9 @@ __all__ = [
     "Batch",
     "Cluster",
     "Dataset",
+    "Drift",
     "EarlyStopping",
+    "Expect",
     "Features",
     "History",
     "Pipeline",

@@ -9,7 +9,7 @@ from typing import Any
 from gpupipe.backend import backend_of
 from gpupipe.io import Dataset, from_frame
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
-from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
 
 __all__ = ["proposed", "schema_and_ids"]
 
@@ -51,12 +51,14 @@ def proposed(
     whole = [i.name for i in free if i.dtype == "bool" and not i.nullable]
     gaps = [i.name for i in free if i.dtype == "bool" and i.nullable]
     times = [i.name for i in free if i.dtype == "timestamp"]
+    several = [i.name for i in free if element_of(i.dtype) in ("string", *INTEGERS)]
     scaled = [SimpleImputer(strategy="median"), StandardScaler()]
     groups: list[tuple[list[str], list[FoldStep]]] = [
         (amounts, scaled),
         (whole, []),
         (gaps, [SimpleImputer(strategy="most_frequent")]),
         (words, [Categorify(min_frequency=min_frequency)]),
+        (several, [Categorify(min_frequency=min_frequency)]),
         (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
     ]
     return [(names, steps) for names, steps in groups if names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["as_list", "counted"]
+__all__ = ["as_list", "counted", "shortened"]
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
@@ -25,3 +25,15 @@ def counted(number: int, noun: str) -> str:
         ('1 row', '24,951 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(words: Iterable[str], most: int = 4) -> str:
+    """Several words in one short line, the rest of them counted.
+
+    Example:
+        >>> shortened(["temp", "dewp"]), shortened("abcdef", 2)
+        ('temp, dewp', 'a, b and 4 more')
+    """
+    every = list(words)
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")

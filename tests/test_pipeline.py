@@ -432,4 +432,5 @@ def test_explain_shows_the_passes(weather: pd.DataFrame) -> None:
         "pass 1: Categorify of carrier, origin, dest",
         "pass 1: SimpleImputer of storm",
         "pass 2: PCA of temp, dewp, humid, wind_speed",
+        "sampled: KMeans of temp, wind_speed learns from at most 1,000,000 rows, gathered in memory",
     ]

@@ -1,4 +1,4 @@
-"""The one way ids enter a network: a single table for all categorical columns."""
+"""The one way ids enter a network: a single table for all categorical columns, and for all lists of ids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["RESERVED", "SharedEmbedding"]
+from gpupipe.tensors.ragged import Ragged
 
+__all__ = ["BAGS", "RESERVED", "SharedEmbedding"]
+
+BAGS = ("mean", "sum", "max")
 RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column
 MAX_AUTO_DIM = 32
 
@@ -24,10 +27,14 @@ class SharedEmbedding(nn.Module):
     never met in training adds nothing. An id the column has no row for is read as unknown, on the device: the host
     checks no values.
 
+    Behind them stand the rows of L columns of lists: of each list the rows of its elements are put together into one.
+
     Args:
         cardinalities: C numbers of ids, missing and unknown included.
         dim: D, or "auto".
         generator: draws the other rows' start, on the CPU.
+        lists: L numbers of ids, of the columns of lists.
+        bag: how the rows of a list's elements become one: their `"mean"`, `"sum"` or `"max"`; zeros without any.
 
     Memory:
         sum(cardinalities) x D float32; with AdamW four times that (a dense gradient and two moments).
@@ -36,13 +43,25 @@ class SharedEmbedding(nn.Module):
         >>> embedding = SharedEmbedding([12, 5], 8, torch.Generator())
         >>> embedding(torch.tensor([[3, 4], [11, 0], [12, -1]], dtype=torch.int32)).shape
         torch.Size([3, 2, 8])
+        >>> embedding = SharedEmbedding([], 8, torch.Generator(), lists=[12])
+        >>> embedding.bag(0, Ragged(torch.tensor([3, 4, 3]), torch.tensor([0, 2, 2, 3]))).shape
+        torch.Size([3, 8])
     """
 
     cardinalities: Tensor
     starts: Tensor
 
-    def __init__(self, cardinalities: Sequence[int], dim: int | str, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        dim: int | str,
+        generator: torch.Generator,
+        lists: Sequence[int] = (),
+        bag: str = "mean",
+    ) -> None:
         super().__init__()
+        self.mode, self._num_columns = bag, len(cardinalities)
+        cardinalities = [*cardinalities, *lists]
         ends = list(itertools.accumulate(cardinalities))
         starts = [end - n for end, n in zip(ends, cardinalities, strict=True)]
         self.dim = dim if isinstance(dim, int) else _auto_dim(max(cardinalities))
@@ -56,8 +75,18 @@ class SharedEmbedding(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         """B x C ids to B x C x D."""
-        known = (codes >= 0) & (codes < self.cardinalities)
-        return F.embedding(torch.where(known, codes, 1) + self.starts, self.table)
+        return F.embedding(self._rows(codes, slice(self._num_columns)), self.table)
+
+    def bag(self, position: int, lists: Ragged) -> Tensor:
+        """B lists of ids of the column of lists at `position` to B x D."""
+        # torch asks for rows and offsets of one type.
+        rows = self._rows(lists.values, self._num_columns + position).long()
+        return F.embedding_bag(rows, self.table, lists.offsets, mode=self.mode, include_last_offset=True)
+
+    def _rows(self, ids: Tensor, columns: slice | int) -> Tensor:
+        """The table's rows of ids of these columns; unknown for those the column has no row for."""
+        known = (ids >= 0) & (ids < self.cardinalities[columns])
+        return torch.where(known, ids, 1) + self.starts[columns]
 
 
 def _auto_dim(cardinality: int) -> int:

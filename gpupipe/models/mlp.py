@@ -1,19 +1,19 @@
 """The plain tabular network: embedded ids beside the numbers, then fully connected layers.
 
-Shapes: B rows, F numeric features, C categorical features, D the embedding's width, K classes.
+Shapes: B rows, F numeric features, C categorical features, L lists of ids, D the embedding's width, K classes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.models.embedding import RESERVED, SharedEmbedding
+from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
 from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
 
@@ -34,6 +34,9 @@ class MLP(nn.Module):
         dropout: share of hidden values zeroed in training.
         embedding_dim: D, or "auto".
         seed: rules the weights.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
+            list.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
@@ -58,9 +61,12 @@ class MLP(nn.Module):
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         super().__init__()
         cardinalities = [int(n) for n in cardinalities]
+        lists = {name: int(n) for name, n in (lists or {}).items()}
         self._config: dict[str, Any] = {
             "numeric": numeric,
             "cardinalities": cardinalities,
@@ -69,17 +75,20 @@ class MLP(nn.Module):
             "dropout": dropout,
             "embedding_dim": embedding_dim,
             "seed": seed,
+            "lists": lists,
+            "bag": bag,
         }
         _check(self._config)
         self.outputs = outputs
         self.num_features = (numeric, len(cardinalities))
+        self.lists = list(lists)
         generator = torch.Generator("cpu").manual_seed(seed)
 
         self.embedding: SharedEmbedding | None = None
         inputs = numeric
-        if cardinalities:
-            self.embedding = SharedEmbedding(cardinalities, embedding_dim, generator)
-            inputs += len(cardinalities) * self.embedding.dim
+        if cardinalities or lists:
+            self.embedding = SharedEmbedding(cardinalities, embedding_dim, generator, list(lists.values()), bag)
+            inputs += (len(cardinalities) + len(lists)) * self.embedding.dim
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
         for width, following in itertools.pairwise(widths):
@@ -97,6 +106,7 @@ class MLP(nn.Module):
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         seed: int = 0,
+        bag: Literal["mean", "sum", "max"] = "mean",
     ) -> MLP:
         """The network for a pipeline's output: its features in; one value out, or one per class or per target.
 
@@ -106,9 +116,11 @@ class MLP(nn.Module):
             dropout: as in the constructor.
             embedding_dim: as in the constructor.
             seed: as in the constructor.
+            bag: as in the constructor.
 
         Raises:
-            BadConfig: no target, a target of one class, or a categorical feature without a cardinality.
+            BadConfig: no target, a target of one class, a categorical feature without a cardinality, or a list of what
+                are no ids.
 
         Example:
             >>> from gpupipe.schema import Field, Role
@@ -134,25 +146,27 @@ class MLP(nn.Module):
                 expected="at least two classes",
                 remedy="fit the pipeline on data that holds more than one",
             )
-        cardinalities = []
-        for field in schema.categorical:
+        cardinalities = {}
+        for field in [*schema.categorical, *schema.lists]:
             if field.cardinality is None:
                 raise BadConfig(
                     f"MLP.from_schema, column {field.name!r}",
-                    "a categorical feature whose number of ids is not known",
-                    got=field,
+                    f"a {field.kind} feature whose number of ids is not known",
+                    got=field.dtype,
                     expected="a cardinality in the schema",
-                    remedy=f"(['{field.name}'], pre.Categorify())",
+                    remedy=f"(['{field.name}'], pre.Categorify()); for numbers a model that reads batch.lists",
                 )
-            cardinalities.append(field.cardinality)
+            cardinalities[field.name] = field.cardinality
         return cls(
             len(schema.numeric),
-            cardinalities,
+            [cardinalities[field.name] for field in schema.categorical],
             len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets),
             hidden=hidden,
             dropout=dropout,
             embedding_dim=embedding_dim,
             seed=seed,
+            lists={field.name: cardinalities[field.name] for field in schema.lists},
+            bag=bag,
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -163,7 +177,7 @@ class MLP(nn.Module):
         """B logits or values with one output, else B x K logits.
 
         Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for.
+            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
         """
         found = (batch.numeric.shape[1], batch.codes.shape[1])
         if found != self.num_features:
@@ -174,9 +188,18 @@ class MLP(nn.Module):
                 expected=f"{self.num_features[0]} numeric and {self.num_features[1]} categorical columns",
                 remedy="MLP.from_schema(pipeline.schema) with the pipeline that makes the batches",
             )
+        if self.lists != list(batch.lists):
+            raise SchemaMismatch(
+                "MLP",
+                "the batch has other lists than the model",
+                got=list(batch.lists),
+                expected=str(self.lists),
+                remedy="MLP.from_schema(pipeline.schema) with the pipeline that makes the batches",
+            )
         inputs = batch.numeric
         if self.embedding is not None:
-            inputs = torch.cat([inputs, self.embedding(batch.codes).flatten(1)], 1)
+            bags = [self.embedding.bag(place, batch.lists[name]) for place, name in enumerate(self.lists)]
+            inputs = torch.cat([inputs, self.embedding(batch.codes).flatten(1), *bags], 1)
         output: Tensor = self.layers(inputs)
         return output.squeeze(1) if self.outputs == 1 else output
 
@@ -190,7 +213,8 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
 
 
 def _check(config: dict[str, Any]) -> None:
-    numeric, cardinalities, dim = config["numeric"], config["cardinalities"], config["embedding_dim"]
+    numeric, dim = config["numeric"], config["embedding_dim"]
+    cardinalities = [*config["cardinalities"], *config["lists"].values()]
     rules = [
         ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
         ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
@@ -199,6 +223,7 @@ def _check(config: dict[str, Any]) -> None:
         ("hidden", all(width > 0 for width in config["hidden"]), "widths of at least 1", "hidden=(256, 128)"),
         ("dropout", 0 <= config["dropout"] < 1, "a share in [0, 1)", "dropout=0.1"),
         ("embedding_dim", dim == "auto" or (isinstance(dim, int) and dim > 0), "1 or more, or 'auto'", "'auto'"),
+        ("bag", config["bag"] in BAGS, "'mean', 'sum' or 'max'", "bag='mean'"),
     ]
     for name, good, expected, remedy in rules:
         if not good:

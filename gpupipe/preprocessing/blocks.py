@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
@@ -55,15 +56,6 @@ def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slic
     size = max((_CACHED_NUMBERS if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
-
-
-def floats(column: Column, xp: ModuleType) -> Array:
-    """A numeric or boolean column as n float64 with NaN where missing.
-
-    Memory: shares a float64 column, else copies on the device.
-    """
-    data = column.data.astype(xp.float64, copy=False)
-    return data if column.valid is None else xp.where(column.valid, data, xp.nan)
 
 
 def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:

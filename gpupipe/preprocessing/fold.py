@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
-from gpupipe.errors import NotFitted
+from gpupipe.backend.estimators import transformer_tags
+from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import Field
 from gpupipe.step import Step
 from gpupipe.words import as_list
@@ -44,6 +45,11 @@ class FoldStep(Step, ABC):
     learned."""
     may_repeat: bool = False
     """Whether `unfinished` may become true: what the step reads is then kept in memory where there is room."""
+    keeps_units: bool = False
+    """Whether an output of an input's name counts the same: minutes stay minutes."""
+    monotone: bool = False
+    """Whether each number becomes one of the same order, whatever the other columns hold: then the outputs' range
+    follows from the inputs'."""
     names_in_: list[str]
 
     @abstractmethod
@@ -76,6 +82,10 @@ class FoldStep(Step, ABC):
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The names of the outputs for inputs of these names; the same unless a step says otherwise."""
+        return list(names)
+
+    def looks_at(self, names: Sequence[str]) -> list[str]:
+        """Of the columns it is fitted on those that `transform_columns` looks at; all unless a step says otherwise."""
         return list(names)
 
     def get_state(self) -> dict[str, Any]:
@@ -124,8 +134,10 @@ class FoldStep(Step, ABC):
             SchemaMismatch: a column's type is not what the step works on.
         """
         self.check_fitted()
-        columns, fields, backend = opened(frame, self.names_in_, type(self).__name__)
-        self.output_fields(fields)
+        names = self.looks_at(self.names_in_)
+        columns, fields, backend = opened(frame, names, type(self).__name__)
+        if len(names) == len(self.names_in_):
+            self.output_fields(fields)
         return closed(self.transform_columns(columns, backend), frame, backend)
 
     def fit_transform(self, frame: Frame, y: object = None) -> Frame:
@@ -136,6 +148,28 @@ class FoldStep(Step, ABC):
         """The output's names; for the columns it was fitted on unless others are given."""
         self.check_fitted()
         return self.output_names(self.names_in_ if input_features is None else as_list(input_features))
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Take note that frames are wanted, which is what a step gives anyway; returns self.
+
+        Raises:
+            BadConfig: something else is wanted.
+        """
+        if transform not in (None, "default", "pandas"):
+            raise BadConfig(
+                f"{type(self).__name__}.set_output(transform=)",
+                "a step gives frames of the library it is given",
+                got=transform,
+                expected="'pandas' or 'default'",
+                remedy="gp.from_frame(...) for other tables",
+            )
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        return transformer_tags(needs_target=getattr(self, "needs_target", False))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.is_fitted
 
 
 class Invertible(FoldStep):

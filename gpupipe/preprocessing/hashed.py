@@ -10,6 +10,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.preprocessing.blocks import check_count, num_rows, row_blocks
+from gpupipe.preprocessing.by_element import by_element
 from gpupipe.preprocessing.categories import check_categories, ids_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
@@ -19,6 +20,7 @@ from gpupipe.schema import Field
 __all__ = ["HashBucket", "HashedCross"]
 
 
+@by_element
 class HashBucket(StatelessStep):
     """Strings, integers and booleans as the int32 ids of buckets of a hash: a categorical without a vocabulary.
 

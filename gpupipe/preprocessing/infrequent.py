@@ -38,14 +38,13 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
             the first ones become rare.
 
     Example:
-        >>> rare(np.array([5, 1, 9, 1]), 16, None, 3).tolist()
-        [False, True, False, True]
+        >>> rare(np.array([5, 1, 9, 5]), 20, None, 3).tolist()
+        [True, True, False, False]
     """
     least = min_frequency or 0
     found = counts < (least * num_rows if least < 1 else least)
     if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
-        by_count = np.argsort(-counts, kind="stable")[::-1]
-        found[by_count[: len(counts) - (max_categories - 1)]] = True
+        found[np.argsort(counts, kind="stable")[: len(counts) - (max_categories - 1)]] = True
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_one_of
+from gpupipe.preprocessing.blocks import check_one_of, floats
 from gpupipe.preprocessing.categories import (
     CategoryStep,
     Learned,
@@ -178,7 +178,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         xp, made = backend.xp, {}
         for name, column in columns.items():
             frequent = backend.to_device(np.append(np.flatnonzero(~self.infrequent_[name]), -1))
-            last, numbers = len(frequent) - 1, column.data.astype("float64")
+            last, numbers = len(frequent) - 1, floats(column, xp)
             known = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
             places = frequent[xp.where(known, numbers, last).astype("int64")]
             made[name] = column_at(places, self.categories_[name], self.dtypes_in_[name], backend)

@@ -55,6 +55,7 @@ class PowerTransformer(Invertible):
     """
 
     fills_late = True
+    monotone = True
 
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
         self.method, self.standardize, self.exact = method, standardize, exact

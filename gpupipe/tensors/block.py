@@ -13,6 +13,8 @@ from gpupipe.backend.dictionaries import Dictionary, positions_in, united
 from gpupipe.errors import BackendMissing, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
 from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.lists import ListParts
+from gpupipe.tensors.ragged import Ragged
 
 __all__ = ["MISSING_TIME", "Block", "require_device"]
 
@@ -35,6 +37,7 @@ class Block:
         keep: n values per kept column: floats as they are, strings as int64 codes (-1 where missing), anything else as
             int64 (`MISSING_TIME` where missing), of which times are microseconds.
         dictionaries: the strings that a kept column's codes stand for, by its name.
+        lists: the features that are lists, as what was written of them (first row and lists), by name.
 
     Example:
         >>> from gpupipe.schema import Field
@@ -44,9 +47,15 @@ class Block:
     """
 
     def __init__(
-        self, schema: Schema, words: Tensor, keep: dict[str, Tensor], dictionaries: dict[str, Dictionary]
+        self,
+        schema: Schema,
+        words: Tensor,
+        keep: dict[str, Tensor],
+        dictionaries: dict[str, Dictionary],
+        lists: Mapping[str, ListParts] | None = None,
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries = schema, words, keep, dictionaries
+        self._lists = {item.name: ListParts(item) for item in schema.lists} if lists is None else lists
         self._fields = _packed(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
 
@@ -57,7 +66,8 @@ class Block:
         Raises:
             torch.OutOfMemoryError: there is no room for it on the device.
 
-        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`.
+        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`; none for lists,
+            of which is shared what is written.
         """
         require_device(device)
         words = torch.empty((num_rows, cls.row_bytes_of(schema) // _WORD), dtype=torch.int32, device=device)
@@ -103,6 +113,14 @@ class Block:
         """n float32, a view; None without weights."""
         return self.batch_of(self.words).weight
 
+    @property
+    def lists(self) -> dict[str, Ragged]:
+        """The features that are lists, by name, of all rows that were written.
+
+        Memory: shares what one `write` brought; what several brought is copied together once.
+        """
+        return {name: parts.whole(self.device) for name, parts in self._lists.items()}
+
     def batch_of(self, words: Tensor) -> Batch:
         """The typed views of some rows of words. Memory: shares."""
         floats = words.view(torch.float32)
@@ -133,9 +151,10 @@ class Block:
 
         Memory: one write per value, through DLPack; one byte per number of a chunk of rows to look for what must not
             be there. Columns that lie on another device than the block are first written to a block of their own there.
+            Lists are shared, not copied.
         """
         kept = self.schema.with_role(Role.KEEP)
-        for item in [*self._fields, *kept]:
+        for item in [*self._fields, *kept, *self.schema.lists]:
             if item.name not in columns:
                 raise ColumnNotFound.among("Block.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
@@ -145,6 +164,8 @@ class Block:
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
             _array(there.keep[item.name][part], backend)[:] = self._kept_values(item, columns[item.name], backend)
+        for name, parts in self._lists.items():
+            parts.add(first_row, columns[name], backend, self.device)
         if there is not self:
             self.words[rows].copy_(there.words)
             for name, values in there.keep.items():
@@ -162,7 +183,7 @@ class Block:
         parts = {name: values[:num_rows] for name, values in self.keep.items()}
         keep = {name: values.clone() if wasteful else values for name, values in parts.items()}
         words = self.words[:num_rows]
-        return Block(self.schema, words.clone() if wasteful else words, keep, self.dictionaries)
+        return Block(self.schema, words.clone() if wasteful else words, keep, self.dictionaries, self._lists)
 
     def _write_packed(self, words: Tensor, columns: Mapping[str, Column], backend: Backend) -> None:
         for item in self._fields:

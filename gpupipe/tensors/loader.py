@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpupipe.backend.dictionaries import Dictionary
@@ -13,6 +14,7 @@ from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block
 from gpupipe.tensors.permutation import Permutation
+from gpupipe.tensors.ragged import Ragged
 
 __all__ = ["Loader"]
 
@@ -37,7 +39,8 @@ class Loader:
         BadConfig: an unknown `shuffle`, or a batch size below 1.
 
     Memory: 8 bytes per row for a shuffled epoch's order, on the block's device. A batch is a copy of its rows there,
-        `block.row_bytes` each; its tensors are views of that copy.
+        `block.row_bytes` each; its tensors are views of that copy. Lists are
+        copied too, their elements one list after the other.
 
     Example:
         >>> from gpupipe.schema import Field, Role
@@ -110,6 +113,7 @@ class Loader:
         block = self.block
         order = Permutation(self.num_rows, seed=self.seed, epoch=epoch).order(self.device) if self.shuffle else None
         size = min(self.batch_size, self.num_rows)
+        chosen = {name: _Lists(lists, order, self.batch_size) for name, lists in block.lists.items()}
         buffer = block.words.new_empty((size, block.words.shape[1])) if self.reuse_buffers else None
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             rows = slice(start, min(start + self.batch_size, self.num_rows))
@@ -118,7 +122,28 @@ class Loader:
             batch = block.batch_of(_taken(block.words, rows, index, out))
             for name, values in block.keep.items():
                 batch.keep[name] = _taken(values, rows, index, None)
+            for name, lists in chosen.items():
+                batch.lists[name] = lists.of(rows, index)
             yield batch
+
+
+class _Lists:
+    """An epoch's lists of one feature.
+
+    Where each batch's elements begin and end is asked of the device once an epoch: a batch waits for no answer.
+    """
+
+    def __init__(self, lists: Ragged, order: Tensor | None, batch_size: int) -> None:
+        self._lists = lists
+        offsets = lists.offsets if order is None else F.pad(lists.lengths[order].cumsum(0), (1, 0))
+        cuts = [*range(0, len(lists), batch_size), len(lists)]
+        self._at = dict(zip(cuts, offsets[torch.tensor(cuts, device=offsets.device)].tolist(), strict=True))
+
+    def of(self, rows: slice, index: Tensor | None) -> Ragged:
+        first, last = self._at[rows.start], self._at[rows.stop]
+        if index is not None:
+            return self._lists.take(index, last - first)
+        return Ragged(self._lists.values[first:last].clone(), self._lists.offsets[rows.start : rows.stop + 1] - first)
 
 
 def _taken(table: Tensor, rows: slice, index: Tensor | None, out: Tensor | None) -> Tensor:

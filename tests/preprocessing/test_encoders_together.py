@@ -63,6 +63,15 @@ def test_flights_as_scikit_learn_encodes_them(flights: pd.DataFrame) -> None:
         assert step.get_feature_names_out() == peer.get_feature_names_out().tolist()
 
 
+@pytest.mark.parametrize("step", [pre.Categorify(), pre.OrdinalEncoder()], ids=repr)
+def test_the_way_back_of_what_is_no_id(step: pre.Invertible) -> None:
+    step.fit(pd.DataFrame({"x": [5, 6, 7, 8, 9]}))
+    odd = pd.DataFrame({"x": [4.0, np.nan, 2.5, 1e300, -1.0, np.inf]})
+    assert step.inverse_transform(odd)["x"].isna().tolist() == [False, *[True] * 5]
+    masked = pd.DataFrame({"x": pd.arrays.IntegerArray(np.array([4, 4, 2**32 + 4]), np.array([False, True, False]))})
+    assert step.inverse_transform(masked)["x"].isna().tolist() == [False, True, True]
+
+
 def test_in_a_pipeline_of_scikit_learn(flights: pd.DataFrame) -> None:
     part = flights[["carrier", "tailnum"]].iloc[:500]
     chain = sklearn.pipeline.make_pipeline(pre.CountEncoder(), peers.StandardScaler()).fit(part)

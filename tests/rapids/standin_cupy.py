@@ -236,3 +236,8 @@ cupy = Module(
     cuda=cuda,
     linalg=Module(real.linalg, np.linalg),
 )
+
+
+def __getattr__(name: str) -> Any:
+    """This module is that of `DeviceArray`, as `cupy` is that of `cupy.ndarray`, where code looks for functions."""
+    return getattr(cupy, name)

@@ -41,6 +41,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "HashedNgrams": [{"n_features": 5, "analyzer": "char"}],
     "Bucketize": [{"edges": [0.0, 30.0, 1e3]}],
     "GroupImputer": [{"by": "n", "strategy": name} for name in ("mean", "median", "most_frequent")],
+    "GroupStats": [
+        {"by": ["a", "n"], "stats": ["size", "count", "nunique", "sum", "mean", "var", "min"]},
+        {"by": ["n", "a"], "stats": ["std", "max"], "dropna": False, "handle_unknown": "missing"},
+    ],
     "KBinsDiscretizer": [
         {"strategy": "uniform", "encode": "onehot-dense"},
         {"strategy": "kmeans", "n_bins": 3},
@@ -86,6 +90,7 @@ def input_for(cls: type) -> pd.DataFrame:
         **dict.fromkeys(["OneHotEncoder", "OrdinalEncoder", "CountEncoder", "HashBucket", "HashedCross"], ENCODED),
         "SimpleImputer": GAPS,
         "GroupImputer": GAPS,
+        "GroupStats": FLIGHTS[["n", "x", "y", "a"]],
         "DatetimeEncoder": FLIGHTS[["at"]],
         "Log1p": NUMBERS.abs(),
     }.get(cls.__name__, NUMBERS)
@@ -165,6 +170,12 @@ EXAMPLES = [
     transforms.Replace({"a": {"JFK": None, None: "?"}, "n": {1: 7, None: 0}, "x": {None: 0.5}, "b": {"x": "y"}}),
     transforms.Replace({"n": {2: None}}),
     transforms.Sample(0.4, seed=2),
+    transforms.Lag(["x", "a", "n", "at"], [1, -1], by="a", order_by="at"),
+    transforms.Difference(["x", "n", "at"], by="a", order_by="at"),
+    transforms.CumulativeCount("n", order_by=["at", "x"]),
+    transforms.Rolling("x", "2 days", ["count", "mean", "std", "max"], by="a", order_by="at", closed="left"),
+    transforms.Rolling(["x", "n"], 2, ["sum", "var", "min"], by="n", min_periods=1),
+    transforms.Expanding("x", ["count", "sum", "max"]),
 ]
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import with_missing_row
-from gpupipe.io.ordering import Groups, differs, sort_order
-from gpupipe.schema import FLOATS, Field
+from gpupipe.backend.ordering import Groups, differs, sort_order
+from gpupipe.backend.ragged import offsets_of
+from gpupipe.schema import FLOATS, Field, list_of
 
 __all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced", "whole_outcome"]
 
@@ -102,8 +103,10 @@ def outcome(function: str, frame: Frame, item: Field, backend: Backend) -> Colum
 
 
 def whole_outcome(function: str, frame: Frame, groups: Groups, item: Field, backend: Backend) -> Column:
-    """The median or the number of distinct values of each group, from all its rows."""
+    """The median, the number of distinct values or the list of all values of each group, from all its rows."""
     xp, column = backend.xp, backend.column(frame, item.name)
+    if function == "list":
+        return Column(list_of(item.dtype), offsets_of(groups.sizes, xp), None, None, column.take(groups.order))
     order, counts = _ordered(column, column, groups, backend)
     ordered = column.take(order)
     if function == "nunique":
@@ -157,10 +160,22 @@ def _between(frame: Frame, totals: Mapping[str, Column], column: str, groups: Gr
 def _one_of(column: Column, groups: Groups, statistic: str, backend: Backend) -> Column:
     """The least, greatest, first or last value of each group; missing where it has none."""
     xp = backend.xp
+    if statistic in ("min", "max") and column.dtype in FLOATS:
+        return _end_of(column, groups, statistic, xp)
     key = column if statistic in ("min", "max") else Column("bool", ~_present(column, xp))
     order, counts = _ordered(key, column, groups, backend)
     places = groups.starts + (0 if statistic in ("min", "first") else xp.maximum(counts - 1, 0))
     return with_missing_row(column, xp).take(xp.where(counts > 0, order[places], -1))
+
+
+def _end_of(column: Column, groups: Groups, statistic: str, xp: ModuleType) -> Column:
+    """The least or greatest float of each group, without a sort."""
+    present = ~xp.isnan(column.data)
+    none, choose = (xp.inf, xp.minimum) if statistic == "min" else (-xp.inf, xp.maximum)
+    ends = xp.full(len(groups), none, dtype=column.data.dtype)
+    choose.at(ends, groups.ids, xp.where(present, column.data, column.data.dtype.type(none)))
+    there = xp.bincount(groups.ids[present], minlength=len(groups)) > 0
+    return Column(column.dtype, xp.where(there, ends, ends.dtype.type(xp.nan)))
 
 
 def _ordered(key: Column, column: Column, groups: Groups, backend: Backend) -> tuple[Array, Array]:
