@@ -81,9 +81,10 @@ class CpuBackend:
         return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
 
     def decode(self, frame: Frame) -> Frame:
-        coded = [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
+        coded = {name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)}
         # Arrays may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
-        return _assigned(frame, {name: _texts(frame[name]) for name in coded}).copy()
+        columns = {name: _texts(frame[name]) if name in coded else frame[name] for name in frame.columns}
+        return pd.DataFrame(columns, index=frame.index, copy=True)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
