@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow
+from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
 from gpupipe.errors import SchemaMismatch
@@ -39,6 +40,7 @@ class CpuBackend:
     xp = np
 
     def __init__(self) -> None:
+        keep_freed_memory()
         self.transfers = Transfers()
 
     # frames in and out ------------------------------------------------------------------------------------------------
