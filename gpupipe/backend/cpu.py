@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow, lists
+from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
 from gpupipe.errors import SchemaMismatch
@@ -39,6 +40,7 @@ class CpuBackend:
     xp = np
 
     def __init__(self) -> None:
+        keep_freed_memory()
         self.transfers = Transfers()
 
     # frames in and out ------------------------------------------------------------------------------------------------
@@ -81,9 +83,10 @@ class CpuBackend:
         return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
 
     def decode(self, frame: Frame) -> Frame:
-        coded = [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype | pd.ArrowDtype)]
+        coded = {name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype | pd.ArrowDtype)}
         # Arrays may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
-        return _assigned(frame, {name: _texts(frame[name]) for name in coded}).copy()
+        columns = {name: _texts(frame[name]) if name in coded else frame[name] for name in frame.columns}
+        return pd.DataFrame(columns, index=frame.index, copy=True)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)

@@ -166,8 +166,9 @@ class SimpleImputer(FoldStep):
         if column.dtype in FLOATS:
             out = xp.empty_like(column.data)
             for rows in row_blocks(len(column), backend):
-                block = column.data[rows]
-                out[rows] = xp.where(xp.isnan(block), block.dtype.type(value), block)
+                block = out[rows]
+                block[:] = column.data[rows]
+                xp.copyto(block, block.dtype.type(value), where=xp.isnan(block))
                 infinite.append(xp.isinf(block).any())
             return Column(column.dtype, out)
         if self.strategy in ("mean", "median"):
