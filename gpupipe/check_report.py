@@ -65,7 +65,7 @@ class CheckReport:
             for key, number in sorted(findings.counts.get((name, rule), {}).items()):
                 places[place(key)] = places.get(place(key), 0) + number
             words = expectations.by_name[name].rules[rule]
-            example = findings.examples.get((name, rule))
+            example = findings.example(name, rule)
             made.append(Violation(name, rule, words, total, example, tuple(places.items())))
         return cls(findings.num_rows, tuple(made), is_complete)
 

@@ -69,29 +69,36 @@ class Findings:
     Args:
         num_rows: rows that were looked at.
         counts: for each column and rule by partition, that is by its first row's identity: how many rows.
-        examples: for each column and rule one such value.
+        examples: for each column and rule the first partition with such a value, and the first one there.
         distinct: for each column whose values are to be unique, 64 bits of each value, ascending.
         repeated: of those, how many rows had a value that another had.
     """
 
     num_rows: int = 0
     counts: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
-    examples: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    examples: Mapping[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
     distinct: Mapping[str, Any] = field(default_factory=dict)
     repeated: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Findings) -> Findings:
         counts = {key: dict(found) for key, found in self.counts.items()}
-        for key, found in other.counts.items():
+        for key, theirs in other.counts.items():
             mine = counts.setdefault(key, {})
-            for place, number in found.items():
+            for place, number in theirs.items():
                 mine[place] = mine.get(place, 0) + number
         distinct, repeated = dict(self.distinct), dict(self.repeated)
         for name, bits in other.distinct.items():
             both = np.concatenate([distinct.get(name, bits[:0]), bits])
             distinct[name] = np.unique(both)
             repeated[name] = repeated.get(name, 0) + other.repeated[name] + len(both) - len(distinct[name])
-        return Findings(self.num_rows + other.num_rows, counts, {**other.examples, **self.examples}, distinct, repeated)
+        examples = dict(self.examples)
+        for key, found in other.examples.items():
+            examples[key] = min(examples.get(key, found), found, key=lambda pair: pair[0])
+        return Findings(self.num_rows + other.num_rows, counts, examples, distinct, repeated)
+
+    def example(self, name: str, rule: str) -> Any:
+        """One value that is not as expected; None where it is missing, or nobody knows."""
+        return self.examples.get((name, rule), (0, None))[1]
 
     @property
     def totals(self) -> dict[tuple[str, str], int]:
@@ -177,7 +184,7 @@ class Expectations:
         numbers = [xp.count_nonzero(mask()) for mask in masks.values()]
         totals = backend.to_host(xp.stack([xp.asarray(item) for item in numbers])).tolist() if numbers else []
         found = {key: int(total) for key, total in zip(masks, totals, strict=True) if total}
-        examples = {key: _first(masks[key](), backend.column(frame, key[0]), backend) for key in found}
+        examples = {key: (place, _first(masks[key](), backend.column(frame, key[0]), backend)) for key in found}
         distinct = {name: backend.to_host(xp.unique(bits)) for name, bits in unique.items()}
         repeated = {name: len(unique[name]) - len(bits) for name, bits in distinct.items()}
         findings = Findings(
@@ -198,7 +205,7 @@ class Expectations:
         raise BadData(
             f"expect, column {name!r}{where}",
             f"{counted(total, 'row')} of {findings.num_rows:,} are not as expected",
-            got=findings.examples.get((name, rule)),
+            got=findings.example(name, rule),
             expected=self.by_name[name].rules[rule],
             remedy="data as it was agreed on, a Filter before the pipeline, or on_violation='report'",
         )

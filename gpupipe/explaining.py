@@ -28,14 +28,16 @@ class Explanation(str):
 
     __slots__ = ("picture",)
 
+    picture: str
+
     def __new__(cls, text: str, picture: str) -> Self:
         """The text with its diagram, which is HTML."""
         made = super().__new__(cls, text)
         made.picture = picture
         return made
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        return str(self), self.picture
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (str(self), self.picture)
 
     def __repr__(self) -> str:
         return str(self)

@@ -98,7 +98,7 @@ def test_arrays_of_a_backend(backend: Backend) -> None:
     coded = backend.from_arrow(*_arrow(frame))
     findings = Expectations(EXPECT).look(coded, backend.schema_of(coded), backend)
     assert findings.totals == by_pandas(frame)
-    assert findings.examples["carrier", "values"] == "ZZ"
+    assert findings.example("carrier", "values") == "ZZ"
 
 
 def _arrow(frame: pd.DataFrame) -> Any:
@@ -225,6 +225,16 @@ def test_reports_show_themselves_and_escape_what_they_show() -> None:
     ]
     assert "&lt;i&gt;" in report._repr_html_() and "<i>" not in made.fit_report._repr_html_()
     assert repr(pipeline().fit(frame).fit_report.checks) == "2 rows checked: all as expected"
+
+
+def test_missing_integers_and_times_are_no_violation_of_an_end() -> None:
+    frame = pd.DataFrame(
+        {"distance": [1.0] * 3, "n": pd.array([5, None, 7], "Int64"), "at": [None, "2013-01-02", None]}
+    )
+    frame["at"] = pd.to_datetime(frame["at"])
+    expect = {"n": gp.Expect(min=3, max=9, values=[5, 7]), "at": gp.Expect(min="2013-01-01", max="2013-01-03")}
+    report = pipeline(expect=expect).fit(frame).fit_report
+    assert report is not None and report.checks.passed
 
 
 @settings(deadline=None, max_examples=30)
