@@ -17,6 +17,8 @@ __all__ = ["CheckReport", "Violation", "places_in"]
 
 _SHOWN = 3
 """Partitions that are named in a table; `Violation.places` has all."""
+_WIDTH = 60
+"""Letters of an example that a table shows."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class CheckReport:
         for item in self.violations:
             share = f"{item.num_rows / max(self.num_rows, 1):.3%}"
             example = "" if item.example is None else str(item.example)
+            example = example if len(example) <= _WIDTH else f"{example[:_WIDTH]} ..."
             table.append([item.column, item.expected, f"{item.num_rows:,}", share, example, _told(item.places)])
         return table
 

@@ -179,7 +179,7 @@ def _compared(name: str, profile: Profile, tally: Any, seen: Likeness, limits: D
     missing = float(tally[0]) / seen.num_rows - profile.missing
     unknown = None if profile.unknown is None else float(tally[1]) / seen.num_rows - profile.unknown
     if profile.edges and tally[2] > 0:
-        mean, psi = float(tally[3] / tally[2]), stability(np.array(profile.shares), tally[5:])
+        mean, psi = float(tally[3] / tally[2]), stability(np.array(profile.shares), tally[4:])
     far = {
         "mean": mean is not None and abs(mean) > limits.mean,
         "psi": psi is not None and psi > limits.psi,

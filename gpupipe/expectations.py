@@ -13,6 +13,7 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.dictionaries import given_values, positions_in
 from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.words import counted
 
@@ -227,15 +228,14 @@ def _masks(expected: Expect, item: Field, column: Column, backend: Backend) -> d
     xp, made = backend.xp, dict[str, Callable[[], Array]]()
     missing = column.missing(xp)
     low, high = _ends(expected, item)
-    present = column.data if column.valid is None else xp.where(column.valid, column.data, column.data.dtype.type(0))
 
     def among_present(mask: Array) -> Array:
         return mask if missing is None else mask & ~missing
 
     if low is not None:
-        made["min"] = lambda: among_present(present < low)
+        made["min"] = lambda: among_present(column.data < low)
     if high is not None:
-        made["max"] = lambda: among_present(present > high)
+        made["max"] = lambda: among_present(column.data > high)
     if not expected.nullable and missing is not None:
         made["nullable"] = lambda: missing
     listed = _listed(expected, item)
@@ -264,8 +264,8 @@ def _end(end: Any, item: Field, expected: Expect, *, up: bool) -> Any:
         return None
     if item.dtype == "timestamp":
         try:
-            return int(np.datetime64(end, "us").astype(np.int64))
-        except ValueError:
+            return microseconds(_written(end))
+        except (TypeError, ValueError):
             raise _unfit(expected, item, "text in ISO 8601, such as '2013-01-31'") from None
     if isinstance(end, bool) or not isinstance(end, int | float | np.number) or not math.isfinite(end):
         raise _unfit(expected, item, "finite numbers")

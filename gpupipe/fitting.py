@@ -108,8 +108,7 @@ class Fitting:
         self.seen = dict(note.columns)
         if self._samples:
             vocabularies = {name: step.vocabularies_[name] for name, (_, step) in categories.items()}
-            plain = [name for name in note.columns if name not in note.sample.numbers]
-            missing = {name: note.columns[name].missing / max(note.num_rows, 1) for name in plain}
+            missing = {name: seen.missing / max(note.num_rows, 1) for name, seen in note.columns.items()}
             self.profiles = note.sample.profiles(vocabularies, missing)
         self._expectations.enforce(note.findings)
         report.checks = CheckReport.of(note.findings, self._expectations, places_in(self.dataset.partitions))

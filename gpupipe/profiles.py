@@ -23,6 +23,8 @@ SAMPLE_ROWS = 1 << 15
 
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
+_FARTHEST = 1e9
+"""A value is no more standard deviations than this from the mean, so that no sum of distances is infinite."""
 
 
 def drawn_rows(row_ids: Array, total: int, backend: Backend) -> Array | slice:
@@ -76,17 +78,16 @@ class Sample:
 
         Args:
             vocabularies: the values that became ids of their own, by column.
-            missing: the share of missing values of columns that are neither numbers nor become ids.
+            missing: the share of missing values of all columns, of which some may be neither numbers nor become ids.
         """
         found = {name: Profile(share) for name, share in missing.items()}
-        found |= {name: _of_numbers(item) for name, item in self.numbers.items() if item.total}
+        found |= {name: _of_numbers(item, missing[name]) for name, item in self.numbers.items() if item.total}
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
             known = positions_in(values, vocabularies[name]) >= 0 if len(values) else np.zeros(0, dtype=bool)
             share = int(numbers[~known].sum()) / total if total else 0.0
-            gaps = counts.missing / total if total else 0.0
-            found[name] = replace(found.get(name, Profile(gaps)), unknown=share)
+            found[name] = replace(found[name], unknown=share)
         return found
 
 
@@ -131,8 +132,8 @@ class Likeness:
     Args:
         num_rows: how many rows.
         tallies: by column, one after the other: rows without a value; rows of an unknown one; finite values; the sum
-            of their distances from the mean of the fit, in its standard deviations, and of those distances' squares;
-            and values between the edges of its deciles.
+            of their distances from the mean of the fit, in its standard deviations, none more than a billion; and
+            finite values between the edges of its deciles.
     """
 
     num_rows: int = 0
@@ -182,10 +183,12 @@ def _tally(column: Column, profile: Profile, unknown: Array | None, backend: Bac
         return xp.stack([xp.asarray(number, dtype="float64") for number in head])
     values = floats(column, xp)
     finite = xp.isfinite(values)
-    distance = xp.where(finite, (values - profile.mean) / profile.scale, 0.0)
-    head += [xp.count_nonzero(finite), distance.sum(), xp.square(distance).sum()]
+    mean, reach = profile.mean, _FARTHEST * profile.scale
+    near = xp.clip(xp.where(finite, values, mean), mean - reach, mean + reach)
+    distance = (near / 2 - mean / 2) / profile.scale * 2  # in halves, whose difference is a float whatever they are
+    head += [xp.count_nonzero(finite), distance.sum()]
     places = xp.searchsorted(backend.to_device(np.array(profile.edges)), values, side="left")
-    places = xp.where(xp.isnan(values), len(profile.edges) + 1, places)
+    places = xp.where(finite, places, len(profile.edges) + 1)
     bins = xp.bincount(places, minlength=len(profile.edges) + 2)[:-1]
     return xp.concatenate([xp.stack([xp.asarray(number, dtype="float64") for number in head]), bins.astype("float64")])
 
@@ -195,7 +198,7 @@ def _finite(column: Column, backend: Backend) -> Column:
     return column if column.dtype not in FLOATS else column.take(~backend.xp.isinf(column.data))
 
 
-def _of_numbers(found: Histogram) -> Profile:
+def _of_numbers(found: Histogram, missing: float) -> Profile:
     """The profile of finite numbers that were counted; the histogram of a sample holds every value."""
     values, counts, total = found.values, found.counts, found.total
     edges = np.unique(found.quantiles(_DECILES))
@@ -205,7 +208,7 @@ def _of_numbers(found: Histogram) -> Profile:
     std = unit * float(np.sqrt((np.square(values / unit - mean / unit) * weight).sum()))
     bins = np.bincount(np.searchsorted(edges, values, side="left"), weights=counts, minlength=len(edges) + 1)
     return Profile(
-        missing=found.missing / (total + found.missing),
+        missing=missing,
         mean=mean,
         std=std,
         edges=tuple(edges.tolist()),

@@ -31,7 +31,9 @@ def schema_and_ids(data: Any) -> tuple[Schema, set[str]]:
     first = dataset.select(names).head(_LOOKED_AT)
     backend = backend_of(first)
     coded = backend.encode(first)
-    return dataset.schema, {n for n in names if len(backend.xp.unique(backend.column(coded, n).data)) <= _FEW}
+    columns = {name: backend.column(coded, name) for name in names}
+    there = {name: c.data if c.valid is None else c.data[c.valid] for name, c in columns.items()}
+    return dataset.schema, {name for name, data in there.items() if len(backend.xp.unique(data)) <= _FEW}
 
 
 def proposed(

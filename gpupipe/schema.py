@@ -154,9 +154,7 @@ class Schema:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     _index: dict[str, Field] = field(init=False, repr=False, compare=False)
 
-    def __init__(
-        self, fields: Iterable[Field] = (), ranges: Mapping[str, tuple[float, float]] | None = None
-    ) -> None:
+    def __init__(self, fields: Iterable[Field] = (), ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         object.__setattr__(self, "fields", tuple(fields))
         object.__setattr__(self, "ranges", dict(ranges or {}))
         index: dict[str, Field] = {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.expectations import Expectations, Findings
 from gpupipe.preprocessing.blocks import tabulate
+from gpupipe.preprocessing.extremes import extremes
 from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.schema import Schema
 
@@ -112,7 +111,7 @@ class Taking:
 def _of_numbers(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
     if not columns:
         return {}
-    table = tabulate(columns, _extremes, 3, backend)
+    table = tabulate(columns, extremes, 3, backend)
     missing, low = table[..., 0].sum(axis=0), table[..., 1].min(axis=0, initial=np.inf)
     high = table[..., 2].max(axis=0, initial=-np.inf)
     found = zip(missing.tolist(), low.tolist(), high.tolist(), strict=True)
@@ -127,9 +126,3 @@ def _of_others(columns: Mapping[str, Column], backend: Backend) -> dict[str, See
     found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
     numbers = dict(zip(counts, found, strict=True))
     return {name: Seen(int(numbers.get(name, 0))) for name in columns}
-
-
-def _extremes(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    missing = xp.isnan(block)
-    low, high = xp.where(missing, xp.inf, block).min(), xp.where(missing, -xp.inf, block).max()
-    return xp.count_nonzero(missing), low, high

@@ -16,8 +16,14 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
         column  dtype
         x       float64
     """
+    rows = [[_one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _one_line(cell: str) -> str:
+    """What would break a line, or not be seen, as Python writes it."""
+    return cell if cell.isprintable() else repr(cell)[1:-1]
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:

@@ -1,10 +1,12 @@
-"""Words given as one or as several, and words for how many there are; every room uses them."""
+"""Words and numbers as users give them, and words for how many there are; every room uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
 
-__all__ = ["as_list", "counted", "shortened"]
+__all__ = ["as_list", "counted", "is_integer", "shortened"]
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
@@ -25,6 +27,16 @@ def counted(number: int, noun: str) -> str:
         ('1 row', '24,951 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def is_integer(value: Any, least: int = -(1 << 62), most: int = 1 << 62) -> bool:
+    """Whether it is an integer of that size, Python's or NumPy's; a boolean is none.
+
+    Example:
+        >>> is_integer(3, 1), is_integer(3.0), is_integer(True), is_integer(0, 1)
+        (True, False, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
 
 
 def shortened(words: Iterable[str], most: int = 4) -> str:

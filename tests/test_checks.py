@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
 from contextlib import redirect_stdout
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,6 +197,10 @@ def test_what_is_expected_is_saved(tmp_path: Path) -> None:
         ({"seats": gp.Expect(min=40_000)}, errors.BadConfig),
         ({"distance": gp.Expect(max=float("nan"))}, errors.BadConfig),
         ({"day": gp.Expect(min="soon")}, errors.BadConfig),
+        ({"day": gp.Expect(min=pd.NaT)}, errors.BadConfig),
+        ({"day": gp.Expect(max=np.datetime64("NaT"))}, errors.BadConfig),
+        ({"day": gp.Expect(min=20130101)}, errors.BadConfig),
+        ({"day": gp.Expect(min=True)}, errors.BadConfig),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_read(expect: Any, error: type[Exception]) -> None:
@@ -235,6 +241,35 @@ def test_missing_integers_and_times_are_no_violation_of_an_end() -> None:
     expect = {"n": gp.Expect(min=3, max=9, values=[5, 7]), "at": gp.Expect(min="2013-01-01", max="2013-01-03")}
     report = pipeline(expect=expect).fit(frame).fit_report
     assert report is not None and report.checks.passed
+
+
+def test_lists_may_be_expected_to_be_there() -> None:
+    lists = pd.Series([[1, 2], None, [], [None]], dtype=pd.ArrowDtype(pa.list_(pa.int64())))
+    frame = pd.DataFrame({"distance": [1.0] * 4, "seen": lists})
+    made = pipeline(expect={"seen": gp.Expect(nullable=False)}).fit(gp.from_frame(frame, num_partitions=2))
+    assert made.fit_report is not None and found(made.fit_report.checks) == {("seen", "nullable"): 1}
+
+
+@pytest.mark.parametrize(
+    "end", ["2013-01-01T01:00+01:00", pd.Timestamp("2013-01-01T01:00", tz="Europe/Berlin"), dt.date(2013, 1, 1)]
+)
+def test_an_end_with_an_offset_is_taken_in_utc(end: Any, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"distance": 1.0, "at": pd.date_range("2012-12-31T22:00", periods=5, freq="h")})
+    made = pipeline(expect={"at": gp.Expect(min=end)}).fit(frame)
+    assert made.fit_report is not None and found(made.fit_report.checks) == {("at", "min"): 2}
+    gp.save(tmp_path / "run", made)
+    again = gp.load(tmp_path / "run").pipeline
+    again.transform(frame)
+    assert found(again.check_report()) == {("at", "min"): 2}
+
+
+def test_a_table_stays_a_table_whatever_is_in_it() -> None:
+    frame = pd.DataFrame({"distance": [1.0], "two\nlines": ["a\n" * 500]})
+    made = pipeline(expect={"two\nlines": gp.Expect(values=["b"])}).fit(frame)
+    assert made.fit_report is not None
+    line = repr(made.fit_report.checks).splitlines()[2]
+    assert line.startswith(r"two\nlines  one of 'b'") and len(line) < 250
+    assert repr(made.fit_report) == repr(made.fit_report)
 
 
 @settings(deadline=None, max_examples=30)

@@ -192,6 +192,21 @@ def test_values_that_are_no_ordinary_numbers() -> None:
     assert made.profiles["same"].edges == (3.0,) and made.profiles["none"].missing == 1999 / 2000
 
 
+@pytest.mark.parametrize(
+    "values",
+    [[np.inf, -np.inf, np.nan, 1.0], [1.7e308, -1.7e308, 0.0, 5e-324], [5e-324, 0.0, np.nan, -5e-324], [np.nan]],
+)
+def test_the_same_rows_have_not_moved_whatever_they_hold(values: list[float]) -> None:
+    frame = pd.DataFrame({"x": np.resize(values, ROWS)})
+    made = gp.Pipeline([], gp.Features((["x"], pre.Bucketize([0.0])))).fit(frame)
+    made.transform(frame)
+    assert [item.name for item in made.drift_report().columns] == ["x"] and not made.drift_report().moved
+    made.transform(frame.assign(x=1e300))
+    (item,) = made.drift_report().moved
+    assert item.mean is None or np.isfinite(item.mean)
+    assert ("missing" in item.moved) == bool(np.isnan(values).any())
+
+
 def test_a_loaded_pipeline_compares_too(fitted: gp.Pipeline, tmp_path: Path) -> None:
     gp.save(tmp_path / "run", fitted)
     again = gp.load(tmp_path / "run").pipeline

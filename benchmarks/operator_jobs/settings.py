@@ -27,6 +27,4 @@ NUM_COMPONENTS = 3
 NUM_CLUSTERS = 8
 FLIGHT = r"^([A-Z0-9]{2})"
 
-COLUMNS = sorted(
-    {*NUMBERS, *WHOLE, *TEXTS, *PCA_COLUMNS, TARGET, TIME, "time_hour"}
-)
+COLUMNS = sorted({*NUMBERS, *WHOLE, *TEXTS, *PCA_COLUMNS, TARGET, TIME, "time_hour"})

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from operator_jobs import settings as s
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import select
+from operator_jobs import settings as s
 
 __all__ = ["JOBS", "columns", "load"]
 
@@ -105,9 +105,7 @@ JOBS: dict[str, Callable[[Data], Any]] = {
         ),
         ["lower", "length", "has", "airline"],
     ),
-    "Lag": _stateless(
-        lambda: T.Lag("dep_delay", by="tailnum", order_by=s.TIME), ["dep_delay_lag_1_by_tailnum"]
-    ),
+    "Lag": _stateless(lambda: T.Lag("dep_delay", by="tailnum", order_by=s.TIME), ["dep_delay_lag_1_by_tailnum"]),
     "Rolling": _stateless(
         lambda: T.Rolling("dep_delay", s.WINDOW, "mean", by="tailnum", order_by=s.TIME),
         [f"dep_delay_rolling_mean_{s.WINDOW}_by_tailnum"],

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from operator_jobs import settings as s
 from polars import col
+
+from operator_jobs import settings as s
 
 __all__ = ["JOBS", "columns", "load"]
 
@@ -184,8 +185,8 @@ def target_means(data: Data) -> pl.DataFrame:
 
 
 def hashed(data: Data) -> pl.DataFrame:
-    bucket = ((col(c).hash() % s.NUM_BUCKETS).cast(pl.Int32) + 2 for c in s.TEXTS)
-    return _made(data, [pl.when(col(c).is_null()).then(0).otherwise(b).alias(c) for c, b in zip(s.TEXTS, bucket, strict=True)])
+    bucket = {c: (col(c).hash() % s.NUM_BUCKETS).cast(pl.Int32) + 2 for c in s.TEXTS}
+    return _made(data, [pl.when(col(c).is_null()).then(0).otherwise(bucket[c]).alias(c) for c in s.TEXTS])
 
 
 def joined(data: Data) -> pl.DataFrame:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from operator_jobs import settings as s
 from sklearn import preprocessing as sk
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
+
+from operator_jobs import settings as s
 
 __all__ = ["JOBS", "columns", "load"]
 
@@ -43,9 +44,7 @@ def _target_means(frame: pd.DataFrame) -> Any:
 
 
 def _binned(frame: pd.DataFrame) -> Any:
-    step = sk.KBinsDiscretizer(
-        s.NUM_BINS, encode="ordinal", subsample=None, quantile_method="averaged_inverted_cdf"
-    )
+    step = sk.KBinsDiscretizer(s.NUM_BINS, encode="ordinal", subsample=None, quantile_method="averaged_inverted_cdf")
     return step.fit_transform(frame[s.WHOLE]) + 2  # ids 0 and 1 are of missing and unknown values elsewhere
 
 
@@ -57,9 +56,7 @@ JOBS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "SimpleImputer, median": _job(s.NUMBERS, lambda: SimpleImputer(strategy="median")),
     "Log1p": _job(s.WHOLE, lambda: sk.FunctionTransformer(np.log1p)),
     "KBinsDiscretizer": _binned,
-    "QuantileTransformer": _job(
-        s.NUMBERS, lambda: sk.QuantileTransformer(n_quantiles=s.NUM_QUANTILES, subsample=None)
-    ),
+    "QuantileTransformer": _job(s.NUMBERS, lambda: sk.QuantileTransformer(n_quantiles=s.NUM_QUANTILES, subsample=None)),
     "PowerTransformer": _job(s.NUMBERS, sk.PowerTransformer),
     "OneHotEncoder": _job(s.FEW, lambda: sk.OneHotEncoder(sparse_output=False, dtype=np.uint8)),
     "OrdinalEncoder": _job(s.COMPLETE_TEXTS, lambda: sk.OrdinalEncoder(dtype=np.float32)),

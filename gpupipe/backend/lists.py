@@ -21,7 +21,7 @@ def arrow_type_of(dtype: Any, values: Any = None) -> pa.DataType | None:
     A column of Python objects is one of lists if its first value is a list, a tuple or an array; all are looked at.
 
     Example:
-        >>> arrow_type_of(object, pd.Series([None, [1, 2]], dtype=object))
+        >>> arrow_type_of(np.dtype(object), pd.Series([None, [1, 2]], dtype=object))
         ListType(list<item: int64>)
     """
     if isinstance(dtype, pd.ArrowDtype):

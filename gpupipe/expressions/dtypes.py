@@ -197,9 +197,9 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
             return "0, a number written out"
         case "time", _:
             return _cast(operand, "timestamp")
-        case ("text" | "text or list"), ("timestamp" | "float32" | "float64"):
+        case (("text" | "text or list"), ("timestamp" | "float32" | "float64")):
             return _cast(operand, "string")
-        case ("text" | "text or list"), _:
+        case (("text" | "text or list"), _):
             return f"string({shown})"
     return f"string(int({shown}))" if dtype in FLOATS else _cast(operand, "string")
 

@@ -178,14 +178,13 @@ class _Reduction:
         for key in self.keys if self.dropna else ():
             missing = backend.column(frame, key).missing(backend.xp)
             frame = frame if missing is None else backend.filter(frame, ~missing)
-        return frame if self.meets else self._reduced(of_rows(frame, self.states, backend), backend)[0]
+        return frame if self.meets else of_rows(frame, self._groups(frame, backend), self.keys, self.states, backend)
 
     def after(self, part: Dataset, backend: Backend) -> Frame:
         """The result of a bucket."""
         frame = part.read(part.partitions[0], None, backend)
-        if self.meets:
-            frame = of_rows(frame, self.states, backend)
-        found, groups = self._reduced(frame, backend)
+        groups = self._groups(frame, backend)
+        found = (of_rows if self.meets else reduced)(frame, groups, self.keys, self.states, backend)
         made = {}
         for one in self.wanted:
             item = self.source[one.column]
@@ -195,6 +194,5 @@ class _Reduction:
                 made[one.name] = outcome(one.function, found, item, backend)
         return backend.assign(backend.select(found, self.keys), made)
 
-    def _reduced(self, frame: Frame, backend: Backend) -> tuple[Frame, Groups]:
-        groups = grouped([backend.column(frame, key) for key in self.keys], backend)
-        return reduced(frame, groups, self.keys, self.states, backend), groups
+    def _groups(self, frame: Frame, backend: Backend) -> Groups:
+        return grouped([backend.column(frame, key) for key in self.keys], backend)

@@ -19,7 +19,7 @@ from gpupipe.preprocessing.by_element import by_element
 from gpupipe.preprocessing.categories import check_categories, ids_of, listed_by_column, listed_values
 from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, Lookups, column_at
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, column_at
 from gpupipe.schema import Field
 
 __all__ = ["Categorify"]
@@ -99,7 +99,7 @@ class Categorify(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for name in ("min_frequency", "max_categories", "num_buckets"):
             if getattr(self, name) is not None:
-                check_count(getattr(self, name), name, "Categorify")
+                check_count(getattr(self, name), name, "Categorify", MOST_BUCKETS, "the ids there are")
         check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend.columns import missing_column
 from gpupipe.backend.estimators import transformer_tags
 from gpupipe.errors import BadConfig, NotFitted
-from gpupipe.schema import Field
+from gpupipe.schema import FLOATS, Field
 from gpupipe.step import Step
 from gpupipe.words import as_list
 
@@ -51,6 +53,9 @@ class FoldStep(Step, ABC):
     """Whether each number becomes one of the same order, whatever the other columns hold: then the outputs' range
     follows from the inputs'."""
     names_in_: list[str]
+
+    _dtypes_seen: Mapping[str, str] = {}
+    """The types of the columns of the frame given to `fit`; of one whose values are all missing a frame tells none."""
 
     @abstractmethod
     def summarise(self, columns: Columns, backend: Backend) -> Any:
@@ -121,6 +126,7 @@ class FoldStep(Step, ABC):
         """Learn from a user's frame, all columns. `y` is ignored."""
         columns, fields, backend = opened(frame, None, type(self).__name__)
         self.output_fields(fields)
+        self._dtypes_seen = {item.name: item.dtype for item in fields}
         self.finish(self.summarise(columns, backend))
         while self.unfinished:
             self.finish(self.summarise(columns, backend))
@@ -135,7 +141,7 @@ class FoldStep(Step, ABC):
         """
         self.check_fitted()
         names = self.looks_at(self.names_in_)
-        columns, fields, backend = opened(frame, names, type(self).__name__)
+        columns, fields, backend = opened(frame, names, type(self).__name__, self._dtypes_seen)
         if len(names) == len(self.names_in_):
             self.output_fields(fields)
         return closed(self.transform_columns(columns, backend), frame, backend)
@@ -183,22 +189,48 @@ class Invertible(FoldStep):
         """The inputs for a frame of outputs, index as given.
 
         Raises:
+            BadConfig: there are no outputs.
             ColumnNotFound: an output is not there.
         """
         self.check_fitted()
-        columns, _, backend = opened(frame, self.get_feature_names_out(), type(self).__name__)
+        where, outputs = type(self).__name__, self.get_feature_names_out()
+        if self.names_in_ and not outputs:
+            raise BadConfig(
+                f"{where}.inverse_transform",
+                "the step has no outputs, so nothing tells of its inputs",
+                got=self.names_in_,
+                expected="an output at least",
+                remedy="a step that leaves no column out, such as drop=None",
+            )
+        columns, _, backend = opened(frame, outputs, where)
         return closed(self.inverse_columns(columns, backend), frame, backend)
 
 
-def opened(frame: Frame, names: Sequence[str] | None, where: str) -> tuple[dict[str, Column], list[Field], Backend]:
-    """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to."""
+def opened(
+    frame: Frame, names: Sequence[str] | None, where: str, dtypes: Mapping[str, str] | None = None
+) -> tuple[dict[str, Column], list[Field], Backend]:
+    """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to.
+
+    `dtypes` are the types of columns that come without one, as float64, where all their values are missing.
+    """
     backend = backend_of(frame)
     coded = backend.encode(frame)
     schema = backend.schema_of(coded)
     if names is not None:
         schema.require(names, where)
         schema = schema.select(names)
-    return {name: backend.column(coded, name) for name in schema.names}, list(schema), backend
+    columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
+    for place, item in enumerate(fields):
+        known = (dtypes or {}).get(item.name, item.dtype)
+        if item.dtype == "float64" and known not in FLOATS and _is_empty(columns[item.name], backend):
+            fields[place] = replace(item, dtype=known, kind=None)
+            columns[item.name] = missing_column(known, len(frame), backend.xp)
+    return columns, fields, backend
+
+
+def _is_empty(column: Column, backend: Backend) -> bool:
+    missing = column.missing(backend.xp)
+    return missing is not None and bool(backend.to_host(missing.all()[None])[0])
 
 
 def closed(columns: dict[str, Column], frame: Frame, backend: Backend) -> Frame:

@@ -70,7 +70,7 @@ class GroupStats(FoldStep):
             statistic of each group, and last that of a row of no group.
 
     Raises:
-        BadConfig: no such statistic, none, or nothing to take it of.
+        BadConfig: no such statistic, none, one twice, or nothing to take it of.
         ColumnNotFound: a key is not among the columns.
         SchemaMismatch: a key of a type that makes no groups, or statistics of what is no number.
         BadData: an infinity, a value beyond 1e145; or with `"overall"` too few values for a statistic of all rows.
@@ -116,9 +116,8 @@ class GroupStats(FoldStep):
         for stat in stats:
             check_one_of(stat, _STATS, "statistic", where)
         check_one_of(self.handle_unknown, ("overall", "missing"), "handle_unknown", where)
-        values = [item for item in fields if item.name not in by]
-        if set(stats) & set(_OF_NUMBERS):
-            check_numeric(values, where)
+        if len(set(stats)) < len(stats):
+            raise BadConfig(where, "a statistic stands there twice", got=stats, expected="each once", remedy="'mean'")
         for name in by:
             found = [item for item in fields if item.name == name]
             if not found:
@@ -131,6 +130,7 @@ class GroupStats(FoldStep):
                     expected="strings, integers or booleans",
                     remedy=f"Cast({{{name!r}: 'int64'}}) for whole numbers",
                 )
+        values = [item for item in fields if item.name not in by]
         if not by or not self._wanted([item.name for item in fields]):
             raise BadConfig(
                 where,
@@ -139,6 +139,8 @@ class GroupStats(FoldStep):
                 expected="keys, statistics, and columns to take them of",
                 remedy="(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))",
             )
+        if set(stats) & set(_OF_NUMBERS):
+            check_numeric(values, where)
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         keys = "_".join(as_list(self.by))

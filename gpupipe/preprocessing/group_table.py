@@ -39,13 +39,12 @@ class GroupTable:
     def of(cls, columns: Columns, by: Sequence[str], states: Sequence[State], backend: Backend) -> Self:
         """The groups of one partition.
 
-        Memory: the values as float64, and five arrays of 8 bytes a row at a time; a row per group goes to the host.
+        Memory: the values as float64, and three arrays of 8 bytes a row at a time; a row per group goes to the host.
         """
         values = {state.column: _numbers(columns[state.column], backend) for state in states}
         keys = {name: columns[name] for name in by}
-        frame = of_rows(backend.frame(values, len(columns[by[0]])), states, backend)
-        groups = grouped(list(keys.values()), backend)
-        table = backend.to_arrow(reduced(backend.assign(frame, keys), groups, by, states, backend))
+        frame = backend.frame(values | keys, len(columns[by[0]]))
+        table = backend.to_arrow(of_rows(frame, grouped(list(keys.values()), backend), by, states, backend))
         return cls(tuple(Field(name, columns[name].dtype) for name in by), tuple(states), (table,))
 
     def __add__(self, other: Self) -> Self:

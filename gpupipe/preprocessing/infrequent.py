@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.blocks import check_count
+from gpupipe.words import is_integer
 
 __all__ = ["check_limits", "groups_of", "rare"]
 
 
 def check_limits(min_frequency: float | None, max_categories: int | None, where: str) -> None:
     """Raise `BadConfig` unless they are positive integers, a share of the rows between 0 and 1, or None."""
-    number = min_frequency if isinstance(min_frequency, int | float) else -1
-    if min_frequency is not None and not 0 < number < 1 and (number < 1 or number != int(number)):
+    is_share = isinstance(min_frequency, Real) and 0 < float(min_frequency) < 1
+    if min_frequency is not None and not is_share and not is_integer(min_frequency, 1):
         raise BadConfig(
             where,
             "min_frequency is out of range",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import FLOATS, Field, element_of
+from gpupipe.words import is_integer
 
 __all__ = ["ListSlice"]
 
@@ -33,7 +35,8 @@ class ListSlice(StatelessStep):
         pad_value: what is put behind; None for a missing element, the only one there is for text and times.
 
     Raises:
-        BadConfig: `pad` without a length, or a `pad_value` that the elements' type does not hold.
+        BadConfig: places that are no integers, `pad` without a length, or a `pad_value` that the elements' type does
+            not hold.
         SchemaMismatch: a column of no lists.
 
     Memory: transform allocates the elements that are kept, and two int64 for each while they are gathered.
@@ -51,6 +54,14 @@ class ListSlice(StatelessStep):
         self.start, self.end, self.pad, self.pad_value = start, end, pad, pad_value
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        if not is_integer(self.start) or not (self.end is None or is_integer(self.end)):
+            raise BadConfig(
+                "ListSlice",
+                "start and end are no integers",
+                got={"start": self.start, "end": self.end},
+                expected="places in a list",
+                remedy="ListSlice(10), or ListSlice(-10) for the last ones",
+            )
         for item in fields:
             element = element_of(item.dtype)
             if element is None:
@@ -85,8 +96,8 @@ class ListSlice(StatelessStep):
         assert elements is not None
         begins, lengths = column.data[:-1], column.data[1:] - column.data[:-1]
         start, end = self._bounds
-        first = xp.clip(lengths + start if start < 0 else start, 0, lengths)
-        last = lengths if end is None else xp.clip(lengths + end if end < 0 else end, 0, lengths)
+        first = _place(start, lengths, xp)
+        last = lengths if end is None else _place(end, lengths, xp)
         counts = xp.maximum(last - first, 0)
         if self.pad:
             return self._padded(column, begins + first, counts, xp)
@@ -117,8 +128,8 @@ class ListSlice(StatelessStep):
             )
         if self.pad_value is None and item.cardinality is None:
             return
-        is_id = item.cardinality is None or 0 <= (self.pad_value or 0) < item.cardinality
-        if not _holds(element, self.pad_value) or not is_id:
+        holds = _holds(element, self.pad_value)
+        if not holds or (item.cardinality is not None and not 0 <= (self.pad_value or 0) < item.cardinality):
             ids = "" if item.cardinality is None else f" below {item.cardinality}"
             raise BadConfig(
                 f"ListSlice(pad_value=), column {item.name!r}",
@@ -129,10 +140,15 @@ class ListSlice(StatelessStep):
             )
 
 
-def _holds(dtype: str, value: float | None) -> bool:
-    if value is None or dtype in ("string", "timestamp"):
+def _place(place: int, lengths: Array, xp: Any) -> Array:
+    """A place in each list, from its end where it is negative; its end where the list is shorter."""
+    return xp.maximum(lengths + place, 0) if place < 0 else xp.minimum(lengths, place)
+
+
+def _holds(dtype: str, value: Any) -> bool:
+    if not isinstance(value, Real) or dtype in ("string", "timestamp"):
         return False
     if dtype in FLOATS:
-        return True
+        return not np.isinf(value)
     low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return low <= value <= high and value == int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -113,9 +114,13 @@ class OrdinalEncoder(CategoryStep, Invertible):
                 remedy="handle_unknown='use_encoded_value'",
             )
         for name, number in self._numbers.items():
-            if not isinstance(number, int | float | np.number) or np.isinf(number):
+            if not isinstance(number, Real) or abs(number) > np.finfo(self.dtype).max:
                 raise BadConfig(
-                    f"{_WHERE}({name}=)", "no number", got=number, expected="an integer or NaN", remedy=f"{name}=-1"
+                    f"{_WHERE}({name}=)",
+                    f"no number that {self.dtype} holds",
+                    got=number,
+                    expected="an integer or NaN",
+                    remedy=f"{name}=-1",
                 )
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:

@@ -231,7 +231,7 @@ class Block:
                 "a kept column holds a value beyond 64 signed bits",
                 got=int(data.max()),
                 expected=f"at most {-MISSING_TIME - 1}",
-                remedy=f"T.Cast({item.name}='float64'), or leave it out of keep=",
+                remedy=f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep=",
             )
         data = data.astype("int64")
         return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
@@ -284,7 +284,7 @@ def _check(item: Field, column: Column) -> None:
             f"column {name!r}",
             f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
             expected="integers" if index else "numbers or ids",
-            remedy=remedies.get(column.dtype, f"T.Cast({name}='int32')"),
+            remedy=remedies.get(column.dtype, f"T.Cast({{{name!r}: 'int32'}})"),
         )
     missing = 0 if column.valid is None else int((~column.valid).sum())
     if missing:

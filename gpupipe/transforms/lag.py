@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Schema
 from gpupipe.transforms.segments import Segments
 from gpupipe.transforms.whole_table import WholeTableTransform
-from gpupipe.words import as_list
+from gpupipe.words import as_list, is_integer
 
 __all__ = ["CumulativeCount", "Difference", "Lag"]
 
@@ -40,8 +40,8 @@ class _Shifted(WholeTableTransform):
         return self.columns
 
     def _checked_periods(self) -> list[int]:
-        periods = [self.periods] if isinstance(self.periods, int) else list(self.periods)
-        if not periods or any(type(p) is not int or p == 0 for p in periods):
+        periods = list(self.periods) if isinstance(self.periods, Iterable) else [self.periods]
+        if not periods or not all(is_integer(p) and p for p in periods):
             raise BadConfig(
                 type(self).__name__,
                 "no number of rows",

@@ -12,16 +12,15 @@ from typing import Literal
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import floats
+from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
 from gpupipe.transforms.segments import Segments
 from gpupipe.transforms.stretches import STATS, statistics
 from gpupipe.transforms.whole_table import WholeTableTransform
-from gpupipe.words import as_list
+from gpupipe.words import as_list, is_integer
 
 __all__ = ["Expanding", "Rolling"]
-
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
 
 class _Windowed(WholeTableTransform):
@@ -31,6 +30,11 @@ class _Windowed(WholeTableTransform):
     stats: str | Sequence[str]
     min_periods: int | None
     closed: str
+
+    @property
+    def _rows(self) -> int | None:
+        """How many rows a window has at most, where the user says so."""
+        return None
 
     @property
     def inputs(self) -> list[str]:
@@ -65,6 +69,15 @@ class _Windowed(WholeTableTransform):
                 got={"stats": stats, "closed": self.closed},
                 expected="one statistic or more; closed='right' or 'left', which leaves the row's own value out",
                 remedy="closed='left'",
+            )
+        least, most = self.min_periods, self._rows
+        if least is not None and not is_integer(least, 0, most or 1 << 62):
+            raise BadConfig(
+                where,
+                "min_periods is out of range",
+                got=least,
+                expected="an integer from 0 up" if most is None else f"an integer from 0 to {most}, the window",
+                remedy="min_periods=1",
             )
         may_lack_key = any(schema[name].nullable for name in [*self.keys, *self.order])
         made = []
@@ -115,8 +128,8 @@ class Rolling(_Windowed):
         closed: `"right"` for the window (t - w, t], `"left"` for [t - w, t), in rows as in time.
 
     Raises:
-        BadConfig: no such window, statistic or `closed`; a window of time without one time as order; or a column of
-            a new one's name is there.
+        BadConfig: no such window, statistic, `closed` or `min_periods`; a window of time without one time as order; or
+            a column of a new one's name is there.
         SchemaMismatch: a column holds no numbers, or the order is no time.
 
     Memory: of a frame, twenty arrays of n float64 and the new columns. Of a Dataset see `docs/guide-groups.md`.
@@ -172,15 +185,17 @@ class Rolling(_Windowed):
     def _least(self) -> int:
         if self.min_periods is not None:
             return self.min_periods
-        return self.window if isinstance(self.window, int) else 1
+        return self._rows or 1
+
+    @property
+    def _rows(self) -> int | None:
+        return int(self.window) if is_integer(self.window, 1) else None
 
     @property
     def _microseconds(self) -> int | None:
         """The window's length in time; None where it is one in rows."""
-        found = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", self.window) if isinstance(self.window, str) else None
-        if found and found[2] in _SECONDS and int(found[1]):
-            return int(found[1]) * _SECONDS[found[2]] * 1_000_000
-        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
+        found = microseconds_of(self.window) if isinstance(self.window, str) else None
+        if found is None and self._rows is None:
             raise BadConfig(
                 "Rolling",
                 "no window",
@@ -188,14 +203,14 @@ class Rolling(_Windowed):
                 expected="a number of rows, or one of seconds, minutes, hours, days or weeks",
                 remedy="window='7 days'",
             )
-        return None
+        return found
 
     def _stretch(self, segments: Segments, frame: Frame) -> tuple[Array, Array, Array | None, int]:
-        xp, place, span = segments.backend.xp, segments.places, self._microseconds
+        xp, place, span, rows = segments.backend.xp, segments.places, self._microseconds, self._rows
         behind = place + 1 if self.closed == "right" else place
         if span is None:
-            assert isinstance(self.window, int)
-            return xp.maximum(segments.start, behind - self.window), behind, None, min(self.window, len(segments))
+            assert rows is not None
+            return xp.maximum(segments.start, behind - rows), behind, None, min(rows, len(segments))
         time = segments.backend.column(frame, self.order[0])
         missing = time.missing(xp)
         times = time.data[segments.order]

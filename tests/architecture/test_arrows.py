@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-FLOOR = {"words", "errors", "scratch", "tables", "schema", "config", "step", "expressions"}
+FLOOR = {"words", "durations", "errors", "scratch", "tables", "schema", "config", "step", "expressions"}
 ROOMS = {"backend", "cluster", "io", "transforms", "preprocessing", "tensors", "training", "models"}
 
 OURS: dict[str, set[str]] = {
     "words": set(),
+    "durations": set(),
     "errors": set(),
     "scratch": set(),
     "tables": set(),
@@ -53,7 +54,10 @@ LIBRARIES = {
     "distributed",
 }
 THEIRS: dict[str, set[str]] = {
-    "backend": {"pandas", "cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "sklearn", "pyarrow", "numpy", "pynvml", "packaging"},
+    "backend": {
+        *{"pandas", "sklearn", "pyarrow", "numpy", "packaging"},
+        *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml"},
+    },
     "cluster": {"cloudpickle", "dask", "distributed"},
     "io": {"pyarrow", "numpy", "fsspec", "tqdm"},
     "transforms": {"numpy"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,3 +77,23 @@ def test_in_a_pipeline_of_scikit_learn(flights: pd.DataFrame) -> None:
     part = flights[["carrier", "tailnum"]].iloc[:500]
     chain = sklearn.pipeline.make_pipeline(pre.CountEncoder(), peers.StandardScaler()).fit(part)
     assert chain.transform(part).shape == (500, 2)
+
+
+ENCODERS = [
+    pre.Categorify(),
+    pre.OneHotEncoder(handle_unknown="ignore"),
+    pre.OrdinalEncoder(),
+    pre.CountEncoder(),
+    pre.TargetEncoder(),
+]
+
+
+@pytest.mark.parametrize("step", ENCODERS, ids=repr)
+@pytest.mark.parametrize("values", [["b", "a", None], [7, 5, None]], ids=["text", "integers"])
+def test_a_row_whose_category_is_missing_comes_without_a_type(step: pre.FoldStep, values: list[Any]) -> None:
+    learned = pd.DataFrame({"x": pd.array(values, "Int64" if 7 in values else "str")})
+    step.fit(learned, [1.0, 2.0, 3.0])
+    wanted = step.transform(learned.iloc[2:]).to_numpy()
+    for nothing in (None, np.nan, pd.NA):
+        found = step.transform(pd.DataFrame({"x": [nothing]})).to_numpy()
+        np.testing.assert_array_equal(found, wanted)

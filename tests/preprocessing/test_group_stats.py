@@ -152,6 +152,12 @@ def test_what_is_refused() -> None:
     table = pd.DataFrame({"g": ["a", "b"], "x": [1.0, None]})
     with pytest.raises(errors.ColumnNotFound, match="'h' not found"):
         pre.GroupStats("h").fit(table[["x"]])
+    with pytest.raises(errors.ColumnNotFound, match="'h' not found"):  # text beside it is not what is wrong
+        pre.GroupStats("h").fit(table)
+    with pytest.raises(errors.BadConfig, match="a statistic stands there twice"):
+        pre.GroupStats("g", ["mean", "mean"]).fit(table)
+    with pytest.raises(errors.BadConfig, match="nothing to tell of a group"):
+        pre.GroupStats([]).fit(table)
     with pytest.raises(errors.SchemaMismatch, match="column 'x': its values are no groups, got 'float64'"):
         pre.GroupStats("x").fit(table[["x"]].assign(y=1.0))
     with pytest.raises(errors.BadConfig, match="unknown statistic, got 'kurt'"):

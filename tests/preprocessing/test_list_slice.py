@@ -86,6 +86,16 @@ def test_a_value_that_elements_cannot_be(dtype: str, cardinality: int | None, va
         step.output_fields([Field("x", dtype, cardinality=cardinality)])
 
 
+def test_places_are_integers() -> None:
+    for step in (pre.ListSlice(1.5), pre.ListSlice("2"), pre.ListSlice(0, 2.5)):
+        with pytest.raises(errors.BadConfig, match="start and end are no integers"):
+            step.output_fields([Field("x", "list<int64>")])
+    with pytest.raises(errors.BadConfig, match="the elements' type does not hold it, got 'a'"):
+        pre.ListSlice(3, pad=True, pad_value="a").output_fields([Field("x", "list<int64>")])
+    with pytest.raises(errors.BadConfig, match="the elements' type does not hold it, got inf"):
+        pre.ListSlice(3, pad=True, pad_value=np.inf).output_fields([Field("x", "list<float64>")])
+
+
 def test_ids_stay_ids() -> None:
     (made,) = pre.ListSlice(3, pad=True).output_fields([Field("x", "list<int32>", cardinality=5)])
     assert (made.cardinality, made.nullable) == (5, False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import sklearn.preprocessing
 
@@ -40,6 +41,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "HashedCross": [{"num_buckets": 50}],
     "HashedNgrams": [{"n_features": 5, "analyzer": "char"}],
     "Bucketize": [{"edges": [0.0, 30.0, 1e3]}],
+    "ListSlice": [{"start": -2, "pad": True}, {"start": 1, "end": 3, "pad": True, "pad_value": 7}],
     "GroupImputer": [{"by": "n", "strategy": name} for name in ("mean", "median", "most_frequent")],
     "GroupStats": [
         {"by": ["a", "n"], "stats": ["size", "count", "nunique", "sum", "mean", "var", "min"]},
@@ -60,6 +62,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"strategy": "constant", "fill_value": 3},
     ],
 }
+LISTS = pd.DataFrame({"seen": pd.Series([[7, 8, 9], [5], [], None], dtype=pd.ArrowDtype(pa.list_(pa.int64())))})
 
 
 def concrete(room: Any, kind: type) -> list[type]:
@@ -87,6 +90,7 @@ def input_for(cls: type) -> pd.DataFrame:
     return {
         "Categorify": WORDS,
         "HashedNgrams": WORDS,
+        "ListSlice": LISTS,
         **dict.fromkeys(["OneHotEncoder", "OrdinalEncoder", "CountEncoder", "HashBucket", "HashedCross"], ENCODED),
         "SimpleImputer": GAPS,
         "GroupImputer": GAPS,

@@ -191,12 +191,20 @@ def test_flights_of_a_plane(tmp_path: Path) -> None:
 
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"k": ["a"], "x": [1.0], "x_lag_1": [2.0], "n": [3]})
+    table["t"] = pd.to_datetime(["2013-01-01"])
     for step, error, match in [
         (T.Lag("y"), errors.ColumnNotFound, "'y' not found"),
         (T.Lag("x", by="kk"), errors.ColumnNotFound, "'kk' not found"),
         (T.Lag("x"), errors.BadConfig, "another one's name, got 'x_lag_1'"),
         (T.Lag("n", [1, 1]), errors.BadConfig, "another one's name, got 'n_lag_1'"),
         (T.Lag("x", 0), errors.BadConfig, "no number of rows, got 0"),
+        (T.Lag("x", 1.5), errors.BadConfig, r"no number of rows, got 1\.5"),
+        (T.Lag("x", 2**70), errors.BadConfig, "no number of rows, got 1180"),
+        (T.Rolling("x", 2**70), errors.BadConfig, "no window, got 1180"),
+        (T.Rolling("x", "99999999 weeks", order_by="t"), errors.BadConfig, "no window, got '99999999 weeks'"),
+        (T.Rolling("x", 3, min_periods=4), errors.BadConfig, "min_periods is out of range, got 4"),
+        (T.Rolling("x", 3, min_periods=-1), errors.BadConfig, "min_periods is out of range, got -1"),
+        (T.Expanding("x", min_periods="1"), errors.BadConfig, "min_periods is out of range, got '1'"),
         (T.Difference("k"), errors.SchemaMismatch, "column 'k': not a number"),
         (T.CumulativeCount([]), errors.BadConfig, "no key is named"),
         (T.Rolling("x", 0), errors.BadConfig, "no window, got 0"),
@@ -216,3 +224,9 @@ def test_a_window_over_the_target_is_a_leak() -> None:
     features = gp.Features((["y_lag_1_by_k"], pre.SimpleImputer()), target="y")
     with pytest.raises(errors.LeakageError, match="'y_lag_1_by_k'"):
         gp.Pipeline([T.Lag("y", by="k")], features).fit(table)
+
+
+def test_numbers_come_from_numpy_too() -> None:
+    table = pd.DataFrame({"x": [1.0, 2.0, 4.0]})
+    assert T.Lag("x", np.int64(1)).transform(table)["x_lag_1"].tolist()[1:] == [1.0, 2.0]
+    assert T.Rolling("x", np.int32(2), "sum").transform(table)["x_rolling_sum_2"].tolist()[1:] == [3.0, 6.0]
