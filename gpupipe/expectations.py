@@ -286,7 +286,8 @@ def _listed(expected: Expect, item: Field) -> Any:
     if item.dtype in LISTS:
         raise _unfit(expected, item, "values of their own, no lists")
     try:
-        return given_values(list(expected.values), item.dtype)[0]
+        values = expected.values if isinstance(expected.values, str) else list(expected.values)
+        return given_values(values, item.dtype)[0]
     except (TypeError, ValueError, OverflowError):
         raise _unfit(expected, item, f"values of type {item.dtype}") from None
 

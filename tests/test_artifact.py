@@ -74,7 +74,7 @@ gp.load({str(saved)!r}, allow={ALLOW!r}).predict_proba(frame).to_parquet({str(tm
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     here = gp.load(saved, allow=ALLOW).predict_proba(unlabelled)
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), here)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), here, check_exact=True)
 
 
 def test_one_row_out_per_row_in_with_the_index(saved: Path, flights: pd.DataFrame) -> None:

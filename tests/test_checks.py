@@ -193,6 +193,7 @@ def test_what_is_expected_is_saved(tmp_path: Path) -> None:
         ({"distnce": gp.Expect(min=0)}, errors.ColumnNotFound),
         ({"carrier": gp.Expect(min=0)}, errors.BadConfig),
         ({"carrier": gp.Expect(values=[1])}, errors.BadConfig),
+        ({"carrier": gp.Expect(values="UA")}, errors.BadConfig),
         ({"seats": gp.Expect(values=["a"])}, errors.BadConfig),
         ({"seats": gp.Expect(min=40_000)}, errors.BadConfig),
         ({"distance": gp.Expect(max=float("nan"))}, errors.BadConfig),

@@ -114,7 +114,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
                 remedy="handle_unknown='use_encoded_value'",
             )
         for name, number in self._numbers.items():
-            if not isinstance(number, Real) or abs(number) > np.finfo(self.dtype).max:
+            if not isinstance(number, Real) or abs(number) > float(np.finfo(self.dtype).max):
                 raise BadConfig(
                     f"{_WHERE}({name}=)",
                     f"no number that {self.dtype} holds",
