@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["as_list", "counted", "is_integer", "shortened"]
+__all__ = ["as_list", "counted", "is_integer", "is_number", "shortened"]
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
@@ -36,7 +36,19 @@ def is_integer(value: Any, least: int = -(1 << 62), most: int = 1 << 62) -> bool
         >>> is_integer(3, 1), is_integer(3.0), is_integer(True), is_integer(0, 1)
         (True, False, False, False)
     """
-    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Integral) and least <= int(value) <= most
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, Python's or NumPy's; NaN is one.
+
+    Example:
+        >>> is_number(0.5), is_number("0.5")
+        (True, False)
+    """
+    return isinstance(value, Real)
 
 
 def shortened(words: Iterable[str], most: int = 4) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
 from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]
 
@@ -77,8 +77,8 @@ def _width(gap: Any, item: Field) -> int | float:
     width: int | float | None = None
     if item.dtype == "timestamp":
         width = microseconds_of(gap)
-    elif item.dtype in (*INTEGERS, *FLOATS) and isinstance(gap, Real):
-        width = int(gap) if isinstance(gap, Integral) else float(gap)
+    elif item.dtype in (*INTEGERS, *FLOATS) and is_number(gap):
+        width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
         times = "a timedelta, or text such as '7 days' or '36 hours'"
         raise BadConfig(
@@ -111,7 +111,7 @@ def folds(n_splits: int) -> list[float]:
     Raises:
         BadConfig: fewer than two.
     """
-    if not isinstance(n_splits, Real) or n_splits not in range(2, 1001):
+    if n_splits not in range(2, 1001):
         raise BadConfig("kfold", "no number of folds", got=n_splits, expected="2 to 1000", remedy="kfold(5)")
     return [1 / n_splits] * int(n_splits)
 
@@ -122,8 +122,10 @@ def shares_of(fraction: float | Sequence[float]) -> list[float]:
     Raises:
         BadConfig: shares that are not positive or do not sum to 1.
     """
-    told = [fraction, 1 - fraction] if isinstance(fraction, Real) else fraction
-    shares = [float(share) if isinstance(share, Real) else math.nan for share in told]
+    told: Any = fraction
+    if is_number(told):
+        told = [told, 1 - told]
+    shares = [float(share) if is_number(share) else math.nan for share in told]
     if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-9:
         raise BadConfig(
             "split",

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.blocks import check_count
-from gpupipe.words import is_integer
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["check_limits", "groups_of", "rare"]
 
 
 def check_limits(min_frequency: float | None, max_categories: int | None, where: str) -> None:
     """Raise `BadConfig` unless they are positive integers, a share of the rows between 0 and 1, or None."""
-    is_share = isinstance(min_frequency, Real) and 0 < float(min_frequency) < 1
+    number: Any = min_frequency
+    is_share = is_number(number) and 0 < number < 1
     if min_frequency is not None and not is_share and not is_integer(min_frequency, 1):
         raise BadConfig(
             where,

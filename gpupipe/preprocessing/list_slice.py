@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import FLOATS, Field, element_of
-from gpupipe.words import is_integer
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["ListSlice"]
 
@@ -146,9 +145,9 @@ def _place(place: int, lengths: Array, xp: Any) -> Array:
 
 
 def _holds(dtype: str, value: Any) -> bool:
-    if not isinstance(value, Real) or dtype in ("string", "timestamp"):
+    if not is_number(value) or dtype in ("string", "timestamp"):
         return False
     if dtype in FLOATS:
         return not np.isinf(value)
     low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return low <= value <= high and value == int(value)
+    return bool(low <= value <= high and value == int(value))

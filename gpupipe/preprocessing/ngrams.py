@@ -80,7 +80,7 @@ class HashedNgrams(StatelessStep):
         check_one_of(self.analyzer, _ANALYZERS, "analyzer", "HashedNgrams")
         if self.norm is not None:
             check_one_of(self.norm, _NORMS, "norm", "HashedNgrams")
-        sizes = self.ngram_range
+        sizes: Any = self.ngram_range
         is_pair = isinstance(sizes, tuple | list) and len(sizes) == 2 and all(is_integer(size, 1) for size in sizes)
         if not is_pair or sizes[0] > sizes[1]:
             raise BadConfig(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
 from gpupipe.preprocessing.vocabulary import column_at
 from gpupipe.schema import FLOATS, Field
+from gpupipe.words import is_number
 
 __all__ = ["OrdinalEncoder"]
 
@@ -114,7 +114,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
                 remedy="handle_unknown='use_encoded_value'",
             )
         for name, number in self._numbers.items():
-            if not isinstance(number, Real) or abs(number) > float(np.finfo(self.dtype).max):
+            if not is_number(number) or abs(number) > float(np.finfo(self.dtype).max):
                 raise BadConfig(
                     f"{_WHERE}({name}=)",
                     f"no number that {self.dtype} holds",
