@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 import sklearn.decomposition
 import sklearn.impute
 import sklearn.preprocessing as theirs
@@ -172,16 +172,37 @@ def test_powers_of_the_flights(flights: pd.DataFrame, weather: pd.DataFrame) -> 
         same_powers(*in_pieces(pre.PowerTransformer(), table, names), table[names], table[names])
 
 
+@mpmath.workdps(60)
 def same_powers(step: pre.PowerTransformer, found: Any, train: pd.DataFrame, later: pd.DataFrame) -> None:
-    """Powers no less likely than theirs, whose search stops a little before the likeliest; the same made of a power."""
+    """Powers no less likely than theirs; of these, what the formula makes in digits enough for columns of small spread.
+
+    Of such a column (pressure: 980 to 1040) theirs loses all digits: it ends a little off, and standardises nothing.
+    """
     peer = theirs.PowerTransformer(standardize=False).fit(dense(train))
-    for column, ours, other in zip(dense(train).T, step.lambdas_, peer.lambdas_, strict=True):
-        likelihood = [scipy.stats.yeojohnson_llf(power, column[~np.isnan(column)]) for power in (ours, other)]
-        assert likelihood[0] >= likelihood[1] - 1e-12 * abs(likelihood[1])
-    np.testing.assert_allclose(step.lambdas_, peer.lambdas_, rtol=1e-4, atol=1e-4)
-    peer.lambdas_ = step.lambdas_
-    scaler = theirs.StandardScaler().fit(peer.transform(dense(train)))
-    compare(found, scaler.transform(peer.transform(dense(later))))
+    columns = zip(dense(train).T, dense(later).T, found.T, step.lambdas_, peer.lambdas_, strict=True)
+    for column, new, ours, power, other in columns:
+        known, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+        likelihood, mean, deviation = of_power(known, counts, power)
+        assert likelihood >= of_power(known, counts, other)[0] - 1e-10 * counts.sum()
+        values, places = np.unique(new[~np.isnan(new)], return_inverse=True)
+        wanted = [float((yeo_johnson(value, power) - mean) / (deviation or 1)) for value in values]
+        compare(ours[~np.isnan(new)], np.array(wanted)[places])
+
+
+def of_power(values: Any, counts: Any, power: float) -> Any:
+    """The logarithm of a power's likelihood, but for a constant, and the bent values' mean and standard deviation."""
+    bent = np.array([yeo_johnson(value, power) for value in values])
+    mean = (bent * counts).sum() / counts.sum()
+    variance = (np.square(bent - mean) * counts).sum() / counts.sum()
+    jacobian = (np.sign(values) * np.log1p(abs(values)) * counts).sum()
+    likelihood = (power - 1) * jacobian - counts.sum() / 2 * mpmath.log(variance or 1)
+    return likelihood, mean, mpmath.sqrt(variance)
+
+
+def yeo_johnson(value: float, power: float) -> Any:
+    """By its definition."""
+    power, size = mpmath.mpf(power if value >= 0 else 2 - power), 1 + abs(mpmath.mpf(value))
+    return (mpmath.log(size) if power == 0 else (size**power - 1) / power) * (1 if value >= 0 else -1)
 
 
 @pytest.mark.parametrize("solver", ["fold", "library"])

@@ -112,7 +112,9 @@ def test_vocabularies_for_some_columns() -> None:
 
 def test_text_does_not_match_a_vocabulary_of_numbers() -> None:
     """ "1" is not 1, neither in a vocabulary given nor in a column that comes later."""
-    with pytest.raises(errors.BadConfig, match=r"column 'x': its values are not of the column's type, got \['1'\]"):
+    with pytest.raises(
+        errors.BadConfig, match=r"column 'x': its values are not of the column's type, or no list, got \['1'\]"
+    ):
         Categorify(vocabulary=["1"]).fit(pd.DataFrame({"x": [1, 2]}))
     with pytest.raises(errors.BadConfig, match="its values are not of the column's type"):
         Categorify(vocabulary=[1.5]).fit(pd.DataFrame({"x": [1, 2]}))
