@@ -172,7 +172,7 @@ def test_powers_of_the_flights(flights: pd.DataFrame, weather: pd.DataFrame) -> 
         same_powers(*in_pieces(pre.PowerTransformer(), table, names), table[names], table[names])
 
 
-@mpmath.workdps(60)
+@mpmath.workdps(400)
 def same_powers(step: pre.PowerTransformer, found: Any, train: pd.DataFrame, later: pd.DataFrame) -> None:
     """Powers no less likely than theirs; of these, what the formula makes in digits enough for columns of small spread.
 
