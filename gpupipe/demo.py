@@ -166,7 +166,7 @@ def reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -
 
 
 def _peak_gb() -> float:
-    """The largest resident size so far, in 10^9 bytes, of this program: `ru_maxrss` may be that of one that started it."""
+    """The program's largest resident size so far, in 10^9 bytes; `ru_maxrss` may be that of the one that started it."""
     status = Path("/proc/self/status")
     if status.exists():
         return int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0]) * 1024 / 1e9
