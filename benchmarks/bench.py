@@ -26,6 +26,7 @@ BENCHMARKS = {
     "vocabulary": "Ever more distinct values",
     "cluster": "Two workers beside one",
     "peer_nvtabular": "NVTabular's own kind of job",
+    "operators": "Each operator by itself",
     "loader": "Shuffled batches",
     "trainer": "The training loop beside one by hand",
     "accuracy": "The demonstration's model",
@@ -50,25 +51,20 @@ UNITS = {
 
 def markdown(name: str, result: dict[str, Any]) -> str:
     """A result's figures, its bars, and where they come from."""
-    if name == "models":
-        made = [
-            part
-            for task, found in result["figures"].items()
-            for part in (f"{task_shown(task)}:", *figures_table(found))
-        ]
-    elif name == "trainer":
-        made = trainer_table(result)
-    else:
-        made = loader_tables(result) if name == "loader" else figures_table(result["figures"])
+    tables = {"loader": loader_tables, "operators": operators_table, "trainer": trainer_table, "models": models_tables}
+    made = tables[name](result) if name in tables else figures_table(result["figures"])
     bars = loader_bars(result) if name == "loader" else result["bars"]
     lines = [[b["what"], f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"] for b in bars]
     asked = [table(["asked for", "found", "bar", ""], lines)] if lines else []
     return "\n\n".join([f"## {BENCHMARKS[name]}", *made, *asked, provenance(result)])
 
 
-def task_shown(task: str) -> str:
-    name, _, rows = task.partition(", ")
-    return f"{TASKS[name]}, {rows}"
+def models_tables(result: dict[str, Any]) -> list[str]:
+    made = []
+    for task, found in result["figures"].items():
+        name, _, rows = task.partition(", ")
+        made += [f"{TASKS[name]}, {rows}:", *figures_table(found)]
+    return made
 
 
 def figures_table(figures: dict[str, Any]) -> list[str]:
@@ -122,6 +118,25 @@ def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:
             what = f"gpupipe as fast as {name}, {threads.replace('1 threads', '1 thread')}"
             bars.append({"what": what, "bar": f"at least {least:g} x", "found": found, "met": found >= least})
     return bars
+
+
+def operators_table(result: dict[str, Any]) -> list[str]:
+    """A line for each operator, how many times ours each engine takes, and whether a bar was missed."""
+    missed = {bar["what"].partition(":")[0] for bar in result["bars"] if not bar["met"]}
+    engines = ("gpupipe", "Polars", "scikit-learn")
+    rows = []
+    for name, found in result["figures"].items():
+        ours = found["gpupipe"]["median"]
+        cells = [f"**{name}**" if name in missed else name, result["operators"][name]["kind"]]
+        for engine in engines:
+            cell = shown(found[engine], digits=0) if engine in found else "-"
+            few = engine == "scikit-learn" and engine in found and result["operators"][name]["slow"]
+            cells.append(f"{cell} †" if few else cell)
+        cells += [f"{found[e]['median'] / ours:.2f}" if e in found else "-" for e in engines[1:]]
+        rows.append(cells)
+    times = [f"{engine} / gpupipe" for engine in engines[1:]]
+    note = "CPU milliseconds per million rows. † of the first million rows. Bold: a bar is missed."
+    return [table(["operator", "kind", *engines, *times], rows), note]
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpupipe.cluster import Cluster
     from gpupipe.comparison import Baselines, baselines
     from gpupipe.config import configure
+    from gpupipe.drift import Drift
+    from gpupipe.expectations import Expect
     from gpupipe.features import Features
     from gpupipe.io import Dataset, from_frame, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.permuting import Importance, importance
@@ -36,7 +38,9 @@ _HOME = {
     "Cluster": "cluster",
     "ClusterLoader": "spread",
     "Dataset": "io",
+    "Drift": "drift",
     "EarlyStopping": "training",
+    "Expect": "expectations",
     "Features": "features",
     "History": "training",
     "Importance": "permuting",
@@ -69,7 +73,9 @@ __all__ = [
     "Cluster",
     "ClusterLoader",
     "Dataset",
+    "Drift",
     "EarlyStopping",
+    "Expect",
     "Features",
     "History",
     "Importance",

@@ -23,11 +23,14 @@ from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
 from gpupipe.atomic import replacing
+from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.expectations import Expectations
 from gpupipe.io import Dataset, from_frame
 from gpupipe.manifest import FORMAT, MODEL, PIPELINE, blamed_on, read_json, verified, write_json, write_manifest
 from gpupipe.pipeline import Pipeline
+from gpupipe.profiles import Profile
 from gpupipe.scorer import Scorer
 from gpupipe.words import as_list
 
@@ -65,6 +68,9 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "schema": pipeline.schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
+        "expect": pipeline.expectations.to_json(),
+        "drift": None if pipeline.drift is None else pipeline.drift.to_json(),
+        "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
     }
     target = _local(path)
     _check_replaceable(target)
@@ -145,11 +151,18 @@ def load(
     # What does not fit a table that the caller gave is for the caller to hear.
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
     with blamed_on(folder / "pipeline.json", BackendMissing, *theirs):
+        expectations = Expectations.from_json(description["expect"])
         pipeline = Pipeline(
-            [decoder.step(item) for item in description["steps"]], decoder.features(description["features"]), backend
+            [decoder.step(item) for item in description["steps"]],
+            decoder.features(description["features"]),
+            backend,
+            expect=expectations.by_name,
+            on_violation=expectations.on_violation,
+            drift=None if description["drift"] is None else Drift.from_json(description["drift"]),
         )
         decoder.check_all_used()
-        pipeline.bind(decoder.schema(description["source"]))
+        pipeline.forget({name: Profile.from_json(found) for name, found in description["profiles"].items()})
+        pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
     network = _network(folder, model) if "model.json" in names else None
     if network is None and model is not None:
         raise BadConfig(

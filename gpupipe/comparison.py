@@ -12,7 +12,8 @@ from torch import Tensor
 from gpupipe.backend import Array, select
 from gpupipe.backend.yardsticks import YARDSTICKS, Columns, missing_xgboost, yardstick
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import Schema, html_table, text_table
+from gpupipe.schema import Schema
+from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Block, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -165,5 +166,8 @@ def reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -
 
 
 def _peak_gb() -> float:
-    """The process's largest resident size so far, in 10^9 bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    """The program's largest resident size so far, in 10^9 bytes; `ru_maxrss` may be that of the one that started it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0]) * 1024 / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9

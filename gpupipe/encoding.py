@@ -53,13 +53,15 @@ class Encoder:
         params = step.get_params()
         if isinstance(step, Join):
             params["right"] = self._table(step)
-        described = {
-            "class": _class_path(step),
-            "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()},
-        }
+        described = self.unfitted(step, params)
         if hasattr(step, "get_state"):
             described["state"] = {k: self._plain(v, f"{where}.{k}") for k, v in step.get_state().items()}
         return described
+
+    def unfitted(self, step: Step, params: Mapping[str, Any]) -> dict[str, Any]:
+        """A step's class, and these of its parameters."""
+        where = type(step).__name__
+        return {"class": _class_path(step), "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()}}
 
     def digest(self, description: Mapping[str, Any]) -> str:
         """A hash of what this encoder described and gathered."""

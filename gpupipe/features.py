@@ -14,7 +14,7 @@ from gpupipe.fitted_rows import FittedRows
 from gpupipe.group import Group, group_of, step_of
 from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import proposed, schema_and_ids
-from gpupipe.schema import Field, Kind, Role, Schema
+from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.target import Weight
 from gpupipe.targets import Targets
 from gpupipe.words import as_list
@@ -96,9 +96,9 @@ class Features:
         """A sensible first set of features by the columns' types; its `repr` is the code that makes it.
 
         Numbers are imputed by the median and scaled; booleans stay; strings, and integers with at most 32 distinct
-        values in the first 10,000 rows, become ids; times become the year, weekends and places in the year, the week
-        and the day, imputed and scaled. It knows nothing of what the columns mean: look for those that are only known
-        after the target is.
+        values in the first 10,000 rows, become ids, and so do strings and integers in lists; times become the year,
+        weekends and places in the year, the week and the day, imputed and scaled. It knows nothing of what the columns
+        mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
@@ -200,15 +200,17 @@ class Features:
 
     @property
     def inputs(self) -> set[str]:
-        """The columns the groups read."""
-        return {name for group in self.groups for name in group.columns}
+        """The columns the groups read once they are fitted."""
+        return {name for group in self.groups for name in group.looks_at}
 
     def label_reads(self, schema: Schema) -> set[str]:
         """The columns target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
-    def output_schema(self, schema: Schema) -> Schema:
+    def output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
         """Features, then target and weight where `schema` has their columns, then kept columns.
+
+        A fitted step may look at fewer columns than it was fitted on; these are told of by `in_fit`.
 
         Raises:
             SchemaMismatch: a feature would be text or a time.
@@ -216,8 +218,9 @@ class Features:
         """
         fields: list[Field] = []
         for group in self.groups:
-            schema.require(group.columns, f"Features({group.columns})")
-            fields += [_feature(replace(item, name=group.rename(item.name))) for item in group.fields(schema)]
+            known = schema if in_fit is None else in_fit
+            known.require(group.columns, f"Features({group.columns})")
+            fields += [_feature(replace(item, name=group.rename(item.name))) for item in group.fields(known)]
         fields += [item for label in self._labels if label.is_in(schema) for item in _fields_of(label, schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
@@ -333,5 +336,12 @@ def _feature(item: Field) -> Field:
             f"{item.dtype} values cannot be fed to a network",
             expected="numbers or ids",
             remedy=f"{hint}, or keep=[{item.name!r}] to carry it beside the features",
+        )
+    if element_of(item.dtype) in ("string", "timestamp"):
+        raise SchemaMismatch(
+            f"feature {item.name!r}",
+            f"{item.dtype} values cannot be fed to a network",
+            expected="lists of ids or numbers",
+            remedy="pre.Categorify()" if item.dtype == "list<string>" else "another column",
         )
     return replace(item, role=Role.FEATURE)

@@ -3,74 +3,73 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpupipe.backend import Frame
+from gpupipe.check_report import CheckReport, places_in
 from gpupipe.cluster import active
 from gpupipe.config import settings
 from gpupipe.errors import BadData
+from gpupipe.expectations import Expectations
 from gpupipe.features import Features
-from gpupipe.io import Dataset, FileNote, over_partitions
+from gpupipe.io import Dataset, over_partitions
+from gpupipe.io.beside import Beside
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
-from gpupipe.preprocessing import FoldStep, SimpleImputer
-from gpupipe.summarising import Outcome, Pass, Trial
+from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
+from gpupipe.profiles import Profile
+from gpupipe.reports import FitReport, StepReport
+from gpupipe.seen import Note, Seen, Taking
+from gpupipe.summarising import Cost, Outcome, Pass, Trial
+from gpupipe.together import put_together
 from gpupipe.transforms import Join, Map, Transform
-from gpupipe.words import counted
+from gpupipe.watching import categories_of, numbers_of, others_of
+from gpupipe.words import shortened
 
-__all__ = ["FitReport", "Fitting"]
+__all__ = ["Fitting"]
 
 KEEP_BYTES = 1 << 30
 """Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
 
 
-@dataclass
-class FitReport:
-    """What a fit saw and did.
-
-    Args:
-        num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
-        num_without_target: rows of those left out because their target is missing.
-        num_reads: how often the data was read, counted in whole passes.
-        num_halved: partitions that were too large for memory, and were worked on in halves.
-        unmatched: the share of rows without a match, by the join's name.
-        rejected: the files whose rows it did not see, and why.
-        seconds: wall time.
-    """
-
-    num_rows: int = 0
-    num_without_target: int = 0
-    num_reads: int = 0
-    num_halved: int = 0
-    unmatched: dict[str, float] = field(default_factory=dict)
-    rejected: tuple[FileNote, ...] = ()
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        if not self.num_reads:
-            return f"nothing to learn; {self.seconds:.1f} s"
-        joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
-        left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
-        files = f", {counted(len(self.rejected), 'file')} rejected" if self.rejected else ""
-        halved = f", {counted(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
-        rows, reads = counted(self.num_rows, "row"), counted(self.num_reads, "read")
-        return f"fitted on {rows}{left_out}{joins}{files}; {reads}{halved}, {self.seconds:.1f} s"
-
-
 class Fitting:
     """One fit of `steps` and `features` on `dataset`.
+
+    Args:
+        steps: transforms.
+        features: what is learned.
+        dataset: the rows.
+        backend: `"cpu"` or `"gpu"`.
+        expectations: of its columns.
+        samples: whether rows are drawn, to compare others with.
 
     Attributes:
         source: the dataset's schema with label columns marked.
         schema: the schema after the transforms, types of functions' results included.
+        profiles: what the columns that features see look like, in the rows drawn.
+        seen: those columns, in all rows that steps learn from.
     """
 
-    def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Transform],
+        features: Features | None,
+        dataset: Dataset,
+        backend: str,
+        expectations: Expectations | None = None,
+        *,
+        samples: bool = False,
+    ) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
+        self._expectations, self._samples = expectations or Expectations({}), samples
+        self.profiles: dict[str, Profile] = {}
+        self.seen: dict[str, Seen] = {}
+        self._learned: list[tuple[int, Task, list[Cost]]] = []
+        self._note = Note()
         self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
+        self._beside: Mapping[int, Beside] = {}
         self._kept: dict[int, Frame] = {}
         self._started = time.perf_counter()
         for step in steps:
@@ -84,21 +83,50 @@ class Fitting:
         resolve_selectors(steps, features, dataset.schema)
         self.source = marked_source(steps, features, dataset.schema)
         self.schema = Prefix(steps, self.source, None).output_schema
+        self._expectations.check(self.source)
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
         if self.features is not None:
             self._check(self.features)
             later, number = plan_passes(self.features) or [[]], 0
+            self._meet(wanted_in(later, self.features, self.schema))
             while later:
                 tasks, *later = later
                 repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
                 self._run_pass(self.features, number, tasks, later=[repeatable, *later] if repeatable else later)
                 again = [task for task in repeatable if task.steps[-1].unfinished]
                 later, number = [again, *later] if again else later, number + 1
+            self._conclude(self.features)
         self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
+
+    def _conclude(self, features: Features) -> None:
+        """Tell what was noted of the rows, now that all steps hold their state."""
+        note, report, categories = self._note, self.report, categories_of(features, self.schema)
+        self.seen = dict(note.columns)
+        if self._samples:
+            vocabularies = {name: step.vocabularies_[name] for name, (_, step) in categories.items()}
+            missing = {name: seen.missing / max(note.num_rows, 1) for name, seen in note.columns.items()}
+            self.profiles = note.sample.profiles(vocabularies, missing)
+        self._expectations.enforce(note.findings)
+        report.checks = CheckReport.of(note.findings, self._expectations, places_in(self.dataset.partitions))
+        report.steps = [self._step_report(*found) for found in self._learned]
+
+    def _step_report(self, number: int, task: Task, costs: Sequence[Cost]) -> StepReport:
+        names = [name for name in task.group.columns if name in self.seen]
+        shares = [self.profiles[name].unknown for name in names if name in self.profiles]
+        rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
+        return StepReport(
+            number + 1,
+            " + ".join(type(step).__name__ for step in task.steps),
+            shortened(task.group.columns),
+            sum(self.seen[name].missing for name in names),
+            sum(rare) / len(rare) if rare else None,
+            sum(cost.seconds for cost in costs),
+            max((cost.num_bytes for cost in costs), default=0),
+        )
 
     def _fix_functions(self) -> None:
         """Run each function on the first partition that has rows, so that what it puts out is known to what follows."""
@@ -125,16 +153,34 @@ class Fitting:
             features.target.check(self.schema)
         features.check_leaks(self.schema)
 
+    def _meet(self, wanted: set[str]) -> None:
+        """Make the columns of steps that look at other rows."""
+        prefix, dataset = put_together(Prefix(self.steps, self.source, wanted), self.dataset, self.backend)
+        self._beside = prefix.beside
+        self.report.num_reads += len(self._beside)
+        if dataset is not self.dataset:  # what was read of it may be in other partitions now
+            self.dataset, self._first = dataset, {}
+
     def _run_pass(
         self, features: Features, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]
     ) -> None:
-        prefix = Prefix(self.steps, self.source, wanted_in([tasks, *later], features, self.schema))
+        wanted = wanted_in([tasks, *later], features, self.schema)
+        prefix = Prefix(self.steps, self.source, wanted).knowing(self._beside)
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         kept, self._kept = self._kept, {}
         self.report.num_reads += number == 0 or len(kept) < self.dataset.num_partitions
         here = active().in_process
         work = Pass(
-            number, tasks, features, prefix, self.schema, self.backend, again if here else (), kept, self._first
+            number,
+            tasks,
+            features,
+            prefix,
+            self.schema,
+            self.backend,
+            again if here else (),
+            kept,
+            self._first,
+            self._taking(features, prefix) if number == 0 else None,
         )
         title = f"fit {number + 1}/{number + 1 + len(later)}"
         with closing(over_partitions(work, self.dataset, self.backend, title)) as outcomes:
@@ -145,14 +191,30 @@ class Fitting:
             if features.target is not None:
                 features.target.finish(total.target, self.schema)
             features.rows_ = total.rows if features.cross_fits else None
+            self._note = total.note
             for join in (step for step in self.steps if isinstance(step, Join)):
                 join.rows_seen_, join.rows_unmatched_ = total.joined.get(join.name, (0, 0))
+        self._learned += [(number, task, costs) for task, costs in zip(tasks, total.costs, strict=True)]
         for task, summaries in zip(tasks, total.summaries, strict=True):
             done = task.free + 1
             for step, summary in zip(task.steps[:done], summaries[:done], strict=True):
                 step.finish(summary)
             for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
                 step.finish(summary.filled(_fills(task.steps[task.free])))
+
+    def _taking(self, features: Features, prefix: Prefix) -> Taking:
+        """What the first pass notes."""
+        there = self.schema.select(prefix.wanted)
+        numbers = numbers_of(features, there)
+        return Taking(
+            self._expectations,
+            self.source,
+            numbers,
+            list(categories_of(features, there)),
+            others_of(features, there, numbers),
+            self._samples,
+            sum(partition.num_rows for partition in self.dataset.partitions),
+        )
 
     def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
         """The sum of all, in order; columns a later pass needs are kept while there is room."""

@@ -40,14 +40,23 @@ class Group:
         """The columns, or what will choose them, for people."""
         return repr(self.selector) if self.selector is not None and not self.columns else ", ".join(self.columns)
 
+    @property
+    def looks_at(self) -> list[str]:
+        """Of the columns those that are looked at once the steps are fitted."""
+        return self.steps[0].looks_at(self.columns) if self.steps else self.columns
+
     def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
         """The fields after the first `upto` steps (all by default), for an input of `schema`."""
         fields = [schema[name] for name in self.columns]
         for step in self.steps[:upto]:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             made = step.output_fields(fields)
+            known = {item.name for item in fields} if step.keeps_units else set()
             fields = [item if item.lineage else replace(item, lineage=lineage) for item in made]
-            fields = [replace(item, step=type(step).__name__) for item in fields]
+            fields = [
+                replace(item, step=type(step).__name__, units=item.units if item.name in known else "")
+                for item in fields
+            ]
         return fields
 
     def columns_of(
@@ -58,7 +67,8 @@ class Group:
         With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
         the target was learned from other rows.
         """
-        return self.through({name: backend.column(frame, name) for name in self.columns}, backend, upto, row_ids)
+        names = self.columns if upto == 0 else self.looks_at
+        return self.through({name: backend.column(frame, name) for name in names}, backend, upto, row_ids)
 
     def through(
         self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None

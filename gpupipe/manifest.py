@@ -15,7 +15,7 @@ from gpupipe.errors import ArtifactError
 
 __all__ = ["FORMAT", "MODEL", "PIPELINE", "blamed_on", "read_json", "verified", "write_json", "write_manifest"]
 
-FORMAT = 1
+FORMAT = 2
 
 _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
@@ -34,6 +34,8 @@ _FIELD = {
     "step": str,
     "role": (str, None),
     "classes": ([(str, bool, int, float)], None),
+    "units": str,
+    "range": ([(int, float)], None),
 }
 _STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
 _FEATURES = {
@@ -47,7 +49,27 @@ _FEATURES = {
     "allow_leak": [str],
 }
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
-PIPELINE = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
+_END = (int, float, str, None)
+_VALUES = ([(str, bool, int, float, None)], None)
+_EXPECT = {"min": _END, "max": _END, "nullable": bool, "values": _VALUES, "unique": bool}
+_NUMBER = (int, float)
+_PROFILE = {
+    "missing": _NUMBER,
+    "mean": _NUMBER,
+    "std": _NUMBER,
+    "edges": [_NUMBER],
+    "shares": [_NUMBER],
+    "unknown": (int, float, None),
+}
+PIPELINE = {
+    "source": [_FIELD],
+    "schema": [_FIELD],
+    "steps": [_STEP],
+    "features": (_FEATURES, None),
+    "expect": {"columns": {str: _EXPECT}, "on_violation": str},
+    "drift": (_OBJECT, None),
+    "profiles": {str: _PROFILE},
+}
 MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}
 
 _WORDS = {

@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
-from gpupipe.schema import Schema, html_table, text_table
+from gpupipe.schema import Schema
 from gpupipe.scorer import Scorer
+from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Batch, Block, Loader, Permutation
 from gpupipe.training import Trainer
 from gpupipe.training.choice import unknown

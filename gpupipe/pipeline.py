@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-import html
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Self
 
 from gpupipe.backend import Backend, resolve, select
-from gpupipe.cluster import Executor, default_threads, in_force
+from gpupipe.cluster import Executor, in_force
+from gpupipe.diagram import diagram, outline
+from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, NotFitted
+from gpupipe.expectations import Expect, Expectations
+from gpupipe.explaining import Explanation, explained
 from gpupipe.features import Features
-from gpupipe.fitting import FitReport, Fitting
-from gpupipe.io import Dataset, from_frame, row_bytes
+from gpupipe.fitting import Fitting
+from gpupipe.io import Dataset, from_frame
 from gpupipe.loading import make_loader
-from gpupipe.plan import Prefix, marked_source, plan_passes, resolve_selectors, wanted_in
+from gpupipe.plan import Prefix
+from gpupipe.ranges import output_ranges, source_ranges
+from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
 from gpupipe.transformation import Transformation
 from gpupipe.transforms import Join, Transform
 from gpupipe.units import TargetUnits
-from gpupipe.words import counted
+from gpupipe.watched import Watched
+from gpupipe.watching import categories_of
 
 __all__ = ["Pipeline"]
 
 _log = logging.getLogger("gpupipe")
+_DRIFT = Drift()
 
 
-class Pipeline:
+class Pipeline(Watched):
     """Steps from frame to frame, then one step from frame to tensors.
 
     Args:
         steps: transforms, in order.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
+        expect: what is expected of columns of the data as it is read, by name: looked at in `fit` (where something is
+            learned) and wherever rows are transformed, in the same pass.
+        on_violation: what becomes of rows that are not as expected: `"report"` logs them and counts them in
+            `check_report`, `"raise"` is an error.
+        drift: how far other rows may be from those of the fit before `drift_report` and the log say so; None remembers
+            and compares nothing.
 
     A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
     `pipeline.steps` and `pipeline.features`.
 
     Raises:
-        BadConfig: a step is no transform, or two joins have one name.
+        BadConfig: a step is no transform, two joins have one name, or something else makes no sense.
 
     Example:
         >>> import pandas as pd
@@ -54,7 +67,16 @@ class Pipeline:
         [1.0, 0.0, 1.0, nan]
     """
 
-    def __init__(self, steps: Sequence[Transform], features: Features | None = None, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        steps: Sequence[Transform],
+        features: Features | None = None,
+        backend: str = "auto",
+        *,
+        expect: Mapping[str, Expect] | None = None,
+        on_violation: str = "report",
+        drift: Drift | None = _DRIFT,
+    ) -> None:
         for step in steps:
             if not isinstance(step, Transform):
                 raise BadConfig(
@@ -77,6 +99,7 @@ class Pipeline:
         self.steps = [copy(step) for step in steps]
         self.features = None if features is None else features.copy()
         self.backend = backend
+        super().__init__(Expectations(expect or {}, on_violation), drift)
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
 
@@ -100,17 +123,29 @@ class Pipeline:
         """
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with in_force(executor):
-            fitting = Fitting(self.steps, self.features, as_dataset(data), resolve(self.backend))
+            fitting = Fitting(
+                self.steps,
+                self.features,
+                as_dataset(data),
+                resolve(self.backend),
+                self.expectations,
+                samples=self.drift is not None,
+            )
             self.fit_report = fitting.run()
-        self.bind(fitting.source)
+        self.forget(fitting.profiles)
+        ranges = {} if self.features is None else output_ranges(self.features, fitting.schema, fitting.seen)
+        self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), ranges)
+        if not self.fit_report.checks.passed:
+            _log.warning("expect: %s", self.fit_report.checks.summary)
         _log.info("%s", self.fit_report)
         return self
 
-    def bind(self, source: Schema) -> None:
-        """Take `source` as the schema of the data; the steps hold their state already."""
+    def bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
+        """Take `source` as the schema of the data, and the outputs' ranges; the steps hold their state already."""
         self._source = source
         self._after = Prefix(self.steps, source, None).output_schema
-        self.schema = self._after if self.features is None else self.features.output_schema(self._after)
+        schema = self._after if self.features is None else self.features.output_schema(self._after)
+        self.schema = Schema(schema, ranges)
 
     @property
     def target_units(self) -> TargetUnits | None:
@@ -227,11 +262,12 @@ class Pipeline:
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
-        dataset = as_dataset(data)
+        dataset, backend = as_dataset(data), self.select_backend()
+        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
         return make_loader(
-            self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema),
-            dataset,
-            self.select_backend(),
+            run,
+            run.meet(dataset, backend.name),
+            backend,
             self.features,
             device=device,
             residency=residency,
@@ -254,15 +290,18 @@ class Pipeline:
     def bound_to(
         self, data: Any, *, with_target_only: bool = False, predicting: bool = False, out_of_fold: bool = False
     ) -> Transformation:
-        """This pipeline bound to the columns of a Dataset or a frame; see `Transformation`."""
+        """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on."""
+        source = self.source
+        watch = self.watch(data, None if self.features is None else categories_of(self.features, self._after))
         return Transformation(
             self.steps,
             self.features,
-            self.source,
+            source,
             [name for name in data.columns if isinstance(name, str)],
             with_target_only=with_target_only,
             predicting=predicting,
             out_of_fold=out_of_fold,
+            watch=watch,
         )
 
     def fingerprint(self) -> str | None:
@@ -274,13 +313,15 @@ class Pipeline:
         encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)
         try:
             steps = [encoder.step(step) for step in self.steps]
-            return encoder.digest({"steps": steps, "features": encoder.features(self.features)})
+            known = {"steps": steps, "features": encoder.features(self.features)}
+            known["expect"] = self.expectations.to_json()
+            return encoder.digest(known)
         except ArtifactError:
             return None
 
     # looking ----------------------------------------------------------------------------------------------------------
-    def explain(self, data: Any = None) -> str:
-        """The passes `fit` makes, and what each learns from which columns, as text.
+    def explain(self, data: Any = None) -> Explanation:
+        """What `fit` will do and what cannot be saved, as text; in a notebook with a diagram.
 
         Args:
             data: what would be fitted on; then the columns that are read and the expected peak memory are told too.
@@ -290,47 +331,14 @@ class Pipeline:
             >>> print(Pipeline([], Features((["x", "y"], [pre.SimpleImputer(), pre.StandardScaler()]))).explain())
             pass 1: SimpleImputer + StandardScaler of x, y
         """
-        if self.features is None:
-            return "nothing is learned"
-        features, lines = self.features, []
-        if data is not None:
-            features = features.copy()
-            resolve_selectors(self.steps, features, as_dataset(data).schema, strict=False)
-        for number, tasks in enumerate(plan_passes(features), 1):
-            for task in tasks:
-                names = " + ".join(type(step).__name__ for step in task.steps)
-                lines.append(f"pass {number}: {names} of {task.group.given}")
-        return "\n".join([*lines, *([] if data is None else self._costs(features, as_dataset(data)))])
-
-    def _costs(self, features: Features, dataset: Dataset) -> list[str]:
-        """What the first pass reads, and the memory that takes: a partition per thread, read and transformed."""
-        source = marked_source(self.steps, features, dataset.schema)
-        wanted = wanted_in(plan_passes(features), features, Prefix(self.steps, source, None).output_schema)
-        prefix = Prefix(self.steps, source, wanted)
-        width = row_bytes(source.select(prefix.reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
-        rows = max(partition.num_rows for partition in dataset.partitions)
-        at_once = min(1 if self.select_backend().name == "gpu" else default_threads(), dataset.num_partitions)
-        skipped = [name for name in source.names if name not in prefix.reads]
-        parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
-        parts += f", up to {counted(rows, 'row')} of {width} bytes"
-        return [
-            f"reads: {', '.join(prefix.reads)}",
-            f"not read: {', '.join(skipped) or 'nothing'}",
-            f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
-        ]
+        dataset = None if data is None else as_dataset(data)
+        return explained(self.steps, self.features, dataset, self.expectations, self.select_backend().name)
 
     def __repr__(self) -> str:
-        lines = [repr(step) for step in self.steps]
-        if self.features is not None:
-            for group in self.features.groups:
-                chain = " -> ".join([group.given, *map(repr, group.steps)])
-                lines.append(f"features: {chain}")
-            if self.features.target is not None:
-                lines.append(f"target: {self.features.target.text}")
-        return "Pipeline\n  " + "\n  ".join(lines or ["nothing"])
+        return outline(self.steps, self.features)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        return diagram(self.steps, self.features)
 
 
 def as_dataset(data: Any) -> Dataset:

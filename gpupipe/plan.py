@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.features import Features
 from gpupipe.group import Group
+from gpupipe.io.beside import Beside
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step
-from gpupipe.transforms import Join, Map, Sample, Transform
+from gpupipe.transforms import Join, Map, Sample, Transform, WholeTableTransform
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
 
@@ -53,8 +54,43 @@ class Prefix:
             needed = step.needs(needed, before)
         self._stages = stages[::-1]
         self.reads = [name for name in schema.names if name in needed]
+        self.steps, self._source = used, schema
         self.keeps_rows = not any(step.changes_rows for step in used)
-        self.draws_rows = any(isinstance(step, Sample) for step in used)
+        self.beside: Mapping[int, Beside] = {}
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether `run` asks for the rows' identities."""
+        return bool(self.beside) or any(isinstance(step, Sample) for step in self.steps)
+
+    @property
+    def meeting(self) -> list[int]:
+        """The steps, by their position, that look at other rows, and whose columns are wanted."""
+        return [
+            position
+            for position, stage in enumerate(self._stages)
+            if isinstance(stage.step, WholeTableTransform) and not stage.wanted.isdisjoint(stage.step.makes)
+        ]
+
+    def stage(self, position: int) -> tuple[WholeTableTransform, Schema, list[str]]:
+        """Such a step, the schema before it, and the columns wanted of it."""
+        stage = self._stages[position]
+        assert isinstance(stage.step, WholeTableTransform), "no other step's rows have to meet"
+        return stage.step, stage.schema, [name for name in stage.step.makes if name in stage.wanted]
+
+    def before(self, position: int, beside: Mapping[int, Beside]) -> Prefix:
+        """The steps before such a step, pruned to what it reads."""
+        step, _, _ = self.stage(position)
+        return Prefix(self.steps[:position], self._source, step.reads).knowing(beside)
+
+    def knowing(self, found: Mapping[int, Beside]) -> Prefix:
+        """The same, with the columns of steps that look at other rows made already, by the steps' position.
+
+        Without these, `run` takes a frame to hold all rows there are.
+        """
+        made = copy(self)
+        made.beside = {position: found[position] for position in self.meeting if position in found}
+        return made
 
     def copy(self) -> Prefix:
         """The same with steps of its own, whose joins count from 0."""
@@ -79,12 +115,17 @@ class Prefix:
         given, the index' numbers stand for them.
         """
         frame = backend.select(frame, self.reads)
-        for stage in self._stages:
+        for position, stage in enumerate(self._stages):
             with in_step(stage.step):
                 if isinstance(stage.step, Sample):
                     frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
-                    continue
-                frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
+                elif position in self.beside:
+                    assert row_ids is not None, "these columns are found by the rows' identities"
+                    _, _, names = self.stage(position)
+                    found = self.beside[position].columns(names, row_ids[backend.positions(frame)], backend)
+                    frame = backend.assign(frame, found)
+                else:
+                    frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
         return backend.select(frame, self.wanted)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpupipe.backend import backend_of
 from gpupipe.io import Dataset, from_frame
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
-from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
 
 __all__ = ["proposed", "schema_and_ids"]
 
@@ -31,7 +31,9 @@ def schema_and_ids(data: Any) -> tuple[Schema, set[str]]:
     first = dataset.select(names).head(_LOOKED_AT)
     backend = backend_of(first)
     coded = backend.encode(first)
-    return dataset.schema, {n for n in names if len(backend.xp.unique(backend.column(coded, n).data)) <= _FEW}
+    columns = {name: backend.column(coded, name) for name in names}
+    there = {name: c.data if c.valid is None else c.data[c.valid] for name, c in columns.items()}
+    return dataset.schema, {name for name, data in there.items() if len(backend.xp.unique(data)) <= _FEW}
 
 
 def proposed(
@@ -51,12 +53,14 @@ def proposed(
     whole = [i.name for i in free if i.dtype == "bool" and not i.nullable]
     gaps = [i.name for i in free if i.dtype == "bool" and i.nullable]
     times = [i.name for i in free if i.dtype == "timestamp"]
+    several = [i.name for i in free if element_of(i.dtype) in ("string", *INTEGERS)]
     scaled = [SimpleImputer(strategy="median"), StandardScaler()]
     groups: list[tuple[list[str], list[FoldStep]]] = [
         (amounts, scaled),
         (whole, []),
         (gaps, [SimpleImputer(strategy="most_frequent")]),
         (words, [Categorify(min_frequency=min_frequency)]),
+        (several, [Categorify(min_frequency=min_frequency)]),
         (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
     ]
     return [(names, steps) for names, steps in groups if names]

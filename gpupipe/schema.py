@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.tables import html_table, text_table
 from gpupipe.words import as_list
 
-__all__ = ["DTYPES", "FLOATS", "INTEGERS", "Field", "Kind", "Role", "Schema", "html_table", "text_table"]
+__all__ = [
+    "DTYPES",
+    "FLOATS",
+    "INTEGERS",
+    "LISTS",
+    "Field",
+    "Kind",
+    "Role",
+    "Schema",
+    "element_of",
+    "list_of",
+]
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float32", "float64")
 # Timestamps are UTC, naive, microseconds.
 DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
+LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)
+
+
+def list_of(dtype: str) -> str:
+    """The type of lists whose elements have that type.
+
+    Example:
+        >>> list_of("string")
+        'list<string>'
+    """
+    return f"list<{dtype}>"
+
+
+def element_of(dtype: str) -> str | None:
+    """The type of a list's elements; None for a type that is no list's.
+
+    Example:
+        >>> element_of("list<int64>"), element_of("int64")
+        ('int64', None)
+    """
+    return dtype[5:-1] if dtype in LISTS else None
 
 
 class Kind(StrEnum):
@@ -26,6 +58,7 @@ class Kind(StrEnum):
     CATEGORICAL = "categorical"
     TEXT = "text"
     TIME = "time"
+    LIST = "list"
 
 
 class Role(StrEnum):
@@ -44,14 +77,16 @@ class Field:
 
     Args:
         name: the column's name, unique in its schema.
-        dtype: how it is stored, one of `DTYPES`.
+        dtype: how it is stored, one of `DTYPES`, or `list<...>` of one of them.
         kind: what its values mean; by default it follows from `dtype`.
         nullable: whether values may be missing.
-        cardinality: how many ids a categorical can take, missing (0) and unknown (1) included.
+        cardinality: how many ids a categorical, or an element of a list of ids, can take, missing (0) and unknown (1)
+            included.
         lineage: the source columns its values are computed from, row by row.
         step: the step that made it; empty for a column of the source.
         role: what it is for in training.
         classes: a classification target's values in the order of their index.
+        units: what its numbers count, as the user has said; kept by steps that leave them what they are.
 
     Example:
         >>> Field("carrier", "string").kind
@@ -67,14 +102,15 @@ class Field:
     step: str = ""
     role: Role | None = None
     classes: tuple[Any, ...] | None = None
+    units: str = ""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
+        if self.dtype not in DTYPES and self.dtype not in LISTS:
             raise BadConfig(
                 f"column {self.name!r}",
                 "unknown type",
                 got=self.dtype,
-                expected=f"one of {', '.join(DTYPES)}",
+                expected=f"one of {', '.join(DTYPES)}, or list<one of them>",
                 remedy="dtype='float64'",
             )
         if self.kind is None:
@@ -93,7 +129,7 @@ class Field:
         return replace(self, lineage=frozenset({self.name}))
 
 
-_KIND_OF = {"string": Kind.TEXT, "timestamp": Kind.TIME}
+_KIND_OF = {"string": Kind.TEXT, "timestamp": Kind.TIME} | dict.fromkeys(LISTS, Kind.LIST)
 
 
 @dataclass(frozen=True)
@@ -102,6 +138,8 @@ class Schema:
 
     Args:
         fields: the columns; names are unique.
+        ranges: the least and the greatest value, by column name, of the rows that a pipeline was fitted on; known of
+            some columns, by the pipeline's own schemas only: one made from another knows none.
 
     Raises:
         BadConfig: two columns have the same name.
@@ -113,10 +151,12 @@ class Schema:
     """
 
     fields: tuple[Field, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     _index: dict[str, Field] = field(init=False, repr=False, compare=False)
 
-    def __init__(self, fields: Iterable[Field] = ()) -> None:
+    def __init__(self, fields: Iterable[Field] = (), ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         object.__setattr__(self, "fields", tuple(fields))
+        object.__setattr__(self, "ranges", dict(ranges or {}))
         index: dict[str, Field] = {}
         for item in self.fields:
             if item.name in index:
@@ -171,6 +211,19 @@ class Schema:
         kept = [new.pop(item.name, item) for item in self.fields]
         return Schema([*kept, *new.values()])
 
+    def with_units(self, units: Mapping[str, str]) -> Schema:
+        """With the units of these columns' numbers, by column name.
+
+        Raises:
+            ColumnNotFound: one of them is not there.
+
+        Example:
+            >>> Schema([Field("distance", "float64")]).with_units({"distance": "miles"})["distance"].units
+            'miles'
+        """
+        self.require(units, "with_units")
+        return self.assign(replace(self[name], units=unit) for name, unit in units.items())
+
     def with_role(self, role: Role) -> list[Field]:
         """The columns that have this role, in order."""
         return [item for item in self.fields if item.role == role]
@@ -178,12 +231,17 @@ class Schema:
     @property
     def numeric(self) -> list[Field]:
         """Features that are numbers, in the order they stand in `Batch.numeric`."""
-        return [item for item in self.with_role(Role.FEATURE) if item.kind != Kind.CATEGORICAL]
+        return [item for item in self.with_role(Role.FEATURE) if item.kind not in (Kind.CATEGORICAL, Kind.LIST)]
 
     @property
     def categorical(self) -> list[Field]:
         """Features that are ids, in the order they stand in `Batch.codes`."""
         return [item for item in self.with_role(Role.FEATURE) if item.kind == Kind.CATEGORICAL]
+
+    @property
+    def lists(self) -> list[Field]:
+        """Features that are lists, which are in `Batch.lists` by their names."""
+        return [item for item in self.with_role(Role.FEATURE) if item.kind == Kind.LIST]
 
     @property
     def target(self) -> Field | None:
@@ -219,27 +277,28 @@ class Schema:
             row = asdict(item)
             row["lineage"] = sorted(item.lineage)
             row["classes"] = None if item.classes is None else list(item.classes)
+            row["range"] = list(self.ranges[item.name]) if item.name in self.ranges else None
             rows.append(row)
         return rows
 
     @classmethod
     def from_json(cls, rows: Iterable[dict[str, Any]]) -> Schema:
         """The schema that `to_json` wrote."""
-        return cls(
-            Field(
-                **{
-                    **row,
-                    "kind": Kind(row["kind"]),
-                    "role": None if row["role"] is None else Role(row["role"]),
-                    "lineage": frozenset(row["lineage"]),
-                    "classes": None if row["classes"] is None else tuple(row["classes"]),
-                }
-            )
-            for row in rows
-        )
+        fields, ranges = [], {}
+        for row in rows:
+            given = dict(row)
+            found = given.pop("range")
+            if found is not None:
+                ranges[row["name"]] = (found[0], found[1])
+            given["kind"] = Kind(row["kind"])
+            given["role"] = None if row["role"] is None else Role(row["role"])
+            given["lineage"] = frozenset(row["lineage"])
+            given["classes"] = None if row["classes"] is None else tuple(row["classes"])
+            fields.append(Field(**given))
+        return cls(fields, ranges)
 
     def _table(self) -> list[Sequence[str]]:
-        head = ["column", "dtype", "kind", "role", "ids", "nulls", "from"]
+        head = ["column", "dtype", "kind", "role", "ids", "nulls", "units", "range", "from", "step"]
         body = [
             [
                 item.name,
@@ -248,7 +307,10 @@ class Schema:
                 str(item.role or ""),
                 "" if item.cardinality is None else str(item.cardinality),
                 "yes" if item.nullable else "no",
+                item.units,
+                " to ".join(f"{end:.6g}" for end in self.ranges.get(item.name, ())),
                 ", ".join(sorted(item.lineage - {item.name})),
+                item.step,
             ]
             for item in self.fields
         ]
@@ -264,28 +326,3 @@ class Schema:
 
     def _repr_html_(self) -> str:
         return html_table(self._table()) + (f"<p>{self._legend}</p>" if self._legend else "")
-
-
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first the head, in aligned columns.
-
-    Example:
-        >>> print(text_table([["column", "dtype"], ["x", "float64"]]))
-        column  dtype
-        x       float64
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first the head, as HTML.
-
-    Example:
-        >>> html_table([["column"], ["a<b"]])
-        '<table><thead><tr><th>column</th></tr></thead><tbody><tr><td>a&lt;b</td></tr></tbody></table>'
-    """
-    head, *body = [[html.escape(cell) for cell in row] for row in rows]
-    cells = "".join(f"<th>{cell}</th>" for cell in head)
-    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Schema
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Kind, Schema
 
 __all__ = [
     "Selector",
@@ -141,7 +141,7 @@ _TESTS: dict[str, Callable[[Field, tuple[str, ...]], bool]] = {
     "matches": lambda item, words: re.search(words[0], item.name) is not None,
 }
 _FAMILIES: dict[str, tuple[str, ...]] = {
-    "everything": DTYPES,
+    "everything": (*DTYPES, *LISTS),
     "numeric": (*INTEGERS, *FLOATS),
     "integer": INTEGERS,
     "floating": FLOATS,
@@ -172,7 +172,7 @@ def by_name(*names: str) -> Selector:
 
 
 def by_dtype(*dtypes: str) -> Selector:
-    """The columns stored as one of these types, of `schema.DTYPES`.
+    """The columns stored as one of these types, of `schema.DTYPES` or `schema.LISTS`.
 
     Raises:
         BadConfig: no such type.
@@ -181,11 +181,11 @@ def by_dtype(*dtypes: str) -> Selector:
         >>> by_dtype("int8", "int16").names(Schema([Field("day", "int8"), Field("x", "float64")]))
         ['day']
     """
-    return _Chosen("by_dtype", _known(dtypes, DTYPES, "by_dtype"))
+    return _Chosen("by_dtype", _known(dtypes, (*DTYPES, *LISTS), "by_dtype"))
 
 
 def by_kind(*kinds: str) -> Selector:
-    """The columns whose values mean this: `continuous`, `categorical`, `text` or `time`.
+    """The columns whose values mean this: `continuous`, `categorical`, `text`, `time` or `list`.
 
     Raises:
         BadConfig: no such kind.

@@ -15,6 +15,9 @@ __all__ = ["IN_STEP", "Step", "in_step"]
 IN_STEP = "in step "
 """What the note that `in_step` adds to an error begins with."""
 
+# A vocabulary of millions has no place in a message.
+_SHOWN_VALUES = 100
+
 
 class Step:
     """The root of all steps; parameters are the constructor's arguments, kept under their own names.
@@ -102,7 +105,9 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A parameter in one short line: a function by its name, a table by what it is."""
+    """A parameter in one short line: a function by its name, a table or a long list by what it is."""
     if hasattr(value, "columns"):
         return f"<{type(value).__name__} of {counted(len(value.columns), 'column')}>"
+    if hasattr(value, "__len__") and not isinstance(value, str) and len(value) > _SHOWN_VALUES:
+        return f"<{type(value).__name__} of {counted(len(value), 'value')}>"
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.expectations import Findings
 from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, Partition, in_halves
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, CrossFittedStep, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema
+from gpupipe.seen import Note, Taking
 from gpupipe.step import in_step
 from gpupipe.targets import TargetsSummary
 from gpupipe.transforms import Map
 
-__all__ = ["Outcome", "Pass", "Trial"]
+__all__ = ["Cost", "Outcome", "Pass", "Trial"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step's look at some partitions took.
+
+    Args:
+        seconds: wall time, added up.
+        num_bytes: of the columns it looked at.
+    """
+
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.num_bytes + other.num_bytes)
 
 
 @dataclass
@@ -31,6 +50,8 @@ class Outcome:
         target: what was seen of the target.
         summaries: of each task, of each of its steps.
         joined: rows seen and rows without a match, by the join's name.
+        costs: what that took, of each task, of each of its steps.
+        note: what was noted beside it.
         rows: what tells them from other rows, where a step learns from the target.
         kept: the columns a later pass needs again; lost in a sum.
     """
@@ -40,17 +61,16 @@ class Outcome:
     target: TargetsSummary
     summaries: list[list[Any]]
     joined: Mapping[str, tuple[int, int]]
+    costs: list[list[Cost]] = field(default_factory=list)
+    note: Note = field(default_factory=Note)
     rows: FittedRows = FittedRows()  # noqa: RUF009
     kept: Frame | None = None
 
     def __add__(self, other: Outcome) -> Outcome:
-        summaries = [
-            [a + b for a, b in zip(mine, theirs, strict=True)]
-            for mine, theirs in zip(self.summaries, other.summaries, strict=True)
-        ]
+        summaries, costs = _added(self.summaries, other.summaries), _added(self.costs, other.costs)
         joined = {n: (seen + other.joined[n][0], lost + other.joined[n][1]) for n, (seen, lost) in self.joined.items()}
-        num_rows, rows = self.num_rows + other.num_rows, self.rows + other.rows
-        return Outcome(self.partition, num_rows, self.target + other.target, summaries, joined, rows)
+        num_rows, rows, note = self.num_rows + other.num_rows, self.rows + other.rows, self.note + other.note
+        return Outcome(self.partition, num_rows, self.target + other.target, summaries, joined, costs, note, rows)
 
 
 @dataclass(frozen=True)
@@ -67,6 +87,7 @@ class Pass:
         again: the columns to keep for later passes.
         kept: what an earlier pass kept, by partition; taken out when used.
         first: source columns that were read already, by partition; taken out when used.
+        taking: what is noted beside; None notes nothing.
     """
 
     number: int
@@ -78,13 +99,17 @@ class Pass:
     again: Collection[str]
     kept: dict[int, Frame]
     first: dict[int, Frame]
+    taking: Taking | None = None
 
     def __call__(self, part: Dataset) -> Outcome:
         (partition,) = part.partitions
-        backend, prefix, seen = select(self.backend), self.prefix.copy(), TargetsSummary()
-        frame = self.kept.pop(partition.index, None)
+        backend, prefix, seen, taking = select(self.backend), self.prefix.copy(), TargetsSummary(), self.taking
+        frame, findings = self.kept.pop(partition.index, None), Findings()
         if frame is None:
-            frame = _read(part, prefix.reads, backend, self.first.pop(partition.index, None))
+            reads = [*prefix.reads, *(name for name in (taking.reads if taking else ()) if name not in prefix.reads)]
+            frame = _read(part, reads, backend, self.first.pop(partition.index, None))
+            if taking is not None:
+                findings = taking.findings(frame, backend, partition.spans[0].identity if partition.spans else 0)
             frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend))
         num_rows = len(frame)
         target = self.features.target
@@ -97,28 +122,31 @@ class Pass:
                 frame = backend.filter(frame, present)
             raw = target.raw_columns(frame, self.schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
-        drawn = self.features.cross_fits or any(
-            isinstance(s, WholeFrameStep) for task in self.tasks for s in task.steps
-        )
+        drawn = taking is not None or self.features.cross_fits
+        drawn = drawn or any(isinstance(s, WholeFrameStep) for task in self.tasks for s in task.steps)
         row_ids = partition.row_ids(backend.xp)[backend.positions(frame)] if drawn else None
-        summaries = []
+        note = Note() if taking is None or row_ids is None else taking.note(findings, frame, row_ids, backend)
+        summaries, costs = [], []
         for task in self.tasks:
             if task.group.of_target:
                 columns = task.group.through(raw, backend, task.position)
             else:
                 columns = task.group.columns_of(frame, backend, task.position, row_ids)
-            found = []
+            found, took = [], []
             for place, step in enumerate(task.steps):
+                started = time.perf_counter()
                 found.append(_summary(step, columns, backend, raw, row_ids))
+                took.append(Cost(time.perf_counter() - started, _num_bytes(columns)))
                 columns = step.transform_columns(columns, backend) if place < task.free else columns
             summaries.append(found)
+            costs.append(took)
         rows = (
             self.features.rows_of(frame, self.schema, backend, row_ids)
             if row_ids is not None and self.number == 0
             else FittedRows()
         )
         kept = backend.select(frame, self.again) if self.again else None
-        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, rows, kept)
+        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, costs, note, rows, kept)
 
 
 @dataclass(frozen=True)
@@ -169,6 +197,15 @@ def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | 
         return known
     more = part.read(part.partitions[0], missing, backend)
     return backend.assign(known, {name: backend.column(more, name) for name in missing})
+
+
+def _added(mine: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(mine, theirs, strict=True)]
+
+
+def _num_bytes(columns: Columns) -> int:
+    arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
+    return sum(array.nbytes for array in arrays)
 
 
 def _row_ids(prefix: Prefix, partition: Partition, backend: Backend) -> Array | None:

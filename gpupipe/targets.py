@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import BadConfig
 from gpupipe.group import Group
 from gpupipe.preprocessing import FoldStep, Invertible
@@ -126,8 +127,9 @@ class Targets:
 
         Raises:
             BadConfig: a target that has to be a number is none.
-            SchemaMismatch: a step does not work on numbers.
+            SchemaMismatch: a target of lists; a step does not work on numbers.
         """
+        refuse_lists(self._raw_schema(schema), "target")
         if self._numbers_only and not self._labels_only(schema):
             for item in self.each:
                 if item.raw_field(schema).dtype in ("string", "bool", "timestamp"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Array, Backend, Column, Frame, backend_of
+from gpupipe.backend import Array, Backend, Column, Frame, backend_of, resolve
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
@@ -13,8 +14,10 @@ from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Role, Schema
+from gpupipe.schema import Role, Schema, element_of
+from gpupipe.together import put_together
 from gpupipe.transforms import Transform
+from gpupipe.watching import Letter, Watch
 
 __all__ = ["Transformation"]
 
@@ -29,6 +32,7 @@ class Transformation:
         with_target_only: leave out rows whose target is missing.
         predicting: features and kept columns only; steps that drop rows only in training are skipped.
         out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
+        watch: what is looked at beside; None looks at nothing.
 
     Raises:
         ColumnNotFound: a column that is read is not in the data.
@@ -44,8 +48,9 @@ class Transformation:
         with_target_only: bool = False,
         predicting: bool = False,
         out_of_fold: bool = False,
+        watch: Watch | None = None,
     ) -> None:
-        wanted = None
+        wanted, after = None, None
         if features is not None:
             after = Prefix(steps, source, None, predicting=predicting).output_schema
             wanted = _wanted(features, after, source, names, predicting)
@@ -53,12 +58,14 @@ class Transformation:
         self._seen = self._prefix.output_schema.select(self._prefix.wanted)
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
-        self.schema = self._seen if features is None else features.output_schema(self._seen)
-        self.reads = self._prefix.reads
+        self.schema = self._seen if features is None else features.output_schema(self._seen, after)
+        self._watch = watch
+        expected = () if watch is None else watch.expectations.by_name
+        self.reads = [*self._prefix.reads, *(n for n in expected if n in names and n not in self._prefix.reads)]
         self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target
         self._out_of_fold = out_of_fold
         cross_fits = features is not None and features.cross_fits and (out_of_fold or with_target_only)
-        self.draws_rows = self._prefix.draws_rows or cross_fits
+        self.draws_rows = self._prefix.draws_rows or cross_fits or watch is not None
         self._source = source
         self._casts: dict[str, str] = {}
         for name in self.reads:
@@ -85,6 +92,7 @@ class Transformation:
         """
         if isinstance(data, Dataset):
             self.expect(data.schema)
+            data, identity = self.meet(data, resolve(backend)), self._identity(data, identity)
             return data.map_frames(
                 function,
                 schema,
@@ -102,6 +110,26 @@ class Transformation:
         result.index = data.index.take(owner.positions(made))
         return result
 
+    def meet(self, data: Dataset, backend: str) -> Dataset:
+        """Make the columns of steps that look at other rows; gives the dataset whose rows they belong to."""
+        self._prefix, data = put_together(self._prefix, data, backend, partial(_retyped, self._casts))
+        self.draws_rows = self.draws_rows or self._prefix.draws_rows
+        if self._watch is not None and self._prefix.meeting:
+            self._watch.mailbox.send(data.partitions)
+        return data
+
+    def _identity(self, data: Dataset, identity: Callable[[], str | None]) -> Callable[[], str | None]:
+        """What tells the work from any other; where steps look at other rows, that is with other files another work."""
+        if not self._prefix.meeting:
+            return identity
+        inputs = sorted((data.source.inputs() or {}).items())
+
+        def whole() -> str | None:
+            found = identity()
+            return None if found is None else f"{found} {inputs}"
+
+        return whole
+
     def load(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None
     ) -> tuple[dict[str, Column], FittedRows]:
@@ -109,26 +137,30 @@ class Transformation:
 
         `row_ids` as for `Prefix.run`.
         """
+        frame, letter = self._taken(frame, backend, row_ids)
         seen = self._run(frame, backend, row_ids)
         rows = FittedRows()
         if self._features is not None and self._features.cross_fits:
             rows = self._features.rows_of(seen, self._seen, backend, _identities(seen, backend, row_ids))
-        return self._outputs(seen, backend, row_ids), rows
+        return self._outputs(seen, backend, row_ids, letter), rows
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """The output frame of one coded frame; its index says which rows it has. `row_ids` as for `Prefix.run`."""
+        frame, letter = self._taken(frame, backend, row_ids)
         seen = self._run(frame, backend, row_ids)
+        outputs = self._outputs(seen, backend, row_ids, letter)
         if self._features is None:
             return seen
-        made = backend.frame(self._outputs(seen, backend, row_ids), len(seen))
+        made = backend.frame(outputs, len(seen))
         made.index = seen.index
         return made
 
+    def _taken(self, frame: Frame, backend: Backend, row_ids: Array | None) -> tuple[Frame, Letter | None]:
+        """The frame with the types of the fit, and what it has that is not expected."""
+        frame = _retyped(self._casts, frame, backend)
+        return frame, None if self._watch is None else self._watch.look(frame, self._source, backend, row_ids)
+
     def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
-        if self._casts:
-            frame = backend.assign(
-                frame, {n: _cast(backend.column(frame, n), d, n, backend) for n, d in self._casts.items()}
-            )
         seen = self._prefix.run(frame, backend, row_ids)
         if self._only_with_target:
             assert self._features is not None
@@ -138,11 +170,17 @@ class Transformation:
                 seen = seen if present is None else backend.filter(seen, present)
         return seen
 
-    def _outputs(self, seen: Frame, backend: Backend, row_ids: Array | None) -> dict[str, Column]:
+    def _outputs(
+        self, seen: Frame, backend: Backend, row_ids: Array | None, letter: Letter | None
+    ) -> dict[str, Column]:
         if self._features is None:
-            return {name: backend.column(seen, name) for name in seen.columns}
-        ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
-        return self._features.columns(seen, self._seen, backend, ids)
+            made = {name: backend.column(seen, name) for name in seen.columns}
+        else:
+            ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
+            made = self._features.columns(seen, self._seen, backend, ids)
+        if self._watch is not None and letter is not None:
+            self._watch.tell(letter, seen, made, backend, row_ids)
+        return made
 
 
 def _identities(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
@@ -175,17 +213,30 @@ def _casts(wanted: Schema, there: Schema) -> dict[str, str]:
         if found == item.dtype:
             continue
         # A column in which every value is missing may come as float64; it is looked at again with its values.
-        if found != "float64" and {"string", "timestamp"} & {found, item.dtype}:
+        elements = (element_of(found), element_of(item.dtype))
+        of_lists = None not in elements
+        one, other = elements if of_lists else (found, item.dtype)
+        if one != "float64" and (any(elements) != of_lists or {"string", "timestamp"} & {one, other}):
             raise _another_type(item.name, found, item.dtype)
         casts[item.name] = item.dtype
     return casts
 
 
+def _retyped(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
+    """The columns that are there in the types of the fit."""
+    there = {name: dtype for name, dtype in casts.items() if name in frame.columns}
+    made = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in there.items()}
+    return backend.assign(frame, made) if made else frame
+
+
 def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    missing = column.missing(backend.xp)
+    missing, element = column.missing(backend.xp), element_of(dtype)
     if missing is not None and bool(missing.all()):
         return missing_column(dtype, len(column), backend.xp)
-    if dtype in ("string", "timestamp"):
+    if element is not None and column.elements is not None:
+        elements = _cast(column.elements, element, name, backend)
+        return Column(dtype, column.data, column.valid, None, elements)
+    if element is not None or dtype in ("string", "timestamp"):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
 

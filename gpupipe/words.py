@@ -1,10 +1,12 @@
-"""Words given as one or as several, and words for how many there are; every room uses them."""
+"""Words and numbers as users give them, and words for how many there are; every room uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
 
-__all__ = ["as_list", "counted"]
+__all__ = ["as_list", "counted", "is_integer", "is_number", "shortened"]
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
@@ -25,3 +27,37 @@ def counted(number: int, noun: str) -> str:
         ('1 row', '24,951 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def is_integer(value: Any, least: int = -(1 << 62), most: int = 1 << 62) -> bool:
+    """Whether it is an integer of that size, Python's or NumPy's; a boolean is none.
+
+    Example:
+        >>> is_integer(3, 1), is_integer(3.0), is_integer(True), is_integer(0, 1)
+        (True, False, False, False)
+    """
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Integral) and least <= int(value) <= most
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, Python's or NumPy's; NaN is one.
+
+    Example:
+        >>> is_number(0.5), is_number("0.5")
+        (True, False)
+    """
+    return isinstance(value, Real)
+
+
+def shortened(words: Iterable[str], most: int = 4) -> str:
+    """Several words in one short line, the rest of them counted.
+
+    Example:
+        >>> shortened(["temp", "dewp"]), shortened("abcdef", 2)
+        ('temp, dewp', 'a, b and 4 more')
+    """
+    every = list(words)
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")

@@ -48,6 +48,15 @@ def saved(tmp_path: Path, pipeline: gp.Pipeline, model: torch.nn.Module) -> Path
     return tmp_path / "run"
 
 
+def test_an_artifact_of_the_first_format_is_refused(tmp_path: Path) -> None:
+    gp.save(tmp_path / "run", gp.Pipeline([], gp.Features(["x"])).fit(pd.DataFrame({"x": [1.0]})))
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(errors.ArtifactError, match="another format, got 1") as caught:
+        gp.load(tmp_path / "run")
+    assert caught.value.expected == "format 2"
+
+
 def test_a_round_trip_gives_the_same_features(saved: Path, pipeline: gp.Pipeline, flights: pd.DataFrame) -> None:
     loaded = gp.load(saved, allow=ALLOW)
     assert loaded.schema == pipeline.schema
@@ -65,7 +74,7 @@ gp.load({str(saved)!r}, allow={ALLOW!r}).predict_proba(frame).to_parquet({str(tm
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     here = gp.load(saved, allow=ALLOW).predict_proba(unlabelled)
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), here)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), here, check_exact=True)
 
 
 def test_one_row_out_per_row_in_with_the_index(saved: Path, flights: pd.DataFrame) -> None:

@@ -81,6 +81,11 @@ def test_base_dependencies_have_lower_bounds_only() -> None:
         assert [bound.operator for bound in requirement.specifier] == [">="], requirement
 
 
+def test_no_extra_asks_for_an_address() -> None:
+    """A package index refuses what is to be fetched from somewhere else, and pip refuses all of the package with it."""
+    assert [item.name for group in (BASE, *EXTRAS.values()) for item in group if item.url] == []
+
+
 def test_constraints_fix_torch_and_nothing_else() -> None:
     lines = (ROOT / "constraints-cpu.txt").read_text().splitlines()
     (line,) = (line for line in lines if line and not line.startswith("#"))

@@ -248,7 +248,7 @@ def test_other_columns_of_a_frame_do_not_meet_the_steps_names() -> None:
 
 def test_columns_nobody_reads_may_be_of_any_type() -> None:
     pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15")).fit(frame())
-    with_lists = frame().assign(tags=[[1], [2], [3], [4]])
+    with_lists = frame().assign(tags=[[[1]], [[2]], [[3]], [[4]]])
     assert pipeline.transform(with_lists)["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(errors.SchemaMismatch, match="column 'x': this type is not worked with"):
         pipeline.transform(with_lists.drop(columns="x").rename(columns={"tags": "x"}))
@@ -432,4 +432,5 @@ def test_explain_shows_the_passes(weather: pd.DataFrame) -> None:
         "pass 1: Categorify of carrier, origin, dest",
         "pass 1: SimpleImputer of storm",
         "pass 2: PCA of temp, dewp, humid, wind_speed",
+        "sampled: KMeans of temp, wind_speed learns from at most 1,000,000 rows, gathered in memory",
     ]

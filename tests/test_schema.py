@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Role, Schema, html_table, text_table
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Role, Schema
+from gpupipe.tables import html_table, text_table
 
 FLIGHTS = Schema([Field("dep_delay", "float64"), Field("carrier", "string"), Field("time_hour", "timestamp")])
 FEATURES = Schema(
@@ -144,10 +145,10 @@ def test_json_brings_it_back(fields: list[Field]) -> None:
 
 def test_the_text_is_an_aligned_table() -> None:
     assert repr(FEATURES) == (
-        "column     dtype    kind         role     ids  nulls  from\n"
+        "column     dtype    kind         role     ids  nulls  from               step\n"
         "dep_delay  float32  continuous   feature       no\n"
         "carrier    int32    categorical  feature  18   no\n"
-        "storm      bool     continuous   feature       yes    visib, wind_speed\n"
+        "storm      bool     continuous   feature       yes    visib, wind_speed  Derive\n"
         "target     float32  continuous   target        yes\n"
         "w          float32  continuous   weight        yes\n"
         "flight     int32    continuous   keep          yes\n"
@@ -162,7 +163,7 @@ def test_what_no_column_has_is_not_shown() -> None:
         "carrier    string     text        yes\n"
         "time_hour  timestamp  time        yes"
     )
-    assert repr(Schema()) == "column  dtype  kind  role  ids  nulls  from"
+    assert repr(Schema()) == "column  dtype  kind  role  ids  nulls  units  range  from  step"
 
 
 def test_the_notebook_shows_the_same_and_names_cannot_be_markup() -> None:

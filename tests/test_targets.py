@@ -133,13 +133,14 @@ def test_a_later_pass_finds_the_target_again() -> None:
         ("delay", [pre.Categorify()], "no categories"),
         ("delay", [pre.SimpleImputer()], "cannot be undone"),
         (["delay", "delay"], [], "stands there twice"),
+        ("legs", [], "column 'legs': lists are not compared"),
         ([], [], "empty"),
         (None, LOG, "target_transform: there is no target"),
     ],
 )
 def test_what_makes_no_sense_is_said(target: Any, steps: Any, match: str) -> None:
     with pytest.raises((errors.BadConfig, errors.SchemaMismatch), match=match):
-        pipeline(target, steps).fit(table())
+        pipeline(target, steps).fit(table().assign(legs=[[1, 2]] * 2000))
 
 
 def test_a_target_below_minus_one_has_no_logarithm() -> None:

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import frames  # noqa: F401 - its questions are asked too
+import learned as _learned  # noqa: F401
 import numpy as np
 import pyarrow as pa
 import torch
-from lab import CHECKS, GIB, Lab, check, coded, flights_like
-from sklearn.preprocessing import QuantileTransformer
+from lab import CHECKS, GIB, Lab, check
 
 import gpupipe as gp
 from gpupipe import preprocessing
@@ -47,13 +47,6 @@ from gpupipe.training.schedules import learning_rates
 from gpupipe.training.update import Update
 
 ROOT = Path(__file__).parents[2]
-SETTINGS: dict[str, dict[str, Any]] = {
-    "Categorify": {"min_frequency": 20},
-    "KMeans": {"n_clusters": 5},
-    "PCA": {"n_components": 2},
-    "SimpleImputer": {"strategy": "median", "add_indicator": True},
-    "WholeFrame": {"estimator": QuantileTransformer(n_quantiles=100)},
-}
 
 
 @check
@@ -183,31 +176,6 @@ def mean_of_part(rows: int, backend: str) -> float:
     own = select(backend)
     frame = own.decode(own.from_arrow(pa.table({"x": np.arange(rows, dtype="float64")}), [Field("x", "float64")]))
     return float(preprocessing.StandardScaler().fit(frame).mean_[0])
-
-
-@check
-def parity_of_steps(lab: Lab) -> dict[str, Any]:
-    """Every learned step, fitted on the CPU and here: how far apart are the outputs, and how long does each take?"""
-    table, seen = flights_like(lab.rows), {}
-    for name in preprocessing.__all__:
-        step = getattr(preprocessing, name)
-        if not (isinstance(step, type) and hasattr(step, "finish")) or getattr(step, "__abstractmethods__", None):
-            continue
-        columns = {"Categorify": ["word"], "SimpleImputer": ["price", "count"]}.get(name, ["x", "y"])
-        outputs, times = [], []
-        for backend in (select("cpu"), lab.backend):
-            frame = backend.decode(coded(backend, table.select(columns)))
-            started = time.perf_counter()
-            made = step(**SETTINGS.get(name, {})).fit_transform(frame)
-            outputs.append(backend.to_arrow(backend.encode(made)).to_pandas().to_numpy("float64", na_value=np.nan))
-            times.append(time.perf_counter() - started)
-        far = np.abs(outputs[0] - outputs[1])
-        seen[name] = {
-            "largest_difference": float(np.nanmax(far)),
-            "rows_apart": int((far > 1e-6).any(axis=1).sum()),
-            "seconds": times,
-        }
-    return seen
 
 
 @check

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, list_of
 
-__all__ = ["arrow_type", "conform", "dtype_of"]
+__all__ = ["arrow_type", "conform", "dtype_of", "list_array", "opened_list", "parquet_path"]
 
 _TO_ARROW = {
     **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
@@ -25,16 +30,22 @@ def arrow_type(dtype: str) -> pa.DataType:
         >>> arrow_type("string"), arrow_type("timestamp")
         (DataType(large_string), TimestampType(timestamp[us]))
     """
+    element = element_of(dtype)
+    if element is not None:
+        return pa.large_list(arrow_type(element))
     return pa.large_string() if dtype == "string" else _TO_ARROW[dtype]
 
 
 def dtype_of(kind: pa.DataType) -> str | None:
-    """The field type an Arrow type is read as; None for one that is not worked with (lists, structs, binary ...).
+    """The field type an Arrow type is read as; None for one that is not worked with (structs, lists of lists ...).
 
     Example:
-        >>> dtype_of(pa.date32()), dtype_of(pa.list_(pa.int8()))
-        ('timestamp', None)
+        >>> dtype_of(pa.date32()), dtype_of(pa.list_(pa.int8())), dtype_of(pa.list_(pa.list_(pa.int8())))
+        ('timestamp', 'list<int8>', None)
     """
+    if _is_list(kind):
+        element = None if _is_list(kind.value_type) else dtype_of(kind.value_type)
+        return None if element is None else list_of(element)
     if pa.types.is_dictionary(kind):
         return dtype_of(kind.value_type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -48,6 +59,16 @@ def dtype_of(kind: pa.DataType) -> str | None:
     return _FROM_ARROW.get(str(kind))
 
 
+def parquet_path(item: Field) -> str:
+    """The path of a column's values in the Parquet files that pyarrow writes.
+
+    Example:
+        >>> parquet_path(Field("origin", "string")), parquet_path(Field("words", "list<string>"))
+        ('origin', 'words.list.element')
+    """
+    return item.name if element_of(item.dtype) is None else f"{item.name}.list.element"
+
+
 def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
     """One array of the type the field says: strings as int32 codes with one dictionary, timestamps in UTC microseconds.
 
@@ -56,9 +77,12 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
 
     Memory: shares when there is one chunk of the right type, else copies (on the host).
     """
-    wanted = _TO_ARROW[item.dtype]
     if isinstance(values, pa.ChunkedArray) and values.num_chunks == 1:
         values = values.chunk(0)
+    element = element_of(item.dtype)
+    if element is not None:
+        return _conformed_list(values, Field(item.name, element))
+    wanted = _TO_ARROW[item.dtype]
     try:
         if item.dtype == "string":
             return _coded(values, wanted)
@@ -94,3 +118,54 @@ def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.
     return pa.DictionaryArray.from_arrays(
         values.indices.cast(wanted.index_type), values.dictionary.cast(wanted.value_type), safe=False
     )
+
+
+def opened_list(array: pa.Array) -> tuple[Any, pa.Array]:
+    """The n + 1 int64 offsets of an array of lists as a `Column` has them, on the host, and the elements.
+
+    Memory: shares elements, and offsets of large lists none of which is missing; a slice's are copied.
+
+    Example:
+        >>> opened_list(pa.array([["a"], None, ["b", "c"]]))[0]
+        array([0, 1, 1, 3])
+    """
+    elements = array.flatten()  # leaves out what lies under a missing list
+    if array.null_count or not pa.types.is_large_list(array.type) or not len(array):
+        return offsets_of(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False), np), elements
+    offsets = array.offsets.to_numpy()
+    return (offsets - offsets[0] if offsets[0] else offsets), elements
+
+
+def list_array(offsets: Any, elements: pa.Array, valid: Any = None) -> pa.LargeListArray:
+    """Lists of their offsets, their elements, and (where some are missing) n booleans.
+
+    Memory: shares the elements and offsets.
+
+    Example:
+        >>> list_array(np.array([0, 1, 1]), pa.array(["a"]), np.array([True, False])).to_pylist()
+        [['a'], None]
+    """
+    mask = None if valid is None else pa.array(~valid)
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), elements, mask=mask)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+    return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
+
+
+def _conformed_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.LargeListArray:
+    """Large lists whose elements are as `conform` has them."""
+    if pa.types.is_null(values.type):
+        values = pa.nulls(len(values), pa.large_list(pa.null()))
+    if not _is_list(values.type):
+        raise SchemaMismatch(
+            f"column {element.name!r}",
+            f"values of type {values.type} are no lists",
+            expected=list_of(element.dtype),
+            remedy=f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])",
+        )
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    offsets, elements = opened_list(whole)
+    valid = whole.is_valid().to_numpy(zero_copy_only=False) if whole.null_count else None
+    return list_array(offsets, conform(elements, element), valid)

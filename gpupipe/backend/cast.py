@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS
+from gpupipe.schema import FLOATS, INTEGERS, element_of
 
 __all__ = ["cast_column"]
 
@@ -20,7 +20,7 @@ _NOT_A_TIME = np.iinfo("int64").min
 
 
 def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """The column as `dtype`, one of `schema.DTYPES`.
+    """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
 
     Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
     fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
@@ -40,6 +40,16 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Colu
     """
     if column.dtype == dtype:
         return column
+    element = element_of(dtype)
+    if column.elements is not None and element is not None:
+        return Column(dtype, column.data, column.valid, None, cast_column(column.elements, element, name, backend))
+    if column.elements is not None or element is not None:
+        raise SchemaMismatch(
+            f"column {name!r}",
+            f"{column.dtype} cannot become {dtype}",
+            expected="lists beside lists",
+            remedy=f"Derive({name}_length='len({name})') for the number of elements",
+        )
     if column.dtype == "string":
         return _parsed(column, dtype, name, backend)
     if dtype == "string":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +10,24 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.protocol import Array, Column
-from gpupipe.schema import FLOATS
+from gpupipe.errors import SchemaMismatch
+from gpupipe.schema import FLOATS, Field, Kind, element_of
 
-__all__ = ["missing_column", "whole_numbers", "with_missing_row"]
+__all__ = ["floats", "missing_column", "refuse_lists", "whole_numbers", "with_missing_row"]
+
+
+def floats(column: Column, xp: ModuleType) -> Array:
+    """A numeric or boolean column as n float64 with NaN where missing.
+
+    Memory: shares a float64 column, else copies on the device.
+
+    Example:
+        >>> import numpy as np
+        >>> floats(Column("int64", np.array([7, 0]), np.array([True, False])), np)
+        array([ 7., nan])
+    """
+    data = column.data.astype(xp.float64, copy=False)
+    return data if column.valid is None else xp.where(column.valid, data, xp.nan)
 
 
 def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
@@ -24,6 +40,10 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
         >>> missing_column("float64", 2, np).data
         array([nan, nan])
     """
+    element = element_of(dtype)
+    if element is not None:
+        none = missing_column(element, 0, xp)
+        return Column(dtype, xp.zeros(num_rows + 1, dtype="int64"), xp.zeros(num_rows, dtype=bool), None, none)
     if dtype in FLOATS:
         return Column(dtype, xp.full(num_rows, xp.nan, dtype=dtype))
     if dtype == "string":
@@ -43,11 +63,32 @@ def with_missing_row(column: Column, xp: ModuleType) -> Column:
         array([ True, False])
     """
     last = missing_column(column.dtype, 1, xp)
+    if column.elements is not None:
+        valid = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
+        offsets = xp.concatenate([column.data, column.data[-1:]])
+        return Column(column.dtype, offsets, xp.concatenate([valid, last.valid]), None, column.elements)
     data = xp.concatenate([column.data, last.data.astype(column.data.dtype)])
     if last.valid is None:
         return Column(column.dtype, data, None, column.dictionary)
     valid = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
     return Column(column.dtype, data, xp.concatenate([valid, last.valid]))
+
+
+def refuse_lists(fields: Iterable[Field], where: str) -> None:
+    """Raise `SchemaMismatch` for the first field of lists, which have no order and no hash.
+
+    Example:
+        >>> refuse_lists([Field("origin", "string")], "sort")
+    """
+    for item in fields:
+        if item.kind == Kind.LIST:
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "lists are not compared",
+                got=item.dtype,
+                expected="a column with one value in each row",
+                remedy=f"another column; or one made of it, such as T.Derive({item.name}_length='len({item.name})')",
+            )
 
 
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:

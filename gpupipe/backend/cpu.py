@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from gpupipe.backend import arrow
+from gpupipe.backend import arrow, lists
+from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, Field, Schema
+from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of
 
 __all__ = ["CpuBackend"]
 
@@ -39,6 +40,7 @@ class CpuBackend:
     xp = np
 
     def __init__(self) -> None:
+        keep_freed_memory()
         self.transfers = Transfers()
 
     # frames in and out ------------------------------------------------------------------------------------------------
@@ -81,9 +83,10 @@ class CpuBackend:
         return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
 
     def decode(self, frame: Frame) -> Frame:
-        coded = [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
+        coded = {name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype | pd.ArrowDtype)}
         # Arrays may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
-        return _assigned(frame, {name: _texts(frame[name]) for name in coded}).copy()
+        columns = {name: _texts(frame[name]) if name in coded else frame[name] for name in frame.columns}
+        return pd.DataFrame(columns, index=frame.index, copy=True)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
@@ -92,6 +95,14 @@ class CpuBackend:
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
+        element = element_of(dtype)
+        if element is not None:
+            array = lists.whole(series)
+            offsets, leaves = arrow.opened_list(array)
+            fields = [Field(name, element, nullable=leaves.null_count > 0)]
+            values = self.column(self.from_arrow(pa.table({name: leaves}), fields), name)
+            valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+            return Column(dtype, offsets, valid, None, values)
         if dtype == "string":
             dictionary = strings(series.cat.categories)
             return Column(dtype, series.cat.codes.to_numpy(), None, dictionary)
@@ -178,6 +189,8 @@ def _assigned(frame: Frame, data: Mapping[str, Any]) -> Frame:
 
 def _series_data(array: pa.Array, item: Field) -> Any:
     """One conformed Arrow array as what a pandas frame holds."""
+    if element_of(item.dtype) is not None:
+        return pd.arrays.ArrowExtensionArray(array)
     if item.dtype == "string":
         categories = pd.Index(array.dictionary.to_pandas(), dtype="str")
         codes = array.indices.fill_null(-1) if array.null_count else array.indices
@@ -213,6 +226,8 @@ def _masked(data: Array, missing: Array) -> Any:
 
 def _pandas_data(column: Column) -> Any:
     """A column's arrays as what a pandas frame holds."""
+    if column.elements is not None:
+        return pd.arrays.ArrowExtensionArray(lists.array_of(column))
     if column.dictionary is not None:
         categories = pd.Index(column.dictionary.to_pandas(), dtype="str")
         return pd.Categorical.from_codes(column.data, categories=categories, validate=False)
@@ -223,12 +238,16 @@ def _pandas_data(column: Column) -> Any:
 
 
 def _texts(series: Any) -> Any:
-    """A coded column's strings; a gather, where `astype` would hash them."""
+    """A coded column's strings; a gather, where `astype` would hash them. Of lists the same."""
+    if isinstance(series.dtype, pd.ArrowDtype):
+        return pd.arrays.ArrowExtensionArray(lists.plain(lists.whole(series)))
     return series.cat.categories.array.take(series.cat.codes.to_numpy(), allow_fill=True)
 
 
 def _arrow_array(series: Any) -> pa.Array:
     """One coded or plain column as Arrow, strings plain, NaN as null."""
+    if isinstance(series.dtype, pd.ArrowDtype):
+        return lists.plain(lists.whole(series))
     if isinstance(series.dtype, pd.CategoricalDtype):
         codes = series.cat.codes.to_numpy()
         indices = pa.array(codes, mask=codes < 0)
@@ -240,6 +259,8 @@ def _arrow_array(series: Any) -> pa.Array:
 def _coded(name: str, series: Any) -> Any:
     """One column of a user's frame as coded data; shares memory where the form is the same."""
     dtype = _dtype_name(name, series.dtype, series)
+    if element_of(dtype) is not None:
+        return pd.arrays.ArrowExtensionArray(arrow.conform(lists.whole(series), Field(name, dtype)))
     if dtype == "string":
         if isinstance(series.dtype, pd.CategoricalDtype):
             return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
@@ -259,6 +280,9 @@ def _coded(name: str, series: Any) -> Any:
 def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
         return "string" if _all_text(dtype.categories) else _refuse(name, dtype)
+    kind = lists.arrow_type_of(dtype, values)
+    if kind is not None:
+        return arrow.dtype_of(kind) or _refuse(name, kind)
     if str(dtype) == "object" and values is not None and len(values) and values.isna().all():
         return "float64"  # nothing tells its type; Arrow's column of nulls is read the same
     if pd.api.types.is_string_dtype(dtype) and (values is None or _all_text(values)):
@@ -283,13 +307,13 @@ def _refuse(name: str, dtype: Any) -> str:
         f"column {name!r}",
         "this type is not worked with",
         got=str(dtype),
-        expected="numbers, booleans, strings or timestamps",
+        expected="numbers, booleans, strings or timestamps, or lists of them",
         remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
     )
 
 
 def _field(name: str, series: Any) -> Field:
     dtype = _dtype_name(name, series.dtype)
-    if dtype in FLOATS or dtype in ("string", "timestamp"):
+    if dtype in FLOATS or dtype in ("string", "timestamp", *LISTS):
         return Field(name, dtype, nullable=bool(series.isna().any()))
     return Field(name, dtype, nullable=isinstance(series.dtype, pd.api.extensions.ExtensionDtype))

@@ -85,12 +85,13 @@ def given_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
         >>> given_values(["LGA", None, "JFK"], "string")[0].to_pylist(), given_values([True], "bool")[1]
         (['LGA', 'JFK'], False)
     """
-    if isinstance(values, str):
-        raise TypeError("one string, where several values are to be listed")
+    if isinstance(values, str) or not hasattr(values, "__getitem__"):
+        raise TypeError("no list; a set has no order, and what is gone through once is empty the next time")
     # Arrow guesses the type, but for integers that only uint64 can hold.
     guess = pa.uint64() if dtype == "uint64" and isinstance(values, list | tuple) else None
     array = values if isinstance(values, pa.Array) else pa.array(values, guess, from_pandas=True)
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     kind = pa.types.is_boolean if dtype == "bool" else pa.types.is_integer
     if dtype == "string":
         fits = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)

@@ -14,7 +14,7 @@ import numpy as np
 from gpupipe.backend.protocol import Array, Backend
 from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
-__all__ = ["SAVEABLE", "applied", "fitted", "is_estimator", "names_out", "rebuilt", "state_of"]
+__all__ = ["SAVEABLE", "applied", "fitted", "is_estimator", "names_out", "rebuilt", "state_of", "transformer_tags"]
 
 _SCALERS = {
     "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
@@ -49,6 +49,17 @@ def is_estimator(value: object) -> bool:
         callable(getattr(value, name, None)) for name in ("transform", "predict")
     )
     return able and not inspect.isclass(value)
+
+
+def transformer_tags(*, needs_target: bool) -> Any:
+    """What scikit-learn asks each step of its pipelines: that it transforms, and whether it wants a target.
+
+    Example:
+        >>> transformer_tags(needs_target=True).target_tags.required
+        True
+    """
+    tags = importlib.import_module("sklearn.utils")
+    return tags.Tags("transformer", tags.TargetTags(required=needs_target), transformer_tags=tags.TransformerTags())
 
 
 def fitted(estimator: Any, block: Array, backend: Backend, where: str) -> Any:

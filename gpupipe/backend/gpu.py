@@ -16,6 +16,7 @@ import cudf
 import cupy
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pylibcudf as plc
 import rmm
 from cuda.bindings import runtime
 from cuml.cluster import KMeans
@@ -25,8 +26,9 @@ from gpupipe.backend import arrow
 from gpupipe.backend.columns import with_missing_row
 from gpupipe.backend.memory import etl_limit, explained
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
+from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import DTYPES, FLOATS, Field, Schema
+from gpupipe.schema import DTYPES, FLOATS, LISTS, Field, Schema, element_of, list_of
 
 __all__ = ["GpuBackend"]
 
@@ -86,14 +88,16 @@ class GpuBackend:
 
     @explained("copying a table to the device")
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
-        host = {item.name: arrow.conform(table.column(item.name), item) for item in fields}
+        host = {item.name: _narrowed(arrow.conform(table.column(item.name), item)) for item in fields}
         frame = cudf.DataFrame.from_arrow(pa.table(host))
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, table.num_rows)
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         table = self.decode(frame).to_arrow(preserve_index=False)
         self.transfers.add(table.nbytes)
-        return table
+        dtypes = ((item, arrow.dtype_of(item.type) or "") for item in table.schema)
+        types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
+        return table.cast(pa.schema(types))
 
     @explained("coding strings")
     def encode(self, frame: Frame) -> Frame:
@@ -120,6 +124,9 @@ class GpuBackend:
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
+        if dtype in LISTS:
+            elements = _built({name: _coded(name, series.list.leaves)}, 0)
+            return Column(dtype, *_offsets(series), None, self.column(elements, name))
         if dtype == "string":
             dictionary = series.cat.categories.to_arrow().cast(pa.large_string())
             self.transfers.add(dictionary.nbytes)
@@ -226,6 +233,11 @@ def _columns(frame: Frame) -> dict[str, Any]:
 
 def _conformed(series: Any, item: Field) -> Any:
     """One column as read, as the coded form of its field."""
+    element = element_of(item.dtype)
+    if element is not None:
+        leaves = series.list.leaves
+        offsets, valid = _offsets(series)
+        return _listed(offsets, leaves if element == "string" else _conformed(leaves, Field("", element)), valid)
     if item.dtype == "string":
         return series.astype("category")
     if item.dtype == "timestamp":
@@ -240,6 +252,10 @@ def _nulls_as_nan(series: Any) -> Any:
 
 def _series(column: Column) -> Any:
     """A column's arrays as what a cuDF frame holds; shares data unless it is a string or has a mask."""
+    if column.elements is not None:
+        leaves = _series(column.elements)
+        texts = column.elements.dictionary is not None
+        return _listed(column.data, leaves.astype("str") if texts else leaves, column.valid)
     if column.dictionary is not None:
         return _category(column.data, column.dictionary)
     if column.dtype in FLOATS:
@@ -260,8 +276,31 @@ def _category(codes: Array, dictionary: pa.Array) -> Any:
     return coded.cat.set_categories(cudf.Series.from_arrow(dictionary), rename=True)
 
 
+def _offsets(series: Any) -> tuple[Array, Array | None]:
+    """The offsets of a column of lists, and where it has one; cuDF's own offsets begin where a slice does."""
+    valid = series.notna().to_cupy() if series.has_nulls else None
+    return offsets_of(series.list.len().to_cupy(na_value=0), cupy), valid
+
+
+def _listed(offsets: Array, leaves: Any, valid: Array | None) -> Any:
+    """Lists of their offsets, which cuDF has as int32, and their elements; shares these. Strings are no categories."""
+    children = [cudf.Series(offsets.astype("int32")).to_pylibcudf()[0], leaves.to_pylibcudf()[0]]
+    mask = (None, 0) if valid is None else plc.transform.bools_to_mask(cudf.Series(valid).to_pylibcudf()[0])
+    made = plc.Column(plc.DataType(plc.TypeId.LIST), len(offsets) - 1, None, *mask, 0, children)
+    return cudf.Series.from_pylibcudf(made)
+
+
+def _narrowed(array: pa.Array) -> pa.Array:
+    """What cuDF takes of Arrow: lists with 32-bit offsets, and no dictionary in them."""
+    dtype = arrow.dtype_of(array.type) or ""
+    return array.cast(pa.list_(arrow.arrow_type(dtype).value_type)) if dtype in LISTS else array
+
+
 def _decoded(series: Any) -> Any:
     """One coded column as a user expects it: plain strings, nulls for NaN."""
+    if isinstance(series.dtype, cudf.ListDtype):
+        offsets, valid = _offsets(series)
+        return _listed(offsets, _decoded(series.list.leaves), valid)
     if isinstance(series.dtype, cudf.CategoricalDtype):
         return series.astype("str")
     return series.nans_to_nulls() if str(series.dtype) in FLOATS else series
@@ -270,6 +309,8 @@ def _decoded(series: Any) -> Any:
 def _coded(name: str, series: Any) -> Any:
     """One column of a user's frame as coded data; shares memory where the form is the same."""
     dtype = _dtype_name(name, series.dtype)
+    if dtype in LISTS:
+        return _conformed(series, Field(name, dtype))
     if dtype == "string":
         return series if isinstance(series.dtype, cudf.CategoricalDtype) else series.astype("category")
     if dtype == "timestamp":
@@ -281,6 +322,8 @@ def _coded(name: str, series: Any) -> Any:
 
 
 def _dtype_name(name: str, dtype: Any) -> str:
+    if isinstance(dtype, cudf.ListDtype) and not isinstance(dtype.element_type, cudf.ListDtype):
+        return list_of(_dtype_name(name, dtype.element_type))
     values = dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype
     if cudf.api.types.is_string_dtype(values):
         return "string"
@@ -294,7 +337,7 @@ def _dtype_name(name: str, dtype: Any) -> str:
         f"column {name!r}",
         "this type is not worked with",
         got=str(dtype),
-        expected="numbers, booleans, strings or timestamps",
+        expected="numbers, booleans, strings or timestamps, or lists of them",
         remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
     )
 

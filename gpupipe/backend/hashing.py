@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.protocol import Array, Backend, Column
+from gpupipe.errors import BadConfig
 from gpupipe.schema import FLOATS
 
-__all__ = ["hash_column", "hash_strings", "splitmix64"]
+__all__ = ["check_seed", "hash_column", "hash_strings", "splitmix64"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -32,10 +34,20 @@ def splitmix64(seed: int, counters: Array) -> Array:
         >>> splitmix64(0, np.arange(2))
         array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
-    mixed = (counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + np.uint64(seed * _STEP % 2**64)
+    mixed = (counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + np.uint64(int(seed) * _STEP % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+def check_seed(value: Any, name: str, where: str) -> None:
+    """Raise `BadConfig` unless the parameter `name` is an integer.
+
+    Example:
+        >>> check_seed(-7, "seed", "split")
+    """
+    if not isinstance(value, Integral):
+        raise BadConfig(where, f"{name} is no integer", got=value, expected="any integer", remedy=f"{name}=0")
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:

@@ -23,7 +23,7 @@ class Truth:
         >>> import numpy as np
         >>> hot, wet = Truth(np.array([True, False]), np.array([False, False])), Truth(np.array([False, False]))
         >>> (hot & wet).column()
-        Column(dtype='bool', data=array([False, False]), valid=array([ True,  True]), dictionary=None)
+        Column(dtype='bool', data=array([False, False]), valid=array([ True,  True]), dictionary=None, elements=None)
     """
 
     true: Array

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpupipe.backend.ragged import module_of, places_of
 from gpupipe.schema import FLOATS, Field, Schema
 
 __all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Transfers"]
@@ -29,23 +30,26 @@ class Column:
     """One column of a coded frame as arrays, shared with the frame and therefore read only.
 
     Args:
-        dtype: the field's type, one of `schema.DTYPES`.
+        dtype: the field's type, one of `schema.DTYPES` or `schema.LISTS`.
         data: n values. Floats hold NaN where a value is missing; timestamps are int64 microseconds; strings are signed
             integer codes into `dictionary`, -1 where missing (so a lookup table with one entry appended is gathered as
-            `table[codes]`).
-        valid: n booleans, False where an integer, boolean or timestamp is missing; None when none is. Never set for
-            floats and strings. What `data` holds at a missing place means nothing.
+            `table[codes]`). Of lists n + 1 int64 offsets into `elements`: the first is 0, the last their number, and a
+            missing list is as long as an empty one.
+        valid: n booleans, False where an integer, boolean, timestamp or list is missing; None when none is. Never set
+            for floats and strings. What `data` holds at a missing place means nothing.
         dictionary: the distinct strings, on the host (`pyarrow.LargeStringArray` without nulls); may hold values that
             no code refers to. Codes mean nothing without it.
+        elements: those of all lists, one list after the other.
     """
 
     dtype: str
     data: Array
     valid: Array | None = None
     dictionary: pa.Array | None = None
+    elements: Column | None = None
 
     def __len__(self) -> int:
-        return int(self.data.shape[0])
+        return int(self.data.shape[0]) - (self.elements is not None)
 
     def missing(self, xp: ModuleType) -> Array | None:
         """n booleans, True where the value is missing; None when the type tells that none is. Allocates n bytes."""
@@ -58,7 +62,11 @@ class Column:
     def take(self, rows: Array) -> Column:
         """The rows given by integer position or boolean mask, as a new column."""
         valid = None if self.valid is None else self.valid[rows]
-        return Column(self.dtype, self.data[rows], valid, self.dictionary)
+        if self.elements is None:
+            return Column(self.dtype, self.data[rows], valid, self.dictionary)
+        starts, ends = self.data[:-1][rows], self.data[1:][rows]
+        places, offsets = places_of(starts, ends - starts, module_of(self.data))
+        return Column(self.dtype, offsets, valid, None, self.elements.take(places))
 
 
 @dataclass(slots=True)

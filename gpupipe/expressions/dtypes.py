@@ -9,7 +9,7 @@ from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.schema import FLOATS, INTEGERS
+from gpupipe.schema import FLOATS, INTEGERS, LISTS
 
 __all__ = ["common_dtype", "dtype_of", "infer"]
 
@@ -18,6 +18,7 @@ _KINDS: dict[str, tuple[Sequence[str], str]] = {
     "number": (_NUMBERS, "a number"),
     "condition": (("bool",), "a condition, true or false per row"),
     "text": (("string",), "text"),
+    "text or list": (("string", *LISTS), "text or a list"),
     "constant text": (("string",), "a constant text"),
     "part": (("string",), "a constant text that is not empty"),
     "pattern": (("string",), "a constant text, a regular expression"),
@@ -177,6 +178,8 @@ def _described(node: Node, dtype: str, source: Source) -> str:
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
     shown = source.slice(operand.span)
     value = shown if isinstance(operand, Name) else f"({shown})"
+    if dtype in LISTS:
+        return f"len({shown}) for how many elements it has"
     match kind, dtype:
         case "condition", "string":
             return f"{value} == '...'"
@@ -194,9 +197,9 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
             return "0, a number written out"
         case "time", _:
             return _cast(operand, "timestamp")
-        case "text", ("timestamp" | "float32" | "float64"):
+        case (("text" | "text or list"), ("timestamp" | "float32" | "float64")):
             return _cast(operand, "string")
-        case "text", _:
+        case (("text" | "text or list"), _):
             return f"string({shown})"
     return f"string(int({shown}))" if dtype in FLOATS else _cast(operand, "string")
 

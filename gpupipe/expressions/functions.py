@@ -14,7 +14,7 @@ class Function:
 
     Args:
         arguments: their names, for messages.
-        takes: a kind per argument: `number` (a boolean counts 0 or 1), `condition`, `text`, `time`,
+        takes: a kind per argument: `number` (a boolean counts 0 or 1), `condition`, `text`, `time`, `text or list`,
             `plain` (an integer, a boolean or text) or `any`; constants are `constant text`, `part` (text that is not
             empty), `pattern` (a regular expression) and `constant integer`.
         gives: a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
@@ -59,7 +59,7 @@ FUNCTIONS: dict[str, Function] = {
     "lower": _TEXT,
     "upper": _TEXT,
     "strip": _TEXT,
-    "len": Function("text", ("text",), "int64"),
+    "len": Function("text", ("text or list",), "int64"),
     "contains": _SEARCH,
     "startswith": _SEARCH,
     "endswith": _SEARCH,

@@ -10,6 +10,7 @@ import pyarrow as pa
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission
+from gpupipe.schema import LISTS
 
 if TYPE_CHECKING:
     from gpupipe.io.files import TableFile
@@ -77,7 +78,7 @@ class _Agreement:
         differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
         if self._takes_all:
             differing += [name for name, kind in types.items() if name not in wanted and dtype_of(kind) is not None]
-        unworkable = [name for name in differing if name in types and dtype_of(types[name]) is None]
+        unworkable = [name for name in differing if name in types and not _can_be(types[name], wanted.get(name))]
         if differing and (unworkable or not admission.casts):
             name = (unworkable or differing)[0]
             known_from = self._known_from.get(name, self._first)
@@ -103,6 +104,12 @@ def _types(file: TableFile) -> dict[str, pa.DataType]:
         )
     held = {item.name: item.type for item in file.schema}
     return held | {name: value.type for name, value in file.origin.keys.items() if name not in held}
+
+
+def _can_be(kind: pa.DataType, wanted: str | None) -> bool:
+    """Whether values of a type can be cast to the one wanted, or left out where none is: lists only to lists."""
+    dtype = dtype_of(kind)
+    return dtype is not None and (wanted is None or (dtype in LISTS) == (wanted in LISTS))
 
 
 def _said(kind: pa.DataType) -> str:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from gpupipe.backend import Array, Backend, Frame, resolve, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.hashing import hash_column, splitmix64
+from gpupipe.backend.ordering import sort_order
 from gpupipe.io.exchange import ID, ROW, Reading, host_table
-from gpupipe.io.ordering import sort_order
 from gpupipe.io.passes import over_partitions
 from gpupipe.schema import Field
 

@@ -23,7 +23,7 @@ from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values, workable
-from gpupipe.schema import DTYPES
+from gpupipe.schema import DTYPES, LISTS
 from gpupipe.words import as_list, counted
 
 __all__ = ["NULL_VALUES", "check_dtypes", "read_csv"]
@@ -104,19 +104,19 @@ def read_csv(
     return Dataset(source, source.schema, backend)
 
 
-def check_dtypes(where: str, dtypes: Mapping[str, str]) -> None:
-    """Raise unless all types are known.
+def check_dtypes(where: str, dtypes: Mapping[str, str], allowed: Sequence[str] = DTYPES) -> None:
+    """Raise unless all types are among those allowed.
 
     Raises:
         BadConfig: one is not; `where` is the reader's name.
     """
     for name, dtype in dtypes.items():
-        if dtype not in DTYPES:
+        if dtype not in allowed:
             raise BadConfig(
                 f"{where}(dtypes={{{name!r}: ...}})",
                 "unknown type",
                 got=dtype,
-                expected=f"one of {', '.join(DTYPES)}",
+                expected=f"one of {', '.join(DTYPES)}{', or list<one of them>' if LISTS[0] in allowed else ''}",
                 remedy="'string'",
             )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
 
 from gpupipe.backend import Backend, Frame, resolve, select
+from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Condition, excludes
 from gpupipe.io.manifest import Manifest
@@ -169,6 +170,17 @@ class Dataset(Splitting, Verbs):
         self.require(columns, "select")
         return replace(self, schema=self.schema.select(columns))
 
+    def with_units(self, units: Mapping[str, str]) -> Dataset:
+        """The same table, in which the numbers of these columns are known to count this, by column name.
+
+        Units in the metadata of Parquet fields (`units`) are known already, and are written with `write_parquet`.
+
+        Raises:
+            ColumnNotFound: one of them is not there.
+        """
+        self.require(list(units), "with_units")
+        return replace(self, schema=self.schema.with_units(units))
+
     def filter(self, expr: str) -> Dataset:
         """The rows for which an expression is true; rows for which it is missing go.
 
@@ -257,6 +269,7 @@ class Dataset(Splitting, Verbs):
         keys = tuple(as_list(partition_by))
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
+        refuse_lists(self.schema.select(keys), "write_parquet(partition_by=)")
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
     # inside ----------------------------------------------------------------------------------------------------------

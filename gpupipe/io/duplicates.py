@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpupipe.backend import resolve, select
+from gpupipe.backend.ordering import grouped
 from gpupipe.io.buckets import Hashed
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of
-from gpupipe.io.ordering import grouped
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.rearranging import identified
 from gpupipe.io.selection import Without

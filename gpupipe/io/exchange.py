@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Array, Backend, Column, Frame, resolve, select
-from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING
 from gpupipe.io.source import Partition, Span, row_bytes
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled
-from gpupipe.schema import FLOATS, Field, Schema
+from gpupipe.schema import FLOATS, Field, Schema, element_of
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -196,7 +196,8 @@ class _Writer:
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
         groups: list[tuple[int, int]] = []
         # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
-        coded = [item.name for item in self.fields if item.dtype not in FLOATS]
+        fields = [item for item in self.fields if (element_of(item.dtype) or item.dtype) not in FLOATS]
+        coded = [parquet_path(item) for item in fields]
         with pq.ParquetWriter(path, table.schema, use_dictionary=coded, write_statistics=False) as writer:
             for bucket, (start, count) in enumerate(zip(accumulate(counts, initial=0), counts, strict=False)):
                 for first in range(0, count, self.group_rows):

@@ -19,7 +19,7 @@ from gpupipe.io.bounds import Bounds, exactly
 from gpupipe.io.paths import Input
 from gpupipe.io.reading import frame_of, holds, listed, table_of
 from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
-from gpupipe.schema import FLOATS, Field, Schema
+from gpupipe.schema import FLOATS, LISTS, Field, Schema
 
 __all__ = ["FileSource", "TableFile"]
 
@@ -100,9 +100,10 @@ class FileSource:
         self.notes: Sequence[FileNote] = admission.close(len(self.files))
         self.reads = Reads()
         self._owner = owner
-        nullable = self._nullable(dtypes)
+        nullable, units = self._nullable(dtypes), _units(self.files.values())
         self.schema = Schema(
-            Field(name, dtype, nullable=name in nullable).as_source() for name, dtype in dtypes.items()
+            Field(name, dtype, nullable=name in nullable, units=units.get(name, "")).as_source()
+            for name, dtype in dtypes.items()
         )
         self._limit = limit
         self.partitions: Sequence[Partition] = ()
@@ -190,7 +191,7 @@ class FileSource:
     def cut(self) -> None:
         """Pack groups up to the limit; a file begins a partition unless all of it fits into the open one."""
         width, limit = row_bytes(self.schema), self._limit
-        strings = [item.name for item in self.schema if item.dtype == "string"]
+        strings = [item.name for item in self.schema if item.dtype in ("string", *LISTS)]
         packs: list[list[Span]] = [[]]
         taken = [0]
         for number, spans in _by_file(self._spans()):
@@ -245,6 +246,16 @@ def _null_count(file: TableFile, name: str) -> int | None:
     if holds(file, name):
         return None if dtype_of(file.schema.field(name).type) in FLOATS else file.null_count(name)
     return 0 if name in file.origin.keys and file.origin.keys[name].is_valid else sum(file.group_rows)
+
+
+def _units(files: Iterable[TableFile]) -> dict[str, str]:
+    """The units that the files' own metadata states, of columns for which all files that state any state the same."""
+    stated: dict[str, set[str]] = {}
+    for schema in {id(file.schema): file.schema for file in files}.values():
+        for item in schema:
+            if item.metadata and b"units" in item.metadata:
+                stated.setdefault(item.name, set()).add(item.metadata[b"units"].decode(errors="replace"))
+    return {name: next(iter(found)) for name, found in stated.items() if len(found) == 1}
 
 
 def _by_file(spans: Iterable[Span]) -> list[tuple[int, list[Span]]]:

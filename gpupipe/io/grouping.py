@@ -1,6 +1,6 @@
 """Rows with equal keys made into one: each partition is reduced first, then what is left of a group meets.
 
-A median or a number of distinct values cannot be put together of parts: for them all rows of a group meet.
+A median, a number of distinct values or a list cannot be put together of parts: for them all rows of a group meet.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpupipe.backend import Backend, Frame
+from gpupipe.backend.ordering import Groups, grouped
+from gpupipe.backend.reduction import FUNCTIONS, State, of_rows, outcome, reduced, whole_outcome
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io.buckets import Ranges
 from gpupipe.io.exchange import Origin, Reading, Rows, exchange, origin_of, settle
-from gpupipe.io.ordering import Groups, grouped
 from gpupipe.io.rearranging import widest
-from gpupipe.io.reduction import FUNCTIONS, State, of_rows, outcome, reduced, whole_outcome
-from gpupipe.schema import FLOATS, Field, Schema
+from gpupipe.schema import FLOATS, LISTS, Field, Schema, list_of
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
 __all__ = ["GroupBy"]
 
-_WHOLE = ("median", "nunique")
+_WHOLE = ("median", "nunique", "list")
+_OF_LISTS = ("size", "count", "first", "last")
 _OF_NUMBERS = ("sum", "mean", "var", "std", "median")
 
 
@@ -38,20 +39,23 @@ class GroupBy:
     def agg(self, **named: tuple[str, str]) -> Dataset:
         """One row for each distinct key, in the order of the keys, a missing one last.
 
-        Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value.
+        Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value. But
+        a list has an element for each row, in the order of the rows, so that `sort("time").group_by("user")` gives each
+        user's values by their time.
 
         Args:
             named: for each new column the column it is made of and a function: `"size"` (rows), `"count"` (values),
-                `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`
-                or `"nunique"`.
+                `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`,
+                `"nunique"` or `"list"`.
 
         Raises:
             BadConfig: nothing is asked for, no such function, or a name that a key has.
             ColumnNotFound: no such column.
-            SchemaMismatch: a sum, a mean and the like of what is no number.
+            SchemaMismatch: a sum, a mean and the like of what is no number; any but a count, the first or the last of
+                lists.
 
-        Memory: per worker a partition and a few numbers for each of its groups. For a median or a number of distinct
-            values, and only then, all rows of the largest group.
+        Memory: per worker a partition and a few numbers for each of its groups. For a median, a number of distinct
+            values or a list, and only then, all rows of the largest group.
 
         Example:
             >>> import gpupipe as gp
@@ -90,6 +94,14 @@ class GroupBy:
                 raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({one.name}_=...)")
             self.table.require([one.column], where)
             dtype = self.table.schema[one.column].dtype
+            if dtype in LISTS and one.function not in _OF_LISTS:
+                raise SchemaMismatch(
+                    where,
+                    f"column {one.column!r} holds lists",
+                    got=one.function,
+                    expected=", ".join(_OF_LISTS),
+                    remedy=f"T.Derive({one.column}_length='len({one.column})') before it",
+                )
             if one.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
                 raise SchemaMismatch(
                     where,
@@ -110,6 +122,8 @@ class _Wanted:
         """Of the result, typed as pandas does."""
         if self.function in ("size", "count", "nunique"):
             return Field(self.name, "int64", nullable=False).as_source()
+        if self.function == "list":
+            return Field(self.name, list_of(item.dtype), nullable=False).as_source()
         if self.function == "sum":
             dtype = item.dtype if item.dtype in FLOATS else State("sum", item.name).field(item).dtype
             return Field(self.name, dtype, nullable=False).as_source()
@@ -164,14 +178,13 @@ class _Reduction:
         for key in self.keys if self.dropna else ():
             missing = backend.column(frame, key).missing(backend.xp)
             frame = frame if missing is None else backend.filter(frame, ~missing)
-        return frame if self.meets else self._reduced(of_rows(frame, self.states, backend), backend)[0]
+        return frame if self.meets else of_rows(frame, self._groups(frame, backend), self.keys, self.states, backend)
 
     def after(self, part: Dataset, backend: Backend) -> Frame:
         """The result of a bucket."""
         frame = part.read(part.partitions[0], None, backend)
-        if self.meets:
-            frame = of_rows(frame, self.states, backend)
-        found, groups = self._reduced(frame, backend)
+        groups = self._groups(frame, backend)
+        found = (of_rows if self.meets else reduced)(frame, groups, self.keys, self.states, backend)
         made = {}
         for one in self.wanted:
             item = self.source[one.column]
@@ -181,6 +194,5 @@ class _Reduction:
                 made[one.name] = outcome(one.function, found, item, backend)
         return backend.assign(backend.select(found, self.keys), made)
 
-    def _reduced(self, frame: Frame, backend: Backend) -> tuple[Frame, Groups]:
-        groups = grouped([backend.column(frame, key) for key in self.keys], backend)
-        return reduced(frame, groups, self.keys, self.states, backend), groups
+    def _groups(self, frame: Frame, backend: Backend) -> Groups:
+        return grouped([backend.column(frame, key) for key in self.keys], backend)

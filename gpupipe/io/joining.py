@@ -13,10 +13,10 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import whole_numbers, with_missing_row
+from gpupipe.backend.ordering import grouped
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.buckets import Hashed, Placed
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of, settle
-from gpupipe.io.ordering import grouped
 from gpupipe.io.rearranging import InOrder, identified, widest
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 

@@ -22,6 +22,7 @@ from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values, workable
+from gpupipe.schema import DTYPES, LISTS
 from gpupipe.words import as_list
 
 __all__ = ["read_json"]
@@ -55,8 +56,8 @@ def read_json(
         path: a file, a list of files, a pattern, a folder (all `*.jsonl`, `*.ndjson` and `*.json` below it), or a URL
             that fsspec knows; packed ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
         columns: the columns to have; all that can be worked with by default.
-        dtypes: types by column, from `gpupipe.schema.DTYPES`; `"timestamp"` for text in ISO 8601, times with an offset
-            become UTC. A column that is named here need not be in the first lines.
+        dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
+            with an offset become UTC. A column that is named here need not be in the first lines.
         on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`. With
             `"cast"` new keys are left out; values still have to fit.
         on_bad: what is done about a file that cannot be read, in any line; see `read_parquet`.
@@ -81,7 +82,7 @@ def read_json(
         1    LGA    NaN
     """
     asked = dict(dtypes or {})
-    check_dtypes("read_json", asked)
+    check_dtypes("read_json", asked, (*DTYPES, *LISTS))
     admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     chosen, spool = None if columns is None else as_list(columns), Spool(limit)
     parser = _Parser(asked, chosen, spool, admission)
@@ -163,6 +164,8 @@ class _Parser:
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_parsed_as(kind.value_type))  # the parser knows no large ones
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us")
     return arrow_type("string") if dtype_of(kind) == "string" else kind

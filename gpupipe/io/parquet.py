@@ -20,7 +20,8 @@ from gpupipe.io.footer import end_of, local_part
 from gpupipe.io.hostfile import host_table
 from gpupipe.io.paths import Input
 from gpupipe.io.remote import is_remote
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.io.source import row_bytes
+from gpupipe.schema import FLOATS, INTEGERS, Field, element_of
 
 __all__ = ["ParquetFile", "bounds_of", "fetch_end", "open_footer", "parse_end"]
 
@@ -51,7 +52,7 @@ class ParquetFile:
 
     @property
     def chunks(self) -> Mapping[str, int]:
-        """Where each flat column's chunk stands in a row group."""
+        """Where the chunk of each flat column, and of each column of lists, stands in a row group."""
         return _parsed(self.footer)[1]
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
@@ -82,7 +83,9 @@ class ParquetFile:
             return None
 
     def null_count(self, name: str) -> int | None:
-        """From the footer."""
+        """From the footer, which does not tell missing lists from missing elements."""
+        if element_of(dtype_of(self.schema.field(name).type) or "") is not None:
+            return None
         if self.metadata.schema.column(self.chunks[name]).max_definition_level == 0:
             return 0
         total = 0
@@ -95,11 +98,17 @@ class ParquetFile:
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
         """An upper bound of what it takes to read them."""
-        sizes = (self._chunk(group, name).total_uncompressed_size for name in names)
-        # Beyond four bytes a row, which codes take at most, there is text that repeats little. To find where it does
+        return sum(self._text_bytes(group, name) for name in names)
+
+    def _text_bytes(self, group: int, name: str) -> int:
+        chunk, element = self._chunk(group, name), element_of(dtype_of(self.schema.field(name).type) or "")
+        held = 0 if element is None else chunk.num_values * row_bytes([Field(name, element)])
+        if element not in (None, "string"):
+            return int(held)
+        size = chunk.total_uncompressed_size
+        # Beyond four bytes a value, which codes take at most, there is text that repeats little. To find where it does
         # repeats takes two tables of hashes, and was measured at 300 bytes for a string of 13.
-        codes = 4 * self.group_rows[group]
-        return sum(size + 8 * max(0, size - codes) for size in sizes)
+        return int(held + size + 8 * max(0, size - 4 * chunk.num_values))
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
         """Exactly."""
@@ -142,7 +151,8 @@ def parse_end(fetched: tuple[Input, bytes]) -> ParquetFile:
 def _opened(one: Input, copy: str | None, source: Any) -> ParquetFile:
     try:
         metadata = pq.read_metadata(source)
-        schema = _shared(metadata.schema.to_arrow_schema().remove_metadata())
+        schema = metadata.schema.to_arrow_schema().remove_metadata()
+        schema = _shared(schema, tuple((item.metadata or {}).get(b"units") for item in schema))
     except (OSError, pa.ArrowException) as cause:
         raise unreadable(one, cause, "a Parquet file", b"PAR1") from cause
     footer = pa.BufferOutputStream()
@@ -172,10 +182,13 @@ def bounds_of(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
 def _parsed(footer: bytes) -> tuple[pq.FileMetaData, dict[str, int]]:
     metadata = pq.read_metadata(pa.BufferReader(footer))
     columns = (metadata.schema.column(position) for position in range(metadata.num_columns))
-    return metadata, {c.path: position for position, c in enumerate(columns) if c.max_repetition_level == 0}
+    paths = ((c.path, c.max_repetition_level) for c in columns)
+    # A list's path ends in two more words, by which software tells that it is one.
+    names = {0: lambda path: path, 1: lambda path: path.rsplit(".", 2)[0]}
+    return metadata, {names[level](path): place for place, (path, level) in enumerate(paths) if level in names}
 
 
 @lru_cache(maxsize=32)
-def _shared(schema: pa.Schema) -> pa.Schema:
-    """One object for equal schemas, so that many files hold it once."""
+def _shared(schema: pa.Schema, _: tuple[bytes | None, ...]) -> pa.Schema:
+    """One object for equal schemas of the same units (== looks at none), so that many files hold it once."""
     return schema

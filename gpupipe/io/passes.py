@@ -14,6 +14,7 @@ from tqdm import tqdm
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
+from gpupipe.io.mailbox import Letter, collected, deliver
 from gpupipe.io.source import Partition, Source
 from gpupipe.step import IN_STEP
 from gpupipe.words import counted
@@ -62,7 +63,8 @@ def over_partitions(
     results = executor.map(function, (part.source for part in dataset.parts()), at_once=at_once)
     for partition in tqdm(parts, title, disable=None, leave=False):
         with in_partition(partition):  # whatever becomes of its worker
-            found, halved = next(results)
+            found, halved, letters = next(results)
+            deliver(letters)
         for told in halved:
             _log.warning(told)
         yield from found
@@ -73,10 +75,11 @@ def _on_source(
     work: Callable[[Dataset], Result],
     dataset: Dataset,
     source: Source,
-) -> tuple[list[Result], list[str]]:
+) -> tuple[list[Result], list[str], list[Letter]]:
     """The results, and what is to be told of the partition where the program runs: a worker's log may be anywhere."""
     halved: list[str] = []
-    return list(how(work, replace(dataset, source=source), halved.append)), halved
+    with collected() as letters:
+        return list(how(work, replace(dataset, source=source), halved.append)), halved, letters
 
 
 def _as_one(work: Callable[[Dataset], Result], part: Dataset, _: Tell) -> Iterator[Result]:

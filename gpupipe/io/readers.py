@@ -68,7 +68,7 @@ def read_parquet(
 
     Raises:
         BadFile: a file is missing, empty, cut off or no Parquet file.
-        SchemaMismatch: files differ; names file and column. Or a column of `columns` is a list, a struct and the like.
+        SchemaMismatch: files differ; names file and column. Or a column of `columns` is a struct or a list of lists.
         ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
 
     Memory: the footers, about 4 KB for a file with 20 columns and one row group. On a GPU what a partition needs of a

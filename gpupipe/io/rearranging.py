@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpupipe.backend import Backend, Frame
+from gpupipe.backend.ordering import sort_order
 from gpupipe.io.buckets import Ranges, Shuffled, shuffle_bits
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of, settle
-from gpupipe.io.ordering import sort_order
 from gpupipe.schema import Schema
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.source import FileNote, Partition
-from gpupipe.schema import FLOATS, Field, html_table, text_table
+from gpupipe.schema import FLOATS, Field
+from gpupipe.tables import html_table, text_table
 from gpupipe.words import counted
 
 __all__ = ["ColumnReport", "Report", "inspect"]

@@ -19,7 +19,7 @@ from gpupipe.cluster import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import Field, Schema, element_of
 
 __all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
 
@@ -239,13 +239,20 @@ def _kind_of(backend: str) -> str:
 
 
 def row_bytes(fields: Iterable[Field]) -> int:
-    """The bytes a row takes in a coded frame, without dictionaries and masks.
+    """The bytes a row takes in a coded frame, without dictionaries and masks; lists are guessed to be of ten elements.
 
     Example:
         >>> row_bytes([Field("x", "float64"), Field("ok", "bool"), Field("origin", "string")])
         13
     """
-    return sum(_WIDTHS.get(item.dtype) or np.dtype(item.dtype).itemsize for item in fields)
+    return sum(_width(item.dtype) for item in fields)
+
+
+def _width(dtype: str) -> int:
+    element = element_of(dtype)
+    if element is not None:
+        return 8 + 10 * _width(element)
+    return _WIDTHS.get(dtype) or np.dtype(dtype).itemsize
 
 
 _WIDTHS = {"string": 4, "timestamp": 8}

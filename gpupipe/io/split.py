@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from gpupipe.backend.hashing import splitmix64
+from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
 from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]
-
-_TOLD = re.compile(r"(\d+(?:\.\d+)?) *(week|day|hour|minute|second)s?")
 
 
 def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap: Any) -> None:
@@ -78,13 +76,9 @@ def _width(gap: Any, item: Field) -> int | float:
     """A gap as the column's values are: times in microseconds."""
     width: int | float | None = None
     if item.dtype == "timestamp":
-        if isinstance(gap, np.timedelta64):
-            gap = gap.astype("timedelta64[us]").item()
-        if isinstance(gap, str) and (told := _TOLD.fullmatch(gap)):
-            gap = timedelta(**{f"{told[2]}s": float(told[1])})
-        width = gap // timedelta(microseconds=1) if isinstance(gap, timedelta) else None
-    elif item.dtype in (*INTEGERS, *FLOATS) and isinstance(gap, int | float):
-        width = gap
+        width = microseconds_of(gap)
+    elif item.dtype in (*INTEGERS, *FLOATS) and is_number(gap):
+        width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
         times = "a timedelta, or text such as '7 days' or '36 hours'"
         raise BadConfig(
@@ -97,19 +91,16 @@ def _width(gap: Any, item: Field) -> int | float:
     return width
 
 
-def draw_parts(fraction: float | Sequence[float], seed: int, level: int, by: str | None) -> list[Draw]:
+def draw_parts(shares: Sequence[float], seed: int, level: int, by: str | None) -> list[Draw]:
     """One draw per part; together they take every row once.
 
     Args:
-        fraction: the first of two parts, or the share of each part.
+        shares: of each part, as `shares_of` gives them.
         seed: any integer.
         level: how many draws were made before on the same rows: a draw from a drawn part must not repeat it.
         by: the column whose value is drawn instead of the row.
-
-    Raises:
-        BadConfig: shares that are not positive or do not sum to 1.
     """
-    cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares_of(fraction))[:-1]]
+    cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
     own = int(splitmix64(seed, np.array([level]))[0])
     return [Draw(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
 
@@ -120,9 +111,9 @@ def folds(n_splits: int) -> list[float]:
     Raises:
         BadConfig: fewer than two.
     """
-    if n_splits != int(n_splits) or not 2 <= n_splits <= 1000:
+    if n_splits not in range(2, 1001):
         raise BadConfig("kfold", "no number of folds", got=n_splits, expected="2 to 1000", remedy="kfold(5)")
-    return [1 / n_splits] * n_splits
+    return [1 / n_splits] * int(n_splits)
 
 
 def shares_of(fraction: float | Sequence[float]) -> list[float]:
@@ -131,8 +122,11 @@ def shares_of(fraction: float | Sequence[float]) -> list[float]:
     Raises:
         BadConfig: shares that are not positive or do not sum to 1.
     """
-    shares = [fraction, 1 - fraction] if isinstance(fraction, int | float) else list(fraction)
-    if min(shares, default=0) <= 0 or abs(sum(shares) - 1) > 1e-9:
+    told: Any = fraction
+    if is_number(told):
+        told = [told, 1 - told]
+    shares = [float(share) if is_number(share) else math.nan for share in told]
+    if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-9:
         raise BadConfig(
             "split",
             "the shares do not make up a whole",

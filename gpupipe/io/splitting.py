@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from gpupipe.backend import select
+from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.hashing import check_seed
 from gpupipe.io.query import EVERYTHING
 from gpupipe.io.selection import Draw, Selection
 from gpupipe.io.split import check_call, check_complete, draw_parts, folds, ranges, shares_of
@@ -40,7 +42,8 @@ class Splitting:
             fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
                 its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
             seed: any integer; only for `fraction`.
-            stratify: a column of each of whose values (missing is one) each part has its share, to a row.
+            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
+                row.
             gap: with `at`, how wide a stretch before each cut belongs to no part, such as what a feature looks ahead: a
                 number, or for times a timedelta or text such as `"7 days"`.
 
@@ -65,18 +68,23 @@ class Splitting:
         """
         dataset = cast("Dataset", self)
         check_call(by, at, fraction, stratify, gap)
+        check_seed(seed, "seed", "split")
         for name in (by, stratify):
             if name is not None:
                 dataset.require([name], "split")
+                refuse_lists(dataset.schema.select(name), "split")
         parts: Sequence[Selection]
         if at is not None:
             item = dataset.schema[by or ""]
             parts = ranges(item, at, gap)
             check_complete(item, _count_missing(dataset, by or ""))
-        elif stratify is not None:
-            parts = stratified_parts(dataset, stratify, shares_of(fraction or 0.0), seed)
         else:
-            parts = draw_parts(fraction or 0.0, seed, dataset.query.num_draws, by)
+            assert fraction is not None, "check_call looks at that"
+            shares = shares_of(fraction)
+            if stratify is not None:
+                parts = stratified_parts(dataset, stratify, shares, seed)
+            else:
+                parts = draw_parts(shares, seed, dataset.query.num_draws, by)
         return tuple(replace(dataset, query=dataset.query.then(part)) for part in parts)
 
     def kfold(
@@ -105,9 +113,11 @@ class Splitting:
         dataset = cast("Dataset", self)
         shares = folds(n_splits)
         check_call(by, None, shares, stratify, None)
+        check_seed(seed, "seed", "kfold")
         for name in (by, stratify):
             if name is not None:
                 dataset.require([name], "kfold")
+                refuse_lists(dataset.schema.select(name), "kfold")
         drawn: Sequence[Draw] = (
             draw_parts(shares, seed, dataset.query.num_draws, by)
             if stratify is None

@@ -16,7 +16,7 @@ from gpupipe.backend.arrow import dtype_of
 from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
 from gpupipe.io.source import row_bytes
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import Field, Schema, element_of
 from gpupipe.scratch import ScratchFolder
 
 __all__ = ["Spool", "without_values", "workable"]
@@ -47,7 +47,7 @@ class Spool:
         """
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
         group_rows = max(1, self._limit // max(1, row_bytes(fields)))
-        strings = [item.name for item in fields if item.dtype == "string"]
+        strings = [arrow.parquet_path(item) for item in fields if item.dtype in ("string", "list<string>")]
         schema = pa.schema([(item.name, _stored_type(item.dtype)) for item in fields])
         try:
             options: dict[str, Any] = {"use_dictionary": strings, "dictionary_pagesize_limit": GROUP_BYTES}
@@ -83,6 +83,9 @@ def workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:
 
 def _stored_type(dtype: str) -> pa.DataType:
     """What `arrow.conform` gives."""
+    element = element_of(dtype)
+    if element is not None:
+        return pa.large_list(_stored_type(element))
     plain = arrow.arrow_type(dtype)
     return pa.dictionary(pa.int32(), plain) if dtype == "string" else plain
 

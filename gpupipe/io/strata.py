@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, resolve, select
 from gpupipe.backend.hashing import splitmix64
+from gpupipe.errors import BadConfig
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.selection import StratifiedDraw, drawn_in_class
 
@@ -20,6 +21,7 @@ __all__ = ["stratified_parts"]
 
 _BINS = 1 << 12  # a first look counts rows by class and the upper 12 bits, a second one sorts those in the bins to cut
 _NEVER = 1 << 63  # beyond all bits
+_MOST_CLASSES = 10_000  # whose bins take 320 MB
 
 _Table: TypeAlias = dict[int, Any]  # by class: counts of its bins, or the bits of some of its rows
 
@@ -29,14 +31,18 @@ def stratified_parts(dataset: Dataset, column: str, shares: Sequence[float], see
 
     The rows of a class are put in order by bits drawn by `seed` and a row's identity, and cut where the shares are.
 
+    Raises:
+        BadConfig: there are more than 10,000 classes.
+
     Memory: 32 KiB per class; two passes over the column.
     """
     backend = resolve(dataset.backend)
     own = int(splitmix64(seed, np.array([dataset.query.num_draws]))[0])
     nothing: _Table = {}
-    counted = reduce(
-        _summed, over_partitions(partial(_counts, column, own, backend), dataset, backend, "split"), nothing
-    )
+    counted = nothing
+    for table in over_partitions(partial(_counts, column, own, backend), dataset, backend, "split"):
+        counted = _summed(counted, table)
+        _check_few(len(counted), column)
     ends = {key: np.cumsum(counts) for key, counts in sorted(counted.items())}
     upto = np.cumsum(shares)[:-1]
     # A part begins with the row of this rank, which lies in this bin: behind the last one where the part has no row.
@@ -85,6 +91,7 @@ def _counts(column: str, seed: int, backend_name: str, part: Dataset) -> _Table:
     """Rows of one partition by class and bin."""
     classes, place, _, upper = _drawn(column, seed, backend_name, part)
     backend = select(backend_name)
+    _check_few(len(classes), column)
     table = backend.xp.bincount(place * _BINS + upper, minlength=len(classes) * _BINS)
     return dict(zip(classes.tolist(), backend.to_host(table).reshape(-1, _BINS), strict=True))
 
@@ -99,6 +106,16 @@ def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, pa
     here = backend.to_device(wanted)[place, upper]
     chosen, of_class = backend.to_host(bits[here]), backend.to_host(place[here])
     return {key: chosen[of_class == number] for number, key in enumerate(keys)}
+
+
+def _check_few(num_classes: int, column: str) -> None:
+    if num_classes > _MOST_CLASSES:
+        raise BadConfig(
+            f"split(stratify={column!r})",
+            f"it has more than {_MOST_CLASSES:,} values, of which most parts would have no row",
+            expected="a column of classes",
+            remedy=f"by={column!r} to keep equal values together, or a column of coarser classes",
+        )
 
 
 def _summed(left: _Table, right: _Table) -> _Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
+from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import BadConfig
 from gpupipe.io.drawing import drawn
 from gpupipe.io.duplicates import deduplicated
@@ -110,7 +111,7 @@ class Verbs:
         table = self._table
         if keep not in ("first", "last"):
             raise BadConfig("deduplicate", "unknown keep", got=keep, expected="'first' or 'last'", remedy="'first'")
-        return deduplicated(table, table.columns if on is None else _columns(table, on, "deduplicate"), keep)
+        return deduplicated(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy:
         """Rows with equal keys, to be made into one by `agg`.
@@ -247,6 +248,7 @@ def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> l
     """Names of columns that are there, one at least."""
     found = list(dict.fromkeys(as_list(names or ())))
     table.require(found, where)
+    refuse_lists(table.schema.select(found), where)
     if not found:
         raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")
     return found

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.errors import BadConfig
 from gpupipe.io.hive import folder_name
-from gpupipe.schema import FLOATS, Schema
+from gpupipe.schema import FLOATS, Schema, element_of
 
 __all__ = ["ParquetOptions", "write_file", "write_hive"]
 
@@ -110,12 +110,16 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
 
 def _types(schema: Schema) -> pa.Schema:
-    return pa.schema([(item.name, arrow_type(item.dtype)) for item in schema])
+    """The columns as they are written, with their units as metadata."""
+    return pa.schema(
+        pa.field(item.name, arrow_type(item.dtype), metadata={"units": item.units} if item.units else None)
+        for item in schema
+    )
 
 
 def _coded(schema: Schema) -> list[str]:
     """A dictionary of floats costs a hash per value and is thrown away when it has grown too large."""
-    return [item.name for item in schema if item.dtype not in FLOATS]
+    return [parquet_path(item) for item in schema if (element_of(item.dtype) or item.dtype) not in FLOATS]
 
 
 def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:

@@ -1,17 +1,21 @@
-"""The one way ids enter a network: a single table for all categorical columns."""
+"""The one way ids enter a network: a single table for all categorical columns, and for all lists of ids."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["RESERVED", "SharedEmbedding"]
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.ragged import Ragged
 
+__all__ = ["BAGS", "RESERVED", "SharedEmbedding"]
+
+BAGS = ("mean", "sum", "max")
 RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column
 MAX_AUTO_DIM = 32
 
@@ -24,10 +28,14 @@ class SharedEmbedding(nn.Module):
     never met in training adds nothing. An id the column has no row for is read as unknown, on the device: the host
     checks no values.
 
+    Behind them stand the rows of L columns of lists: of each list the rows of its elements are put together into one.
+
     Args:
         cardinalities: C numbers of ids, missing and unknown included.
         dim: D, or "auto".
         generator: draws the other rows' start, on the CPU.
+        lists: L numbers of ids, of the columns of lists by name.
+        bag: how the rows of a list's elements become one: their `"mean"`, `"sum"` or `"max"`; zeros without any.
 
     Memory:
         sum(cardinalities) x D float32; with AdamW four times that (a dense gradient and two moments).
@@ -36,13 +44,28 @@ class SharedEmbedding(nn.Module):
         >>> embedding = SharedEmbedding([12, 5], 8, torch.Generator())
         >>> embedding(torch.tensor([[3, 4], [11, 0], [12, -1]], dtype=torch.int32)).shape
         torch.Size([3, 2, 8])
+        >>> embedding = SharedEmbedding([], 8, torch.Generator(), lists={"tags": 12})
+        >>> embedding.bag("tags", Ragged(torch.tensor([3, 4, 3]), torch.tensor([0, 2, 2, 3]))).shape
+        torch.Size([3, 8])
     """
 
     cardinalities: Tensor
     starts: Tensor
 
-    def __init__(self, cardinalities: Sequence[int], dim: int | str, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        dim: int | str,
+        generator: torch.Generator,
+        lists: Mapping[str, int] | None = None,
+        bag: str = "mean",
+    ) -> None:
         super().__init__()
+        lists = lists or {}
+        self.mode, self._num_codes = bag, len(cardinalities)
+        self._places = {name: place for place, name in enumerate(lists, len(cardinalities))}
+        cardinalities = [*cardinalities, *lists.values()]
+        self.num_columns = len(cardinalities)
         ends = list(itertools.accumulate(cardinalities))
         starts = [end - n for end, n in zip(ends, cardinalities, strict=True)]
         self.dim = dim if isinstance(dim, int) else _auto_dim(max(cardinalities))
@@ -55,10 +78,28 @@ class SharedEmbedding(nn.Module):
         for name, values in (("cardinalities", cardinalities), ("starts", starts)):
             self.register_buffer(name, torch.tensor(values, dtype=dtype, device="cpu"), persistent=False)
 
+    def of(self, batch: Batch) -> Tensor:
+        """B x (C + L) x D: what is looked up for the batch's ids and its lists of ids."""
+        codes: Tensor = self(batch.codes)
+        if not self._places:
+            return codes
+        bags = [self.bag(name, batch.lists[name]).unsqueeze(1) for name in self._places]
+        return torch.cat([codes, *bags], 1)
+
     def forward(self, codes: Tensor) -> Tensor:
         """B x C ids to B x C x D."""
-        known = (codes >= 0) & (codes < self.cardinalities)
-        return F.embedding(torch.where(known, codes, 1) + self.starts, self.table, sparse=self.sparse)
+        return F.embedding(self._rows(codes, slice(self._num_codes)), self.table, sparse=self.sparse)
+
+    def bag(self, name: str, lists: Ragged) -> Tensor:
+        """B lists of ids of that column of lists to B x D."""
+        # torch asks for rows and offsets of one type, and knows no sparse gradient of a maximum.
+        rows, sparse = self._rows(lists.values, self._places[name]).long(), self.sparse and self.mode != "max"
+        return F.embedding_bag(rows, self.table, lists.offsets, mode=self.mode, include_last_offset=True, sparse=sparse)
+
+    def _rows(self, ids: Tensor, columns: slice | int) -> Tensor:
+        """The table's rows of ids of these columns; unknown for those the column has no row for."""
+        known = (ids >= 0) & (ids < self.cardinalities[columns])
+        return torch.where(known, ids, 1) + self.starts[columns]
 
 
 def _auto_dim(cardinality: int) -> int:

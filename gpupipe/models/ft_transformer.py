@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,9 @@ class FTTransformer(Tabular):
         attention_dropout: share of attention weights zeroed in training.
         dropout: share of the feed-forward part's hidden values zeroed in training.
         seed: rules the weights.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
+            list.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
@@ -62,6 +66,8 @@ class FTTransformer(Tabular):
         attention_dropout: float = 0.0,
         dropout: float = 0.0,
         seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         generator = torch.Generator("cpu").manual_seed(seed)
         config = {
@@ -74,6 +80,8 @@ class FTTransformer(Tabular):
             "attention_dropout": attention_dropout,
             "dropout": dropout,
             "seed": seed,
+            "lists": lists,
+            "bag": bag,
         }
         super().__init__(
             config | {"embedding_dim": dim},
@@ -86,7 +94,7 @@ class FTTransformer(Tabular):
             ],
         )
         del self._config["embedding_dim"]
-        columns = sum(self.num_features)
+        columns = sum(self.num_features) + len(self.lists)
         self.weight = _uniform((numeric, dim), generator)
         self.bias = _uniform((columns, dim), generator)
         self.cls = _uniform((1, dim), generator)
@@ -102,7 +110,7 @@ class FTTransformer(Tabular):
         self.check(batch)
         features = batch.numeric.unsqueeze(-1) * self.weight
         if self.embedding is not None:
-            features = torch.cat([features, self.embedding(batch.codes)], 1)
+            features = torch.cat([features, self.embedding.of(batch)], 1)
         features = features + self.bias
         return torch.cat([self.cls.expand(len(features), -1, -1), features], 1)
 
@@ -110,7 +118,7 @@ class FTTransformer(Tabular):
         """B logits or values with one output, else B x K logits.
 
         Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for.
+            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
         """
         tokens = self.tokens(batch)
         for block in self.blocks:

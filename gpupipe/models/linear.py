@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ class Linear(Tabular):
         cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
         outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
         seed: is there as in the other models; nothing is drawn.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: what a list adds: the `"mean"`, `"sum"` or `"max"` of its ids' weights.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
@@ -40,8 +42,24 @@ class Linear(Tabular):
 
     learning_rate: ClassVar[float] = 3e-2  # few weights, and from zero: they have far to go
 
-    def __init__(self, numeric: int, cardinalities: Sequence[int] = (), outputs: int = 1, *, seed: int = 0) -> None:
-        config = {"numeric": numeric, "cardinalities": cardinalities, "outputs": outputs, "seed": seed}
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
+    ) -> None:
+        config = {
+            "numeric": numeric,
+            "cardinalities": cardinalities,
+            "outputs": outputs,
+            "seed": seed,
+            "lists": lists,
+            "bag": bag,
+        }
         super().__init__(config | {"embedding_dim": max(outputs, 1)}, torch.Generator())
         del self._config["embedding_dim"]
         self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))
@@ -53,10 +71,10 @@ class Linear(Tabular):
         """B logits or values with one output, else B x K logits.
 
         Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for.
+            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
         """
         self.check(batch)
         output = torch.addmm(self.bias, batch.numeric, self.weight)
         if self.embedding is not None:
-            output = output + self.embedding(batch.codes).sum(1)
+            output = output + self.embedding.of(batch).sum(1)
         return self.shaped(output)

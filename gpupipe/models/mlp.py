@@ -31,6 +31,9 @@ class MLP(Tabular):
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
         seed: rules the weights.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
+            list.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
@@ -56,6 +59,8 @@ class MLP(Tabular):
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
         seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         generator = torch.Generator("cpu").manual_seed(seed)
         super().__init__(
@@ -68,6 +73,8 @@ class MLP(Tabular):
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
                 "seed": seed,
+                "lists": lists,
+                "bag": bag,
             },
             generator,
         )
@@ -78,7 +85,7 @@ class MLP(Tabular):
         """B logits or values with one output, else B x K logits.
 
         Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for.
+            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
         """
         return self.shaped(self.layers(self.inputs(batch)))
 

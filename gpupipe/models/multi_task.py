@@ -34,6 +34,9 @@ class MultiTask(Tabular):
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
         seed: rules the weights.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
+            list.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
@@ -59,6 +62,8 @@ class MultiTask(Tabular):
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
         seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         generator = torch.Generator("cpu").manual_seed(seed)
         super().__init__(
@@ -72,6 +77,8 @@ class MultiTask(Tabular):
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
                 "seed": seed,
+                "lists": lists,
+                "bag": bag,
             },
             generator,
             [("head", all(width > 0 for width in head), "widths of at least 1", "head=(64,)")],
@@ -87,7 +94,7 @@ class MultiTask(Tabular):
         """B values or logits with one output, else B x T.
 
         Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for.
+            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
         """
         shared = self.layers(self.inputs(batch))
         values: Tensor = self.heads[0](shared.expand(self.outputs, -1, -1))

@@ -34,6 +34,9 @@ class ResNet(Tabular):
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
         seed: rules the weights.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
+            list.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
@@ -60,6 +63,8 @@ class ResNet(Tabular):
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
         seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         generator = torch.Generator("cpu").manual_seed(seed)
         inner = int(width * hidden_factor)
@@ -75,6 +80,8 @@ class ResNet(Tabular):
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
                 "seed": seed,
+                "lists": lists,
+                "bag": bag,
             },
             generator,
             [
@@ -92,7 +99,7 @@ class ResNet(Tabular):
         """B logits or values with one output, else B x K logits.
 
         Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for.
+            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
         """
         values = self.first(self.inputs(batch))
         for block in self.blocks:

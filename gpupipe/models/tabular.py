@@ -1,6 +1,6 @@
 """What the networks share: made from a schema, ids through one table, numbers as they are or embedded.
 
-Shapes: B rows, F numeric features, C categorical features, D the embedding's width, K outputs.
+Shapes: B rows, F numeric features, C categorical features, L lists of ids, D the embedding's width, K outputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.models.embedding import RESERVED, SharedEmbedding
+from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
 from gpupipe.models.numbers import Numbers, NumericEmbedding, numbers_from
 from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
@@ -41,14 +41,16 @@ class Tabular(nn.Module):
     def __init__(self, config: dict[str, Any], generator: torch.Generator, rules: Sequence[Rule] = ()) -> None:
         super().__init__()
         config["cardinalities"] = cardinalities = [int(n) for n in config["cardinalities"]]
+        config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
         numbers = numbers_from(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
         self._refuse([*_shared_rules(config), *rules])
         self.outputs: int = config["outputs"]
         self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
         self.embedding: SharedEmbedding | None = None
-        if cardinalities:
-            self.embedding = SharedEmbedding(cardinalities, config["embedding_dim"], generator)
+        self.lists = list(lists)
+        if cardinalities or lists:
+            self.embedding = SharedEmbedding(cardinalities, config["embedding_dim"], generator, lists, config["bag"])
         self.numbers: NumericEmbedding | None = None
         if numbers is not None and config["numeric"]:
             self.numbers = numbers.build(config["numeric"], generator)
@@ -62,7 +64,8 @@ class Tabular(nn.Module):
             options: the constructor's keyword arguments.
 
         Raises:
-            BadConfig: no target, a target of one class, or a categorical feature without a cardinality.
+            BadConfig: no target, a target of one class, a categorical feature without a cardinality, or a list of what
+                are no ids.
 
         Example:
             >>> from gpupipe.models import MLP
@@ -72,7 +75,8 @@ class Tabular(nn.Module):
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
-        return make(*_sizes(schema, cls.__name__), **options)
+        numeric, cardinalities, outputs, lists = _sizes(schema, cls.__name__)
+        return make(numeric, cardinalities, outputs, lists=lists, **options)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments as plain JSON values: `type(model)(**config)` has the same weights' start."""
@@ -80,7 +84,7 @@ class Tabular(nn.Module):
         return dict(self._config) if numbers is None else self._config | {"numbers": numbers.to_json()}
 
     def check(self, batch: Batch) -> None:
-        """Raise where the batch has another number of columns than the model was made for.
+        """Raise where the batch has another number of columns than the model was made for, or other lists.
 
         Raises:
             SchemaMismatch: it does.
@@ -94,18 +98,26 @@ class Tabular(nn.Module):
                 expected=f"{self.num_features[0]} numeric and {self.num_features[1]} categorical columns",
                 remedy=f"{type(self).__name__}.from_schema(pipeline.schema) with the pipeline that makes the batches",
             )
+        if self.lists != list(batch.lists):
+            raise SchemaMismatch(
+                type(self).__name__,
+                "the batch has other lists than the model",
+                got=list(batch.lists),
+                expected=str(self.lists),
+                remedy=f"{type(self).__name__}.from_schema(pipeline.schema) with the pipeline that makes the batches",
+            )
 
     @property
     def num_inputs(self) -> int:
         """How wide `inputs` is."""
         numbers = self.num_features[0] * (1 if self.numbers is None else self.numbers.dim)
-        return numbers + (0 if self.embedding is None else self.num_features[1] * self.embedding.dim)
+        return numbers + (0 if self.embedding is None else self.embedding.num_columns * self.embedding.dim)
 
     def inputs(self, batch: Batch) -> Tensor:
         """B x `num_inputs`: the numbers, embedded where asked, and beside them the rows of the ids."""
         self.check(batch)
         numbers = batch.numeric if self.numbers is None else self.numbers(batch.numeric).flatten(1)
-        return numbers if self.embedding is None else torch.cat([numbers, self.embedding(batch.codes).flatten(1)], 1)
+        return numbers if self.embedding is None else torch.cat([numbers, self.embedding.of(batch).flatten(1)], 1)
 
     def shaped(self, output: Tensor) -> Tensor:
         """B values of one output, else B x K."""
@@ -136,8 +148,8 @@ def linear(
     return layer
 
 
-def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int]:
-    """How many numbers, the cardinalities, how many outputs."""
+def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, int]]:
+    """How many numbers, the cardinalities, how many outputs, and the cardinalities of the lists."""
     if schema.target is None:
         raise BadConfig(
             f"{model}.from_schema",
@@ -155,29 +167,34 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int]:
             expected="at least two classes",
             remedy="fit the pipeline on data that holds more than one",
         )
-    cardinalities = []
-    for field in schema.categorical:
+    cardinalities = {}
+    for field in [*schema.categorical, *schema.lists]:
         if field.cardinality is None:
             raise BadConfig(
                 f"{model}.from_schema, column {field.name!r}",
-                "a categorical feature whose number of ids is not known",
-                got=field,
+                f"a {field.kind} feature whose number of ids is not known",
+                got=field.dtype,
                 expected="a cardinality in the schema",
-                remedy=f"(['{field.name}'], pre.Categorify())",
+                remedy=f"(['{field.name}'], pre.Categorify()); for numbers a model that reads batch.lists",
             )
-        cardinalities.append(field.cardinality)
+        cardinalities[field.name] = field.cardinality
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
-    return len(schema.numeric), cardinalities, outputs
+    codes, lists = (
+        {field.name: cardinalities[field.name] for field in part} for part in (schema.categorical, schema.lists)
+    )
+    return len(schema.numeric), list(codes.values()), outputs, lists
 
 
 def _shared_rules(config: dict[str, Any]) -> list[Rule]:
-    numeric, cardinalities, dim = config["numeric"], config["cardinalities"], config["embedding_dim"]
+    numeric, dim = config["numeric"], config["embedding_dim"]
+    cardinalities = [*config["cardinalities"], *config["lists"].values()]
     rules = [
         ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
         ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
         ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
         ("outputs", config["outputs"] > 0, "1, or the number of classes or targets", "outputs=1"),
         ("dropout", 0 <= config.get("dropout", 0) < 1, "a share in [0, 1)", "dropout=0.1"),
+        ("bag", config["bag"] in BAGS, "'mean', 'sum' or 'max'", "bag='mean'"),
         ("embedding_dim", dim == "auto" or (isinstance(dim, int) and dim > 0), "1 or more, or 'auto'", "'auto'"),
     ]
     if "hidden" in config:

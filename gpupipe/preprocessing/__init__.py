@@ -8,9 +8,11 @@ from gpupipe.preprocessing.datetime_encoder import DatetimeEncoder
 from gpupipe.preprocessing.downcast import Downcast
 from gpupipe.preprocessing.fold import Columns, FoldStep, Invertible, Summary
 from gpupipe.preprocessing.group_imputer import GroupImputer
+from gpupipe.preprocessing.group_stats import GroupStats
 from gpupipe.preprocessing.hashed import HashBucket, HashedCross
 from gpupipe.preprocessing.imputer import SimpleImputer
 from gpupipe.preprocessing.kmeans import KMeans
+from gpupipe.preprocessing.list_slice import ListSlice
 from gpupipe.preprocessing.log1p import Log1p
 from gpupipe.preprocessing.ngrams import HashedNgrams
 from gpupipe.preprocessing.normalizer import Normalizer
@@ -38,6 +40,7 @@ __all__ = [
     "Downcast",
     "FoldStep",
     "GroupImputer",
+    "GroupStats",
     "HashBucket",
     "HashedCross",
     "HashedNgrams",
@@ -45,6 +48,7 @@ __all__ = [
     "Invertible",
     "KBinsDiscretizer",
     "KMeans",
+    "ListSlice",
     "Log1p",
     "MaxAbsScaler",
     "MinMaxScaler",

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
-from gpupipe.words import counted
+from gpupipe.words import counted, is_integer
 
 __all__ = [
     "LARGEST_SQUARED",
@@ -57,15 +58,6 @@ def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slic
         yield slice(start, min(start + size, num_rows))
 
 
-def floats(column: Column, xp: ModuleType) -> Array:
-    """A numeric or boolean column as n float64 with NaN where missing.
-
-    Memory: shares a float64 column, else copies on the device.
-    """
-    data = column.data.astype(xp.float64, copy=False)
-    return data if column.valid is None else xp.where(column.valid, data, xp.nan)
-
-
 def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
     """These rows of all columns as one F x R float64 array of its own, NaN where missing.
 
@@ -75,9 +67,15 @@ def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
 
 
 def tabulate(
-    columns: Columns, function: Callable[[Array, ModuleType], Sequence[Any]], width: int, backend: Backend
+    columns: Columns,
+    function: Callable[[Array, ModuleType], Sequence[Any]],
+    width: int,
+    backend: Backend,
+    centres: Sequence[float] | None = None,
 ) -> Any:
     """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
+
+    With `centres`, one for each column, the block is of its own, and less the column's centre.
 
     Memory: copies B x C x `width` numbers to the host, once.
     """
@@ -85,8 +83,10 @@ def tabulate(
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(num_rows(columns), backend):
-            for column in columns.values():
-                results += [xp.asarray(item, dtype=xp.float64) for item in function(floats(column.take(rows), xp), xp)]
+            for place, column in enumerate(columns.values()):
+                block = floats(column.take(rows), xp)
+                block = block if centres is None else block - centres[place]
+                results += [xp.asarray(item, dtype=xp.float64) for item in function(block, xp)]
     table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
     return table.reshape(-1, len(columns), width)
 
@@ -270,11 +270,15 @@ def check_numeric(fields: Sequence[Field], where: str) -> None:
             )
 
 
-def check_count(value: Any, name: str, where: str, most: int | None = None) -> None:
-    """Raise `BadConfig` unless the parameter `name` is an integer from 1 to `most`."""
-    if not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        upto = "a positive integer" if most is None else f"an integer from 1 to {most}, the number of columns"
-        raise BadConfig(where, f"{name} is out of range", got=value, expected=upto, remedy=f"{name}={most or 8}")
+def check_count(
+    value: Any, name: str, where: str, most: int | None = None, what: str = "the number of columns"
+) -> None:
+    """Raise `BadConfig` unless the parameter `name` is an integer from 1 to `most`, which is `what`."""
+    if not is_integer(value, 1, 1 << 62 if most is None else most):
+        upto = "a positive integer" if most is None else f"an integer from 1 to {most}, {what}"
+        raise BadConfig(
+            where, f"{name} is out of range", got=value, expected=upto, remedy=f"{name}={min(most or 8, 8)}"
+        )
 
 
 def check_one_of(value: Any, allowed: Sequence[str], name: str, where: str) -> None:

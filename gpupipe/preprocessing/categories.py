@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
@@ -18,7 +19,16 @@ from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.words import counted
 
-__all__ = ["CategoryStep", "Learned", "check_categories", "ids_of", "listed_by_column", "listed_values", "number_of"]
+__all__ = [
+    "CategoryStep",
+    "Learned",
+    "check_categories",
+    "check_distinct",
+    "ids_of",
+    "listed_by_column",
+    "listed_values",
+    "number_of",
+]
 
 Lists = Mapping[str, Sequence[Any]]
 
@@ -32,7 +42,7 @@ def check_categories(fields: Sequence[Field], where: str) -> None:
                 "its values are no categories",
                 got=item.dtype,
                 expected="strings, integers or booleans",
-                remedy=f"Cast({item.name}='int64') for whole numbers, or 'hour({item.name})' for parts of a time",
+                remedy=f"Cast({{{item.name!r}: 'int64'}}) for whole numbers, KBinsDiscretizer(), T.DateParts for times",
             )
 
 
@@ -41,6 +51,19 @@ def number_of(item: Field, name: str, dtype: str = "float32", *, nullable: bool 
     return replace(
         item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable, cardinality=None, classes=None
     )
+
+
+def check_distinct(names: Sequence[str], where: str) -> None:
+    """Raise `BadData` where two outputs, named after values, have the same name."""
+    for output, count in Counter(names).items():
+        if count > 1:
+            raise BadData(
+                where,
+                "two outputs have the same name",
+                got=output,
+                expected="categories that differ when they are written out",
+                remedy="Rename or Replace before it",
+            )
 
 
 def ids_of(item: Field, cardinality: int | None) -> Field:
@@ -60,11 +83,12 @@ def listed_by_column(given: Any, names: Sequence[str], where: str) -> Lists:
             if name not in names:
                 raise ColumnNotFound.among(where, name, names)
         return dict(given)
-    if isinstance(given, str) or len(given) != len(names):
+    is_list = hasattr(given, "__len__") and not isinstance(given, str)
+    if not is_list or len(given) != len(names):
         raise BadConfig(
             where,
             "it does not go with the columns",
-            got=given if isinstance(given, str) else counted(len(given), "item"),
+            got=counted(len(given), "item") if is_list else given,
             expected=f"one for each of {list(names)}, or a mapping from some of them",
             remedy=f"{{{names[0]!r}: ...}}",
         )
@@ -75,7 +99,7 @@ def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
     """What is listed for each column, in that order, and whether missing is one of it; by the name of those there are.
 
     Raises:
-        BadConfig: a value of another type than its column, or one that is listed twice.
+        BadConfig: no list, a value of another type than its column, or one that is listed twice.
     """
     found = {}
     for name in (name for name in dtypes if name in lists):
@@ -84,10 +108,10 @@ def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
         except (TypeError, ValueError, OverflowError) as cause:
             raise BadConfig(
                 f"{where}, column {name!r}",
-                "its values are not of the column's type",
-                got=list(lists[name])[:3],
-                expected=dtypes[name],
-                remedy="values as they stand in the column",
+                "its values are not of the column's type, or no list",
+                got=lists[name][:3] if hasattr(lists[name], "__getitem__") else lists[name],
+                expected=f"a list of {dtypes[name]}",
+                remedy="values as they stand in the column, in their order",
             ) from cause
         distinct = len(ordered(values))
         if distinct < len(values):

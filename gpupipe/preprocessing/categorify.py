@@ -8,14 +8,18 @@ from functools import reduce
 from operator import add
 from typing import Any, Self
 
+import numpy as np
+
 from gpupipe.backend import Backend, Column
+from gpupipe.backend.columns import whole_numbers
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_count
+from gpupipe.preprocessing.by_element import by_element
 from gpupipe.preprocessing.categories import check_categories, ids_of, listed_by_column, listed_values
 from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
-from gpupipe.preprocessing.vocabulary import FIRST, Lookups, column_at
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, column_at
 from gpupipe.schema import Field
 
 __all__ = ["Categorify"]
@@ -36,6 +40,7 @@ class _Seen:
         return type(self)(self.dtypes, self.counts.filled(values))
 
 
+@by_element
 class Categorify(Invertible):
     """Strings, integers and booleans as int32 ids, each column with its own vocabulary or all with one.
 
@@ -94,7 +99,7 @@ class Categorify(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for name in ("min_frequency", "max_categories", "num_buckets"):
             if getattr(self, name) is not None:
-                check_count(getattr(self, name), name, "Categorify")
+                check_count(getattr(self, name), name, "Categorify", MOST_BUCKETS, "the ids there are")
         check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:
@@ -204,9 +209,9 @@ class Categorify(Invertible):
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """The values of ids; missing where the id is 0, 1, a bucket's or nobody's."""
-        return {
-            name: column_at(
-                column.data.astype("int32") - FIRST, self.vocabularies_[name], self.dtypes_in_[name], backend
-            )
-            for name, column in columns.items()
-        }
+        made = {}
+        for name, column in columns.items():
+            ids, there = whole_numbers(column, np.dtype("int64"), backend.xp)
+            places = backend.xp.where(there, ids, MISSING) - FIRST
+            made[name] = column_at(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
+        return made

@@ -60,6 +60,7 @@ class CrossFittedStep(FoldStep):
         where = type(self).__name__
         columns, fields, backend = opened(frame, None, where)
         self.output_fields(fields)
+        self._dtypes_seen = {item.name: item.dtype for item in fields}
         target, _, _ = opened(_as_frame(y, frame, where), None, where)
         for name, column in target.items():
             missing = column.missing(backend.xp)
@@ -92,6 +93,14 @@ def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
         )
     if hasattr(y, "columns"):
         return y
+    if getattr(y, "ndim", 1) > 1:
+        raise BadConfig(
+            where,
+            "the target has more than one value in each row",
+            got=y.shape,
+            expected="one value in each row, or a frame with a named column for each target",
+            remedy=f"{where}().fit(frame, pd.DataFrame(y, columns=[...]))",
+        )
     if hasattr(y, "to_frame"):
         return y.to_frame(name="y" if y.name is None else y.name)
     return type(frame)({"y": y})

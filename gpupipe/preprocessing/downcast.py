@@ -68,6 +68,9 @@ class Downcast(FoldStep):
         ['int8', 'uint8', 'float32', 'float64']
     """
 
+    keeps_units = True
+    monotone = True
+
     def summarise(self, columns: Columns, backend: Backend) -> _Ranges:
         table = tabulate(columns, _range, 3, backend)
         low, high = table[..., 0].min(axis=0, initial=np.inf), table[..., 1].max(axis=0, initial=-np.inf)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
-from gpupipe.errors import NotFitted
-from gpupipe.schema import Field
+from gpupipe.backend.columns import missing_column
+from gpupipe.backend.estimators import transformer_tags
+from gpupipe.errors import BadConfig, NotFitted
+from gpupipe.schema import FLOATS, Field
 from gpupipe.step import Step
 from gpupipe.words import as_list
 
@@ -44,7 +47,15 @@ class FoldStep(Step, ABC):
     learned."""
     may_repeat: bool = False
     """Whether `unfinished` may become true: what the step reads is then kept in memory where there is room."""
+    keeps_units: bool = False
+    """Whether an output of an input's name counts the same: minutes stay minutes."""
+    monotone: bool = False
+    """Whether each number becomes one of the same order, whatever the other columns hold: then the outputs' range
+    follows from the inputs'."""
     names_in_: list[str]
+
+    _dtypes_seen: Mapping[str, str] = {}
+    """The types of the columns of the frame given to `fit`; of one whose values are all missing a frame tells none."""
 
     @abstractmethod
     def summarise(self, columns: Columns, backend: Backend) -> Any:
@@ -76,6 +87,10 @@ class FoldStep(Step, ABC):
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The names of the outputs for inputs of these names; the same unless a step says otherwise."""
+        return list(names)
+
+    def looks_at(self, names: Sequence[str]) -> list[str]:
+        """Of the columns it is fitted on those that `transform_columns` looks at; all unless a step says otherwise."""
         return list(names)
 
     def get_state(self) -> dict[str, Any]:
@@ -111,6 +126,7 @@ class FoldStep(Step, ABC):
         """Learn from a user's frame, all columns. `y` is ignored."""
         columns, fields, backend = opened(frame, None, type(self).__name__)
         self.output_fields(fields)
+        self._dtypes_seen = {item.name: item.dtype for item in fields}
         self.finish(self.summarise(columns, backend))
         while self.unfinished:
             self.finish(self.summarise(columns, backend))
@@ -124,8 +140,10 @@ class FoldStep(Step, ABC):
             SchemaMismatch: a column's type is not what the step works on.
         """
         self.check_fitted()
-        columns, fields, backend = opened(frame, self.names_in_, type(self).__name__)
-        self.output_fields(fields)
+        names = self.looks_at(self.names_in_)
+        columns, fields, backend = opened(frame, names, type(self).__name__, self._dtypes_seen)
+        if len(names) == len(self.names_in_):
+            self.output_fields(fields)
         return closed(self.transform_columns(columns, backend), frame, backend)
 
     def fit_transform(self, frame: Frame, y: object = None) -> Frame:
@@ -136,6 +154,28 @@ class FoldStep(Step, ABC):
         """The output's names; for the columns it was fitted on unless others are given."""
         self.check_fitted()
         return self.output_names(self.names_in_ if input_features is None else as_list(input_features))
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Take note that frames are wanted, which is what a step gives anyway; returns self.
+
+        Raises:
+            BadConfig: something else is wanted.
+        """
+        if transform not in (None, "default", "pandas"):
+            raise BadConfig(
+                f"{type(self).__name__}.set_output(transform=)",
+                "a step gives frames of the library it is given",
+                got=transform,
+                expected="'pandas' or 'default'",
+                remedy="gp.from_frame(...) for other tables",
+            )
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        return transformer_tags(needs_target=getattr(self, "needs_target", False))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.is_fitted
 
 
 class Invertible(FoldStep):
@@ -149,22 +189,48 @@ class Invertible(FoldStep):
         """The inputs for a frame of outputs, index as given.
 
         Raises:
+            BadConfig: there are no outputs.
             ColumnNotFound: an output is not there.
         """
         self.check_fitted()
-        columns, _, backend = opened(frame, self.get_feature_names_out(), type(self).__name__)
+        where, outputs = type(self).__name__, self.get_feature_names_out()
+        if self.names_in_ and not outputs:
+            raise BadConfig(
+                f"{where}.inverse_transform",
+                "the step has no outputs, so nothing tells of its inputs",
+                got=self.names_in_,
+                expected="an output at least",
+                remedy="a step that leaves no column out, such as drop=None",
+            )
+        columns, _, backend = opened(frame, outputs, where)
         return closed(self.inverse_columns(columns, backend), frame, backend)
 
 
-def opened(frame: Frame, names: Sequence[str] | None, where: str) -> tuple[dict[str, Column], list[Field], Backend]:
-    """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to."""
+def opened(
+    frame: Frame, names: Sequence[str] | None, where: str, dtypes: Mapping[str, str] | None = None
+) -> tuple[dict[str, Column], list[Field], Backend]:
+    """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to.
+
+    `dtypes` are the types of columns that come without one, as float64, where all their values are missing.
+    """
     backend = backend_of(frame)
     coded = backend.encode(frame)
     schema = backend.schema_of(coded)
     if names is not None:
         schema.require(names, where)
         schema = schema.select(names)
-    return {name: backend.column(coded, name) for name in schema.names}, list(schema), backend
+    columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
+    for place, item in enumerate(fields):
+        known = (dtypes or {}).get(item.name, item.dtype)
+        if item.dtype == "float64" and known not in FLOATS and _is_empty(columns[item.name], backend):
+            fields[place] = replace(item, dtype=known, kind=None)
+            columns[item.name] = missing_column(known, len(frame), backend.xp)
+    return columns, fields, backend
+
+
+def _is_empty(column: Column, backend: Backend) -> bool:
+    missing = column.missing(backend.xp)
+    return missing is not None and bool(backend.to_host(missing.all()[None])[0])
 
 
 def closed(columns: dict[str, Column], frame: Frame, backend: Backend) -> Frame:

@@ -70,6 +70,8 @@ class GroupImputer(FoldStep):
         [10.0, 10.0, 20.0, 15.0]
     """
 
+    keeps_units = True
+
     def __init__(self, by: str, strategy: str = "mean") -> None:
         self.by, self.strategy = by, strategy
 

@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.hashing import check_seed, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.preprocessing.blocks import check_count, num_rows, row_blocks
+from gpupipe.preprocessing.by_element import by_element
 from gpupipe.preprocessing.categories import check_categories, ids_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, in_buckets
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, in_buckets
 from gpupipe.schema import Field
 
 __all__ = ["HashBucket", "HashedCross"]
 
 
+@by_element
 class HashBucket(StatelessStep):
     """Strings, integers and booleans as the int32 ids of buckets of a hash: a categorical without a vocabulary.
 
@@ -48,13 +50,14 @@ class HashBucket(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "HashBucket")
+        check_seed(self.seed, "seed", "HashBucket")
         return [ids_of(item, self._size(item.name) + FIRST) for item in fields]
 
     def _size(self, name: str) -> int:
         if isinstance(self.num_buckets, Mapping) and name not in self.num_buckets:
             raise ColumnNotFound.among("HashBucket(num_buckets=...)", name, self.num_buckets)
         size = self.num_buckets[name] if isinstance(self.num_buckets, Mapping) else self.num_buckets
-        check_count(size, "num_buckets", "HashBucket")
+        check_count(size, "num_buckets", "HashBucket", MOST_BUCKETS, "the ids there are")
         return size
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
@@ -102,7 +105,8 @@ class HashedCross(StatelessStep):
         self.num_buckets, self.seed = num_buckets, seed
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_count(self.num_buckets, "num_buckets", "HashedCross")
+        check_count(self.num_buckets, "num_buckets", "HashedCross", MOST_BUCKETS, "the ids there are")
+        check_seed(self.seed, "seed", "HashedCross")
         check_categories(fields, "HashedCross")
         if len(fields) < 2:
             raise BadConfig(

@@ -16,7 +16,7 @@ from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Quantiles
-from gpupipe.schema import FLOATS, Field, Kind
+from gpupipe.schema import FLOATS, LISTS, Field, Kind
 
 __all__ = ["SimpleImputer"]
 
@@ -38,12 +38,13 @@ class SimpleImputer(FoldStep):
 
     Mean and median are for numbers and booleans and give float64 (float32 stays); the others keep the type and work on
     strings too. Of several most frequent values the smallest is taken. The median is exact up to 65,536 distinct
-    values of a column and else within the error `RobustScaler` states.
+    values of a column, with `exact=True` always, and else within the error `RobustScaler` states.
 
     Args:
         strategy: `"mean"`, `"median"`, `"most_frequent"` or `"constant"`.
         fill_value: the constant; by default 0 (False) for numbers and `"missing_value"` for strings.
         add_indicator: add a boolean column `<name>_missing` for each column, true where a value was missing.
+        exact: for the median, keep every distinct value while fitting, at 16 bytes each.
 
     Attributes:
         statistics_: the value filled in, by column name.
@@ -60,8 +61,18 @@ class SimpleImputer(FoldStep):
         [10.0, 15.0, 20.0]
     """
 
-    def __init__(self, strategy: str = "mean", *, fill_value: Any = None, add_indicator: bool = False) -> None:
-        self.strategy, self.fill_value, self.add_indicator = strategy, fill_value, add_indicator
+    keeps_units = True
+    monotone = True
+
+    def __init__(
+        self,
+        strategy: str = "mean",
+        *,
+        fill_value: Any = None,
+        add_indicator: bool = False,
+        exact: bool = False,
+    ) -> None:
+        self.strategy, self.fill_value, self.add_indicator, self.exact = strategy, fill_value, add_indicator, exact
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         if self.strategy not in _STRATEGIES:
@@ -74,7 +85,8 @@ class SimpleImputer(FoldStep):
             )
         averaged = self.strategy in ("mean", "median")
         check_numeric(
-            [item for item in fields if averaged or item.dtype == "timestamp"], f"SimpleImputer({self.strategy!r})"
+            [item for item in fields if averaged or item.dtype in ("timestamp", *LISTS)],
+            f"SimpleImputer({self.strategy!r})",
         )
         filled = []
         for item in fields:
@@ -95,7 +107,7 @@ class SimpleImputer(FoldStep):
         if self.strategy == "mean":
             return Moments.of(columns, backend, where)
         if self.strategy == "median":
-            return Quantiles.of(columns, backend, where)
+            return Quantiles.of(columns, backend, where, exact=self.exact)
         if self.strategy == "most_frequent":
             return CategoryCounts.of(columns, backend, where)
         return _Types({name: column.dtype for name, column in columns.items()})
@@ -154,8 +166,9 @@ class SimpleImputer(FoldStep):
         if column.dtype in FLOATS:
             out = xp.empty_like(column.data)
             for rows in row_blocks(len(column), backend):
-                block = column.data[rows]
-                out[rows] = xp.where(xp.isnan(block), block.dtype.type(value), block)
+                block = out[rows]
+                block[:] = column.data[rows]
+                xp.copyto(block, block.dtype.type(value), where=xp.isnan(block))
                 infinite.append(xp.isinf(block).any())
             return Column(column.dtype, out)
         if self.strategy in ("mean", "median"):

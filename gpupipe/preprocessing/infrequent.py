@@ -8,14 +8,16 @@ import numpy as np
 
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.blocks import check_count
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["check_limits", "groups_of", "rare"]
 
 
 def check_limits(min_frequency: float | None, max_categories: int | None, where: str) -> None:
     """Raise `BadConfig` unless they are positive integers, a share of the rows between 0 and 1, or None."""
-    number = min_frequency if isinstance(min_frequency, int | float) else -1
-    if min_frequency is not None and not 0 < number < 1 and (number < 1 or number != int(number)):
+    number: Any = min_frequency
+    is_share = is_number(number) and 0 < number < 1
+    if min_frequency is not None and not is_share and not is_integer(min_frequency, 1):
         raise BadConfig(
             where,
             "min_frequency is out of range",
@@ -38,14 +40,13 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
             the first ones become rare.
 
     Example:
-        >>> rare(np.array([5, 1, 9, 1]), 16, None, 3).tolist()
-        [False, True, False, True]
+        >>> rare(np.array([5, 1, 9, 5]), 20, None, 3).tolist()
+        [True, True, False, False]
     """
     least = min_frequency or 0
     found = counts < (least * num_rows if least < 1 else least)
     if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
-        by_count = np.argsort(-counts, kind="stable")[::-1]
-        found[by_count[: len(counts) - (max_categories - 1)]] = True
+        found[np.argsort(counts, kind="stable")[: len(counts) - (max_categories - 1)]] = True
     return found
 
 

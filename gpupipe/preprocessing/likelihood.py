@@ -32,14 +32,16 @@ class Bent:
     shift: float
 
     @classmethod
-    def of(cls, values: Any, power: float, method: str) -> Self:
-        """Bend `values` (B float64) by `"yeo-johnson"` or `"box-cox"`."""
+    def of(cls, values: Any, power: float, method: str, centre: float = 0.0) -> Self:
+        """Bend `values` (B float64) by `"yeo-johnson"` or `"box-cox"`, in the unit with this logarithm.
+
+        The centre has the sign of the values; it is 0 where they have both.
+        """
         if method == "box-cox":
-            return cls.by_powers(np.log(values), power, 1.0)
+            return cls.by_powers(np.log(values) - centre, power, 1.0)
         negative = values < 0
-        return cls.by_powers(
-            np.log1p(np.abs(values)), np.where(negative, 2 - power, power), np.where(negative, -1.0, 1.0)
-        )
+        logs = np.log1p(np.abs(values)) - abs(centre)
+        return cls.by_powers(logs, np.where(negative, 2 - power, power), np.where(negative, -1.0, 1.0))
 
     @classmethod
     def by_powers(cls, logs: Any, powers: Any, signs: Any) -> Self:

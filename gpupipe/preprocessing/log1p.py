@@ -34,6 +34,8 @@ class Log1p(StatelessStep, Invertible):
         [0.0, nan, 1.0]
     """
 
+    monotone = True
+
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, "Log1p")
 

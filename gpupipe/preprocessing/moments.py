@@ -11,18 +11,20 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_squares, num_rows, tabulate
+from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_squares, floats, num_rows, stacked, tabulate
 from gpupipe.preprocessing.fold import Columns
 
 __all__ = ["Moments", "joined"]
+
+_SAMPLED = 1024
 
 
 @dataclass(frozen=True)
 class Moments:
     """Number of values, mean and sum of squared deviations of C columns, missing values apart.
 
-    Deviations are taken from the mean of a block of rows and blocks are joined by the formula of Chan, Golub and
-    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
+    Deviations are taken from a value among a partition's own, and partitions are joined by the formula of Chan, Golub
+    and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
     keeps its digits.
 
     Args:
@@ -48,8 +50,11 @@ class Moments:
 
         Memory: one float64 block at a time; 3 numbers per block and column go to the host.
         """
-        table = tabulate(columns, _moments, 3, backend)
-        count, mean, m2 = joined(*np.moveaxis(table, -1, 0))
+        centres = _centres(columns, backend)
+        with np.errstate(over="ignore", invalid="ignore"):
+            count, total, squares = tabulate(columns, _sums, 3, backend, centres.tolist()).sum(axis=0).T
+            rest = total / np.maximum(count, 1)
+            mean, m2 = np.where(count > 0, centres + rest, 0.0), np.maximum(squares - total * rest, 0.0)
         check_squares(columns, mean, m2, backend, where)
         count = count.astype(np.int64)
         return cls(tuple(columns), count, num_rows(columns) - count, mean, m2)
@@ -86,18 +91,34 @@ class Moments:
         return np.where(np.sqrt(variance) <= np.finfo(np.float64).eps * np.abs(self.mean), 0.0, variance)
 
 
-def _moments(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Count, mean and M2 of one block by two passes, the mean corrected by the mean deviation left after the first."""
+def _centres(columns: Columns, backend: Backend) -> Any:
+    """A number amid each column's values, C float64; 0 where there is none.
+
+    The mean of some will do, whichever they are: squares around it exceed those around the mean by so little that the
+    difference keeps its digits.
+    """
+    xp, size = backend.xp, num_rows(columns)
+    some = stacked(columns, slice(0, size, size // _SAMPLED + 1), xp)
+    missing = xp.isnan(some)
+    with np.errstate(over="ignore", invalid="ignore"):
+        known = xp.where(missing, 0.0, some).sum(axis=1)
+    count, total = backend.to_host(xp.stack([(~missing).sum(axis=1).astype(xp.float64), known]))
+    for place in np.flatnonzero(count == 0):
+        values = floats(list(columns.values())[place], xp)
+        present = values[~xp.isnan(values)][:_SAMPLED]
+        if len(present):
+            count[place], total[place] = len(present), float(backend.to_host(present).sum())
+    centres = total / np.maximum(count, 1)
+    return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
+
+
+def _sums(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
+    """Number of values, their sum, and that of their squares; overwrites the block."""
     missing = xp.isnan(block)
-    count = len(block) - xp.count_nonzero(missing)
-    divisor = xp.maximum(count, 1)
-    deviation = block.copy()
-    deviation[missing] = 0.0
-    mean = deviation.sum() / divisor
-    deviation -= mean
-    deviation[missing] = 0.0
-    rest = deviation.sum()
-    return count, mean + rest / divisor, xp.square(deviation).sum() - rest * rest / divisor
+    xp.copyto(block, 0.0, where=missing)
+    total = block.sum()
+    block *= block
+    return len(block) - xp.count_nonzero(missing), total, block.sum()
 
 
 def joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:

@@ -17,6 +17,7 @@ from gpupipe.preprocessing.categories import number_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
+from gpupipe.words import is_integer
 
 __all__ = ["HashedNgrams"]
 
@@ -79,8 +80,9 @@ class HashedNgrams(StatelessStep):
         check_one_of(self.analyzer, _ANALYZERS, "analyzer", "HashedNgrams")
         if self.norm is not None:
             check_one_of(self.norm, _NORMS, "norm", "HashedNgrams")
-        sizes = list(self.ngram_range)
-        if len(sizes) != 2 or not all(isinstance(size, int) for size in sizes) or not 1 <= sizes[0] <= sizes[1]:
+        sizes: Any = self.ngram_range
+        is_pair = isinstance(sizes, tuple | list) and len(sizes) == 2 and all(is_integer(size, 1) for size in sizes)
+        if not is_pair or sizes[0] > sizes[1]:
             raise BadConfig(
                 "HashedNgrams",
                 "ngram_range is out of range",
@@ -149,10 +151,12 @@ class HashedNgrams(StatelessStep):
         low, high = self.ngram_range
         if self.analyzer == "word":
             words = _WORDS.findall(text)
-            return [" ".join(words[i : i + n]) for n in range(low, high + 1) for i in range(len(words) - n + 1)]
+            sizes = range(low, min(high, len(words)) + 1)
+            return [" ".join(words[i : i + n]) for n in sizes for i in range(len(words) - n + 1)]
         text = _GAPS.sub(" ", text)
         if self.analyzer == "char":
-            return [text[i : i + n] for n in range(low, high + 1) for i in range(len(text) - n + 1)]
+            sizes = range(low, min(high, len(text)) + 1)
+            return [text[i : i + n] for n in sizes for i in range(len(text) - n + 1)]
         found = []
         for word in (f" {word} " for word in text.split()):
             for n in range(low, high + 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -10,12 +9,13 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in
-from gpupipe.errors import BadConfig, BadData
+from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.blocks import check_one_of, num_rows, row_blocks
 from gpupipe.preprocessing.categories import (
     CategoryStep,
     Learned,
     check_categories,
+    check_distinct,
     listed_by_column,
     listed_values,
     number_of,
@@ -141,16 +141,10 @@ class OneHotEncoder(CategoryStep, Invertible):
 
     def finish(self, summary: CategoryCounts) -> Self:
         super().finish(summary)
-        for output, count in Counter(self.get_feature_names_out()).items():
-            if count > 1:
-                del self.names_in_
-                raise BadData(
-                    _WHERE,
-                    "two outputs have the same name",
-                    got=output,
-                    expected="categories that differ when they are written out",
-                    remedy="Rename or Replace before it",
-                )
+        names = self.get_feature_names_out()
+        del self.names_in_  # not fitted where that is refused
+        check_distinct(names, _WHERE)
+        self.names_in_ = list(summary.names)
         return self
 
     def _learn(self, name: str, found: Learned) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_one_of
+from gpupipe.preprocessing.blocks import check_one_of, floats
 from gpupipe.preprocessing.categories import (
     CategoryStep,
     Learned,
@@ -23,6 +23,7 @@ from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
 from gpupipe.preprocessing.vocabulary import column_at
 from gpupipe.schema import FLOATS, Field
+from gpupipe.words import is_number
 
 __all__ = ["OrdinalEncoder"]
 
@@ -113,9 +114,13 @@ class OrdinalEncoder(CategoryStep, Invertible):
                 remedy="handle_unknown='use_encoded_value'",
             )
         for name, number in self._numbers.items():
-            if not isinstance(number, int | float | np.number) or np.isinf(number):
+            if not is_number(number) or abs(number) > float(np.finfo(self.dtype).max):
                 raise BadConfig(
-                    f"{_WHERE}({name}=)", "no number", got=number, expected="an integer or NaN", remedy=f"{name}=-1"
+                    f"{_WHERE}({name}=)",
+                    f"no number that {self.dtype} holds",
+                    got=number,
+                    expected="an integer or NaN",
+                    remedy=f"{name}=-1",
                 )
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
@@ -178,7 +183,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         xp, made = backend.xp, {}
         for name, column in columns.items():
             frequent = backend.to_device(np.append(np.flatnonzero(~self.infrequent_[name]), -1))
-            last, numbers = len(frequent) - 1, column.data.astype("float64")
+            last, numbers = len(frequent) - 1, floats(column, xp)
             known = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
             places = frequent[xp.where(known, numbers, last).astype("int64")]
             made[name] = column_at(places, self.categories_[name], self.dtypes_in_[name], backend)

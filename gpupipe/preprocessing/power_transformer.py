@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -27,7 +28,8 @@ class PowerTransformer(Invertible):
     The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`.
     Beyond, values are rounded to the middles of bins, by half the error `RobustScaler` states at most: of 150,000
     lognormal numbers no output is off by 1e-4. Powers that would leave the range of floats are not looked at. A
-    constant column is not bent.
+    constant column is not bent. What is standardized may be bent in any unit: columns of one sign are in that of their
+    mean logarithm, where numbers that differ little, such as pressures around 1000, keep their digits.
 
     Args:
         method: `"yeo-johnson"` takes any number, `"box-cox"` positive ones.
@@ -36,7 +38,9 @@ class PowerTransformer(Invertible):
 
     Attributes:
         lambdas_: the powers, C float64.
-        mean_, scale_: of the bent columns, C float64; 0 and 1 without `standardize`.
+        centres_: the mean logarithm that is the unit of each column, negative for one of negative numbers, C float64;
+            0 for columns of both signs, and without `standardize`.
+        mean_, scale_: of the bent columns in that unit, C float64; 0 and 1 without `standardize`.
 
     Raises:
         BadConfig: an unknown method.
@@ -55,6 +59,7 @@ class PowerTransformer(Invertible):
     """
 
     fills_late = True
+    monotone = True
 
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
         self.method, self.standardize, self.exact = method, standardize, exact
@@ -74,9 +79,11 @@ class PowerTransformer(Invertible):
             if self.method == "box-cox" and values[0] <= 0:
                 _refuse(name, float(values[0]))
             power = likeliest_power(values, histogram.counts, self.method) if len(values) > 1 else 1.0
-            mean, deviation = Bent.of(values, power, self.method).moments(histogram.counts)
-            learned.append((power, mean, deviation if deviation > np.finfo(np.float64).eps * abs(mean) else 1.0))
-        self.lambdas_, self.mean_, self.scale_ = np.array(learned).T.copy()
+            centre = self._centre(values, histogram.counts) if self.standardize else 0.0
+            mean, deviation = Bent.of(values, power, self.method, centre).moments(histogram.counts)
+            scale = deviation if deviation > np.finfo(np.float64).eps * abs(mean) else 1.0
+            learned.append((power, centre, mean, scale))
+        self.lambdas_, self.centres_, self.mean_, self.scale_ = np.array(learned).T.copy()
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         self.names_in_ = list(summary.names)
@@ -88,12 +95,14 @@ class PowerTransformer(Invertible):
             _check_positive(columns, backend)
 
         def bent(name: str, block: Array) -> Array:
-            power, mean, scale = learned[name]
+            power, centre, mean, scale = learned[name]
             if self.method == "box-cox":
-                result = _powered(xp.log(block), power, xp)
+                result = _powered(xp.log(block) - centre, power, xp)
             else:
+                sign, near, far = _sides(power, centre)
                 size = xp.log1p(xp.abs(block))
-                result = xp.where(block < 0, -_powered(size, 2 - power, xp), _powered(size, power, xp))
+                beyond = _powered(size, far, xp) * math.exp(-near * abs(centre)) - _powered(-abs(centre), near, np)
+                result = xp.where(sign * block < 0, -beyond, _powered(size - abs(centre), near, xp)) * sign
             return (result - mean) / scale
 
         return float32_columns(columns, bent, backend, "PowerTransformer")
@@ -103,21 +112,41 @@ class PowerTransformer(Invertible):
         xp, learned = backend.xp, self._learned()
 
         def straight(name: str, block: Array) -> Array:
-            power, mean, scale = learned[name]
+            power, centre, mean, scale = learned[name]
             block = block * scale + mean
             if self.method == "box-cox":
-                return xp.exp(_rooted(block, power, xp))
-            size = xp.abs(block)
-            return xp.where(block < 0, -xp.expm1(_rooted(size, 2 - power, xp)), xp.expm1(_rooted(size, power, xp)))
+                return xp.exp(_rooted(block, power, xp) + centre)
+            sign, near, far = _sides(power, centre)
+            block = block * sign
+            beyond = _powered(-abs(centre), near, np) - block
+            size = xp.where(
+                beyond > 0,
+                -xp.expm1(_rooted(beyond * math.exp(near * abs(centre)), far, xp)),
+                xp.expm1(_rooted(block, near, xp) + abs(centre)),
+            )
+            return size * sign
 
         return float32_columns(columns, straight, backend, "PowerTransformer")
 
-    def _learned(self) -> dict[str, tuple[float, float, float]]:
-        columns = (array.tolist() for array in (self.lambdas_, self.mean_, self.scale_))
+    def _centre(self, values: Array, counts: Array) -> float:
+        """The mean logarithm of values in ascending order, with their sign; 0 where they have both."""
+        if self.method == "box-cox":
+            return float(np.average(np.log(values), weights=counts))
+        if values[0] < 0 <= values[-1]:
+            return 0.0
+        return float(np.average(np.sign(values) * np.log1p(np.abs(values)), weights=counts))
+
+    def _learned(self) -> dict[str, tuple[float, ...]]:
+        columns = (array.tolist() for array in (self.lambdas_, self.centres_, self.mean_, self.scale_))
         return dict(zip(self.names_in_, zip(*columns, strict=True), strict=True))
 
 
-def _powered(logarithm: Array, power: float, xp: ModuleType) -> Array:
+def _sides(power: float, centre: float) -> tuple[int, float, float]:
+    """The sign of most numbers, the power that bends them, and the one that bends the others."""
+    return (-1, 2 - power, power) if centre < 0 else (1, power, 2 - power)
+
+
+def _powered(logarithm: Any, power: float, xp: ModuleType) -> Any:
     """(e^(power x logarithm) - 1) / power, without losing digits where the power is small."""
     return logarithm if power == 0 else xp.expm1(power * logarithm) / power
 

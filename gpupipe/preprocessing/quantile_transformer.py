@@ -59,6 +59,7 @@ class QuantileTransformer(Invertible):
     """
 
     fills_late = True
+    monotone = True
 
     def __init__(self, *, n_quantiles: int = 1000, output_distribution: str = "uniform", exact: bool = False) -> None:
         self.n_quantiles, self.output_distribution, self.exact = n_quantiles, output_distribution, exact

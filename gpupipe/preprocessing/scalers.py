@@ -25,6 +25,7 @@ class _Scaler(Invertible):
     """What the scalers share: numbers in, float32 out, missing stays missing."""
 
     fills_late = True
+    monotone = True
 
     @abstractmethod
     def _affine(self) -> tuple[Any, Any]:

@@ -22,6 +22,9 @@ __all__ = ["CorrelationThreshold", "VarianceThreshold"]
 class _Selector(FoldStep):
     """What the selectors share: the columns kept come out as they are, the same memory and type."""
 
+    keeps_units = True
+    monotone = True
+
     kept_: list[str]
 
     @property

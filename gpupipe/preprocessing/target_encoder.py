@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, dictionary_of, ordered, value_type
-from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
+from gpupipe.backend.dictionaries import Dictionary, dictionary_of, ordered
+from gpupipe.backend.hashing import check_seed
+from gpupipe.errors import BadConfig, BadData, NotFitted
 from gpupipe.preprocessing.blocks import check_one_of, num_rows, row_blocks
+from gpupipe.preprocessing.categories import (
+    check_categories,
+    check_distinct,
+    listed_by_column,
+    listed_values,
+    number_of,
+)
 from gpupipe.preprocessing.cells import ClassCells, NumberCells
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.moments import joined
 from gpupipe.preprocessing.target_summary import TargetSummary
-from gpupipe.preprocessing.vocabulary import Lookup, lookup_of
-from gpupipe.schema import INTEGERS, Field, Kind
+from gpupipe.preprocessing.vocabulary import Lookups
+from gpupipe.schema import Field
+from gpupipe.words import is_integer
 
 __all__ = ["TargetEncoder"]
 
@@ -61,7 +68,8 @@ class TargetEncoder(CrossFittedStep):
 
     Raises:
         BadConfig: a parameter that makes no sense, or a target that is not of that type.
-        BadData: a target that is infinite or beyond 1e145, or has one class.
+        BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
+        ColumnNotFound: categories for a column that is not there.
 
     Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (2 outputs + 1) x cv x 8 bytes per
         category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
@@ -87,37 +95,33 @@ class TargetEncoder(CrossFittedStep):
     ) -> None:
         self.categories, self.target_type, self.smooth = categories, target_type, smooth
         self.cv, self.random_state = cv, random_state
-        self._prepared: dict[str, Lookup] = {}
+        self._lookups = Lookups()
         self._folds: dict[str, Any] = {}
 
     # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Before `fit` one field per column stands for all its outputs."""
         self._check()
-        for item in fields:
-            if item.dtype not in ("string", "bool", *INTEGERS):
-                raise SchemaMismatch(
-                    f"{_WHERE}, column {item.name!r}",
-                    "its values are no categories",
-                    got=item.dtype,
-                    expected="strings, integers or booleans",
-                    remedy="KBinsDiscretizer() or Cast before it for numbers, 'hour(...)' for parts of a time",
-                )
-        self._given([item.name for item in fields], {item.name: item.dtype for item in fields})
-        number = {"dtype": "float32", "kind": Kind.CONTINUOUS, "nullable": False, "cardinality": None, "classes": None}
-        return [replace(item, name=name, **number) for item in fields for name in self._outputs(item.name)]  # type: ignore[arg-type]
+        check_categories(fields, _WHERE)
+        if not self.is_fitted:
+            self._given({item.name: item.dtype for item in fields})
+        return [number_of(item, name) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [made for name in names for made in self._outputs(name)]
 
     def _outputs(self, name: str) -> list[str]:
-        return [f"{name}_{suffix}" for suffix in self.suffixes_] if self.is_fitted and self.suffixes_ else [name]
+        return self._named(name) if self.is_fitted else [name]
+
+    def _named(self, name: str) -> list[str]:
+        return [f"{name}_{suffix}" for suffix in self.suffixes_] or [name]
 
     def _check(self) -> None:
         check_one_of(self.target_type, _TYPES, "target_type", _WHERE)
+        check_seed(self.random_state, "random_state", _WHERE)
         smooth = self.smooth == "auto" or (isinstance(self.smooth, int | float) and 0 <= self.smooth < np.inf)
         rules = [
-            ("cv", self.cv == int(self.cv) and 2 <= self.cv <= 1000, "a number of folds, 2 to 1000", "cv=5"),
+            ("cv", is_integer(self.cv, 2, 1000), "a number of folds, 2 to 1000", "cv=5"),
             ("smooth", smooth, "'auto' or a number from 0 up", "smooth='auto'"),
         ]
         for name, good, expected, remedy in rules:
@@ -126,38 +130,13 @@ class TargetEncoder(CrossFittedStep):
                     f"{_WHERE}({name}=)", "makes no sense", got=getattr(self, name), expected=expected, remedy=remedy
                 )
 
-    def _given(self, names: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        """The categories the user named, in order, and whether missing is among them, by column."""
+    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
+        """The categories the user named, and whether missing is among them, by column."""
         if isinstance(self.categories, str):
             check_one_of(self.categories, ("auto",), "categories", _WHERE)
             return {}
-        listed = self.categories
-        by_name = dict(listed) if isinstance(listed, Mapping) else dict(zip(names, listed, strict=False))
-        if set(by_name) - set(names) or (not isinstance(listed, Mapping) and len(listed) != len(names)):
-            raise BadConfig(
-                f"{_WHERE}(categories=)",
-                "it does not go with the columns",
-                got=sorted(by_name) if isinstance(listed, Mapping) else f"{len(listed)} lists",
-                expected=f"a list for each of {list(names)}, or a mapping from some of them to lists",
-                remedy=f"categories={{{names[0]!r}: [...]}}",
-            )
-        found = {}
-        for name, values in by_name.items():
-            present = [value for value in values if not _is_missing(value)]
-            try:
-                stored = dictionary_of(present, dtypes[name])
-            except (TypeError, ValueError, OverflowError):
-                stored = dictionary_of([], dtypes[name])
-            if stored.to_pylist() != present:
-                raise BadConfig(
-                    f"{_WHERE}(categories=), column {name!r}",
-                    "they are not of the column's type",
-                    got=present[:3],
-                    expected=dtypes[name],
-                    remedy="values as they stand in the column",
-                )
-            found[name] = ordered(stored), len(present) < len(values)
-        return found
+        where = f"{_WHERE}(categories=)"
+        return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
 
     # learning ---------------------------------------------------------------------------------------------------------
     def summarise(
@@ -178,12 +157,14 @@ class TargetEncoder(CrossFittedStep):
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
         self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
         self.target_mean_ = joined(*overall)[1]
+        check_distinct([made for name in summary.names for made in self._named(name)], _WHERE)
         self.names_in_ = list(summary.names)
         self.dtypes_in_ = dict(zip(summary.names, summary.dtypes, strict=True))
         self.categories_, self.encodings_, self._folds = {}, {}, {}
-        given = self._given(self.names_in_, self.dtypes_in_)
+        given = self._given(self.dtypes_in_)
         for name, cells in zip(summary.names, columns, strict=True):
-            categories, has_missing = given.get(name, (ordered(cells.categories), True))
+            values, has_missing = given.get(name, (cells.categories, True))
+            categories = ordered(values)
             moments = _moments(_numbers(cells, classes).among(categories))
             tables = [self._table(joined(*moments[:, rows]), joined(*overall[:, rows]), has_missing) for rows in every]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
@@ -248,10 +229,6 @@ class TargetEncoder(CrossFittedStep):
         self._folds = {}
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what every process prepares for itself."""
-        return self.__dict__ | {"_prepared": {}}
-
     # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """What all rows of the fit taught, float32; inputs are not modified.
@@ -275,7 +252,7 @@ class TargetEncoder(CrossFittedStep):
             )
         folds = self.folds(row_numbers, backend.xp)
         alone = backend.to_device(self._others == 0)[folds]
-        if bool(alone.any()):
+        if backend.to_host(alone.any()[None])[0]:
             raise BadData(
                 _WHERE,
                 "all rows fell into one fold, so there are no others to learn from",
@@ -303,19 +280,8 @@ class TargetEncoder(CrossFittedStep):
 
     def _ids(self, name: str, column: Column, backend: Backend) -> Array:
         """0 for missing, 1 for unknown, 2 and up for the place in `categories_`."""
-        vocabulary, fitted = self.categories_[name], self.dtypes_in_[name]
-        if value_type(column.dtype) != value_type(fitted):
-            raise SchemaMismatch(
-                f"{_WHERE}, column {name!r}",
-                "another type than in fit",
-                got=column.dtype,
-                expected=fitted,
-                remedy=f"Cast({{{name!r}: {fitted!r}}})",
-            )
-        found = self._prepared.get(name)
-        if found is None or found.vocabulary is not vocabulary:
-            found = self._prepared[name] = lookup_of(vocabulary, text=fitted == "string")
-        return found.ids(column, backend)
+        lookup = self._lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], _WHERE)
+        return lookup.ids(column, backend)
 
 
 def _numbers(cells: NumberCells | ClassCells, classes: Dictionary | None) -> NumberCells:
@@ -325,7 +291,3 @@ def _numbers(cells: NumberCells | ClassCells, classes: Dictionary | None) -> Num
 def _moments(cells: NumberCells) -> Any:
     """Count, mean and M2 of each output: 3 x folds x (categories + 1) x outputs."""
     return np.stack([np.broadcast_to(cells.count[..., None], cells.mean.shape), cells.mean, cells.m2])
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

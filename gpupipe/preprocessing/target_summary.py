@@ -76,7 +76,7 @@ class TargetSummary:
             ]
         else:
             if dtypes & {"string", "timestamp"}:
-                raise _unfit(where, target, "it is no number", "target_type='auto'")
+                raise _unfit(where, target, "it is no number", "target_type='auto' for text, or the time since another")
             values = [_checked(floats(item, xp), name, where, backend) for name, item in target.items()]
             made = [NumberCells.of(*codes, folds, num_folds, values, backend) for codes in _codes(columns, backend)]
         return cls(

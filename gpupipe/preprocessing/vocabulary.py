@@ -21,9 +21,12 @@ from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.blocks import row_blocks
 from gpupipe.preprocessing.counts import integers
 
-__all__ = ["FIRST", "MISSING", "UNKNOWN", "Lookup", "Lookups", "column_at", "in_buckets", "lookup_of"]
+__all__ = ["FIRST", "MISSING", "MOST_BUCKETS", "UNKNOWN", "Lookup", "Lookups", "column_at", "in_buckets", "lookup_of"]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
+
+# An id is an int32.
+MOST_BUCKETS = 2**31 - 1 - FIRST
 
 # Integers are looked up by direct address where the vocabulary spans at most this many values (4 bytes each).
 _DIRECT_SPAN = 1 << 22

@@ -7,6 +7,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import MISSING_TIME, Block, require_device
 from gpupipe.tensors.loader import Loader
 from gpupipe.tensors.permutation import Permutation
+from gpupipe.tensors.ragged import Ragged
 from gpupipe.tensors.share import share
 
-__all__ = ["MISSING_TIME", "Batch", "Block", "Loader", "Permutation", "require_device", "share"]
+__all__ = ["MISSING_TIME", "Batch", "Block", "Loader", "Permutation", "Ragged", "require_device", "share"]

@@ -23,7 +23,7 @@ def check_column(item: Field, column: Column) -> None:
             f"column {name!r}",
             f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
             expected="integers" if index else "numbers or ids",
-            remedy=remedies.get(column.dtype, f"T.Cast({name}='int32')"),
+            remedy=remedies.get(column.dtype, f"T.Cast({{{name!r}: 'int32'}})"),
         )
     missing = 0 if column.valid is None else int((~column.valid).sum())
     if missing:

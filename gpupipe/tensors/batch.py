@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gpupipe.tensors.ragged import Ragged
+
 __all__ = ["Batch"]
 
 
@@ -20,6 +22,7 @@ class Batch:
             None where there is none.
         weight: B float32 sample weights; None where there are none.
         keep: columns carried beside the features: timestamps as int64 microseconds, strings as int64 codes.
+        lists: the lists among the features, by name; ids int32, numbers float32. A missing list is an empty one.
 
     Example:
         >>> import torch
@@ -32,6 +35,7 @@ class Batch:
     target: Tensor | None = None
     weight: Tensor | None = None
     keep: dict[str, Tensor] = field(default_factory=dict)
+    lists: dict[str, Ragged] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.numeric.shape[0]

@@ -15,6 +15,8 @@ from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
 from gpupipe.schema import FLOATS, Field, Role, Schema
 from gpupipe.tensors.admission import check_column, endless_values, is_index, missing_values
 from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.lists import ListParts
+from gpupipe.tensors.ragged import Ragged
 
 __all__ = ["MISSING_TIME", "Block", "require_device"]
 
@@ -56,6 +58,7 @@ class Block:
         dtype: str = "float32",
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries, self.dtype = schema, words, keep, dictionaries, dtype
+        self.forget_lists()
         self._fields = _packed(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
         self._numeric_words = _numeric_words(schema, dtype)
@@ -68,7 +71,8 @@ class Block:
             BadConfig: no such dtype.
             torch.OutOfMemoryError: there is no room for it on the device.
 
-        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`.
+        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`; none for lists,
+            of which is shared what is written.
         """
         require_device(device)
         words = torch.empty((num_rows, cls.row_bytes_of(schema, dtype) // _WORD), dtype=torch.int32, device=device)
@@ -95,6 +99,7 @@ class Block:
             name: torch.empty(num_rows, dtype=values.dtype, device=place, pin_memory=pinned)
             for name, values in self.keep.items()
         }
+        made.forget_lists()
         return made
 
     @staticmethod
@@ -136,6 +141,37 @@ class Block:
         """n float32, a view; None without weights."""
         return self.batch_of(self.words).weight
 
+    @property
+    def lists(self) -> dict[str, Ragged]:
+        """The features that are lists, by name, of all rows that were written.
+
+        Memory: shares what one `write` brought; what several brought is copied together once.
+        """
+        return {name: parts.whole(self.device) for name, parts in self._lists.items()}
+
+    def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
+        """The lists that were written to these rows, by name. Memory: shares where one write brought them."""
+        return {name: parts.between(start, stop, self.device) for name, parts in self._lists.items()}
+
+    def put_lists(self, first_row: int, lists: Mapping[str, Ragged]) -> None:
+        """Take lists, as they are, as those of the rows from `first_row` on. Memory: shares."""
+        for name, found in lists.items():
+            self._lists[name].put(first_row, found)
+
+    def copy_lists(self, other: Block) -> None:
+        """Take the lists of another block of the same columns. Memory: copies to this block's device."""
+        for name, parts in other._lists.items():
+            self._lists[name].copy(parts, self.device)
+
+    def forget_lists(self) -> None:
+        """Begin anew: other lists will be written to the same rows."""
+        self._lists = {item.name: ListParts(item) for item in self.schema.lists}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that its values lie in."""
+        return [self.words, *self.keep.values(), *(part for parts in self._lists.values() for part in parts.tensors)]
+
     def batch_of(self, words: Tensor) -> Batch:
         """The typed views of some rows of words. Memory: shares, but for numbers stored as bfloat16."""
         floats = words.view(torch.float32)
@@ -170,9 +206,10 @@ class Block:
 
         Memory: one write per value, through DLPack; one byte per number of a chunk of rows to look for what must not
             be there. Columns that lie on another device than the block are first written to a block of their own there.
+            Lists are shared, not copied.
         """
         kept = self.schema.with_role(Role.KEEP)
-        for item in [*self._fields, *kept]:
+        for item in [*self._fields, *kept, *self.schema.lists]:
             if item.name not in columns:
                 raise ColumnNotFound.among("Block.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
@@ -184,6 +221,8 @@ class Block:
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
             _array(there.keep[item.name][part], backend)[:] = self._kept_values(item, columns[item.name], backend)
+        for name, parts in self._lists.items():
+            parts.add(first_row, columns[name], backend, self.device)
         if there is not self:
             self.words[rows].copy_(there.words)
             for name, values in there.keep.items():
@@ -269,7 +308,7 @@ class Block:
                 "a kept column holds a value beyond 64 signed bits",
                 got=int(data.max()),
                 expected=f"at most {-MISSING_TIME - 1}",
-                remedy=f"T.Cast({item.name}='float64'), or leave it out of keep=",
+                remedy=f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep=",
             )
         data = data.astype("int64")
         return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)

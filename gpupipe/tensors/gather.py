@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -23,11 +24,23 @@ class Picker(Protocol):
         """Copy the rows at these positions into `out` from its row `at` on."""
 
 
-def gather(table: Block, rows: Rows, out: Block, at: int = 0) -> None:
-    """Copy rows of `table` into `out` from its row `at` on; both lie on one device."""
+def gather(table: Block, rows: Rows, out: Block, at: int = 0, num_values: Mapping[str, int] | None = None) -> None:
+    """Copy rows of `table` into `out` from its row `at` on; both lie on one device.
+
+    Args:
+        table: of the same columns as `out`.
+        rows: of it.
+        out: where they go.
+        at: the first row there.
+        num_values: how many elements the rows' lists have, by column; where it is not given, the device is asked.
+    """
     _copy(table.words, rows, out.words, at)
     for name, values in table.keep.items():
         _copy(values, rows, out.keep[name], at)
+    if table.schema.lists:
+        numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
+        counts = num_values or {}
+        out.put_lists(at, {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()})
 
 
 def groups(ranks: Ranks, first: int, many: int) -> Iterator[list[Step]]:
@@ -39,9 +52,11 @@ def groups(ranks: Ranks, first: int, many: int) -> Iterator[list[Step]]:
 def fill(slab: Block, steps: Sequence[Step], picker: Picker) -> None:
     """Copy the rows of consecutive steps into a block of just as many; padding becomes zeros, which are missing ids."""
     at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
+    alone = len(slab.schema.lists) > 0  # a step's lists stay together: nobody has to be asked where they end
+    slab.forget_lists()
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
-        if last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
+        if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
             picker.pick(steps[waiting].start, step.stop, slab, at)
             at += step.stop - steps[waiting].start
             padded = step.size - (step.stop - step.start)
@@ -67,9 +82,11 @@ def batches_of(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bo
     targets = none if whole.target is None else whole.target.split_with_sizes(sizes)
     weights = none if whole.weight is None or unweighted else whole.weight.split_with_sizes(sizes)
     kept = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
-    for number, step in enumerate(steps):
+    for number, (step, end) in enumerate(zip(steps, accumulate(sizes), strict=True)):
         keep = {name: parts[number] for name, parts in kept.items()}
         batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)
+        for name, lists in slab.lists_between(end - step.size, end).items():
+            batch.lists[name] = lists.followed_by_empty(step.size - len(lists))
         if pads and batch.weight is None:
             batch.weight = torch.ones(step.size, device=slab.device)
             batch.weight[step.stop - step.start :] = 0

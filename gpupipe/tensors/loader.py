@@ -65,7 +65,8 @@ class Loader:
 
     Memory: a batch is a copy of its rows, `row_bytes` each, and its tensors are views of that copy. A block on the
         device: some bytes per row of the batches at hand; a sampler 8 bytes per row of the table. On the host: three
-        slabs of 8 MB or a batch. Parts: two windows (`block_rows * window` rows) besides.
+        slabs of 8 MB or a batch. Parts: two windows (`block_rows * window` rows) besides. Lists
+        are copied too, their elements one list after the other.
 
     Example:
         >>> from gpupipe.schema import Field, Role

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block
 from gpupipe.tensors.gather import batches_of, fill, gather, groups
-from gpupipe.tensors.order import Order
+from gpupipe.tensors.order import Order, Rows
+from gpupipe.tensors.ragged import Ragged
 from gpupipe.tensors.ranks import Ranks
 
 __all__ = ["Resident", "from_device"]
@@ -22,7 +24,8 @@ _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
 class Resident:
     """Where the rows of an epoch's order are in a whole table.
 
-    Memory: 8 bytes per position that is looked up ahead, and a few temporary arrays of that length.
+    Memory: 8 bytes per position that is looked up ahead, and a few temporary arrays of that length; 8 more on the host
+        for each column of lists.
     """
 
     def __init__(self, table: Block, order: Order) -> None:
@@ -30,17 +33,26 @@ class Resident:
         self._ahead = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
         self._start = self._stop = 0
         self._rows: Tensor | slice = slice(0)
+        self._ends: dict[str, Tensor] = {}
 
     def pick(self, start: int, stop: int, out: Block, at: int) -> None:
         """Copy the rows at these positions into `out` from its row `at` on."""
         if start < self._start or stop > self._stop:
             self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
             self._rows = self._order.at(self._start, self._stop, self._table.device)
+            self._ends = {name: _ends_of(lists, self._rows) for name, lists in self._table.lists.items()}
         if isinstance(self._rows, slice):
             rows: Tensor | slice = slice(start, stop)
         else:
             rows = self._rows[start - self._start : stop - self._start]
-        gather(self._table, rows, out, at)
+        first, last = start - self._start, stop - self._start
+        num_values = {name: int(ends[last] - ends[first]) for name, ends in self._ends.items()}
+        gather(self._table, rows, out, at, num_values)
+
+
+def _ends_of(lists: Ragged, rows: Rows) -> Tensor:
+    """How many elements the lists before each have, on the host: the device is asked once, for many batches."""
+    return F.pad(lists.lengths[rows].cumsum(0), (1, 0)).cpu()
 
 
 def from_device(

@@ -146,6 +146,7 @@ class _Slabs:
                 slab.words.copy_(staged.words, non_blocking=True)
                 for name, values in slab.keep.items():
                     values.copy_(staged.keep[name], non_blocking=True)
+                slab.copy_lists(staged)
             arrived = self._stream.record_event()
         if staged is not None:
             self._sent[turn] = arrived
@@ -157,5 +158,5 @@ def _receive(slab: _Slab) -> None:
     stream = torch.cuda.current_stream(slab.rows.device)
     assert slab.arrived is not None
     stream.wait_event(slab.arrived)
-    for tensor in (slab.rows.words, *slab.rows.keep.values()):
+    for tensor in slab.rows.tensors:
         tensor.record_stream(stream)

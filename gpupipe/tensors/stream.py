@@ -131,14 +131,9 @@ def _write(block: Block, columns: Columns, first: int, num_rows: int, ranges: Ra
     for start, stop in ranges:
         begin, end = max(start, first), min(stop, first + num_rows)
         if begin < end:
-            cut = {name: _cut(column, begin - first, end - first) for name, column in columns.items()}
+            cut = {name: column.take(slice(begin - first, end - first)) for name, column in columns.items()}
             block.write(at + begin - start, cut, backend)
         at += stop - start
-
-
-def _cut(column: Column, start: int, stop: int) -> Column:
-    valid = None if column.valid is None else column.valid[start:stop]
-    return Column(column.dtype, column.data[start:stop], valid, column.dictionary)
 
 
 def _starts(parts: Parts) -> list[int]:

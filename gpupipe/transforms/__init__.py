@@ -7,25 +7,34 @@ from gpupipe.transforms.columns import Cast, Drop, Rename, Select
 from gpupipe.transforms.dates import DateParts
 from gpupipe.transforms.derive import Derive
 from gpupipe.transforms.join import Join
+from gpupipe.transforms.lag import CumulativeCount, Difference, Lag
 from gpupipe.transforms.map import Map
+from gpupipe.transforms.rolling import Expanding, Rolling
 from gpupipe.transforms.rows import DropMissing, Filter, Sample
 from gpupipe.transforms.transform import Transform
 from gpupipe.transforms.values import Clip, Log1p, Replace
+from gpupipe.transforms.whole_table import WholeTableTransform
 
 __all__ = [
     "Cast",
     "Clip",
+    "CumulativeCount",
     "DateParts",
     "Derive",
+    "Difference",
     "Drop",
     "DropMissing",
+    "Expanding",
     "Filter",
     "Join",
+    "Lag",
     "Log1p",
     "Map",
     "Rename",
     "Replace",
+    "Rolling",
     "Sample",
     "Select",
     "Transform",
+    "WholeTableTransform",
 ]

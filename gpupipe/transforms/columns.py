@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.cast import cast_column
 from gpupipe.errors import BadConfig
-from gpupipe.schema import DTYPES, Field, Schema
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -139,7 +139,11 @@ class Cast(Transform):
                     remedy="'float64'",
                 )
         return schema.assign(
-            replace(Field.derived(name, dtype, [schema[name]], "Cast"), nullable=schema[name].nullable)
+            replace(
+                Field.derived(name, dtype, [schema[name]], "Cast"),
+                nullable=schema[name].nullable,
+                units=schema[name].units if dtype in (*INTEGERS, *FLOATS) else "",
+            )
             for name, dtype in self.dtypes.items()
         )
 

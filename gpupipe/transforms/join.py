@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Literal, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
-from gpupipe.backend.columns import with_missing_row
+from gpupipe.backend.columns import refuse_lists, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import INTEGERS, Field, Schema
 from gpupipe.transforms.lookup import Lookup
@@ -103,6 +103,7 @@ class Join(Transform):
         right = self.right_schema
         schema.require(self.on, f"{self._where} left")
         right.require([*self.on, *(self.columns or ())], f"{self._where} right")
+        refuse_lists(schema.select(self.on), f"{self._where} left")
         for key in self.on:
             if _family(schema[key], self.many) != _family(right[key], self.many):
                 raise SchemaMismatch(
@@ -215,5 +216,5 @@ def _gathered(column: Column, rows: Any) -> Column:
     """The column's values at these rows, missing at -1, without a mask where all are there."""
     taken = column.take(rows)
     if taken.valid is not None and bool(taken.valid.all()):
-        return Column(taken.dtype, taken.data)
+        return replace(taken, valid=None)
     return taken

@@ -111,7 +111,7 @@ class Log1p(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.columns, "Log1p")
         items = [_of_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
-        return schema.assign(replace(item, dtype=_float_of(item.dtype), step="Log1p") for item in items)
+        return schema.assign(replace(item, dtype=_float_of(item.dtype), step="Log1p", units="") for item in items)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         return set(wanted)

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-FLOOR = {"words", "errors", "scratch", "atomic", "schema", "config", "step", "expressions"}
+FLOOR = {"words", "durations", "errors", "scratch", "atomic", "tables", "schema", "config", "step", "expressions"}
 ROOMS = {"backend", "cluster", "io", "transforms", "preprocessing", "tensors", "training", "models"}
 
 OURS: dict[str, set[str]] = {
     "words": set(),
+    "durations": set(),
     "errors": set(),
     "scratch": set(),
     "atomic": {"errors"},
-    "schema": {"words", "errors"},
+    "tables": set(),
+    "schema": {"words", "errors", "tables"},
     "step": {"words", "errors"},
     "config": {"errors"},
     "expressions": {"words", "errors", "schema"},
@@ -38,6 +40,7 @@ LIBRARIES = {
     "cudf",
     "cupy",
     "cuml",
+    "pylibcudf",
     "rmm",
     "sklearn",
     "torch",
@@ -52,7 +55,10 @@ LIBRARIES = {
     "distributed",
 }
 THEIRS: dict[str, set[str]] = {
-    "backend": {"pandas", "cuda", "cudf", "cupy", "cuml", "rmm", "sklearn", "pyarrow", "numpy", "pynvml", "packaging"},
+    "backend": {
+        *{"pandas", "sklearn", "pyarrow", "numpy", "packaging"},
+        *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml"},
+    },
     "cluster": {"cloudpickle", "dask", "distributed"},
     "io": {"pyarrow", "numpy", "fsspec", "tqdm"},
     "transforms": {"numpy"},
@@ -63,6 +69,7 @@ THEIRS: dict[str, set[str]] = {
 }
 # Files beside the rooms compose them; what each needs from outside is said here.
 COMPOSE: dict[str, set[str]] = {
+    **{file: {"numpy"} for file in ("drift", "expectations", "profiles", "ranges", "seen")},
     "encoding": {"numpy", "pyarrow"},
     "demo": {"numpy"},
     "doctor": {"packaging"},

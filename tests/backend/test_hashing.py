@@ -14,6 +14,7 @@ several = settings(deadline=None, max_examples=50)
 def test_splitmix64_gives_the_published_numbers() -> None:
     # The first outputs of the reference implementation for the state 0 and for 1234567.
     assert splitmix64(0, np.arange(3)).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert splitmix64(np.int64(3), np.arange(3)).tolist() == splitmix64(3, np.arange(3)).tolist()
 
 
 def test_splitmix64_is_a_bijection_that_spreads() -> None:

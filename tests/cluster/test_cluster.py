@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cloudpickle
 import psutil
@@ -132,7 +133,9 @@ def test_nothing_is_left_of_a_released_cluster(caplog: pytest.LogCaptureFixture)
 
 def test_a_dask_cluster_or_client_of_the_users_is_used_and_stays_open(flights: gp.Dataset) -> None:
     expected = len(flights.filter("dep_delay > 15"))
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as theirs, Client(theirs) as client:
+    one = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    # Dask's nanny leaves variables behind.
+    with patch.dict(os.environ), LocalCluster(**one) as theirs, Client(theirs) as client:
         for address in (theirs, theirs.scheduler_address, client):
             with gp.Cluster(address=address):
                 assert len(flights.filter("dep_delay > 15")) == expected

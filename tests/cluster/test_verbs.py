@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.cluster import in_force
 
 VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
@@ -20,7 +21,18 @@ VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
         d.group_by("dest").agg(usual=("distance", "min")).filter("usual > 300"), on="dest", how="inner"
     ),
     "sample": lambda d: d.sample(n=500, seed=2),
+    "windows": lambda d: windows().fit(d).transform(d),
 }
+
+
+def windows() -> gp.Pipeline:
+    """Steps that look at other rows, one of them at what another made."""
+    steps = [
+        T.Filter("dep_delay < 300"),
+        T.Lag("dep_delay", by="tailnum", order_by="day"),
+        T.Rolling("dep_delay_lag_1_by_tailnum", 3, ["mean", "max"], by=["origin", "carrier"], min_periods=1),
+    ]
+    return gp.Pipeline(steps, backend="cpu")
 
 
 @pytest.mark.parametrize("verb", VERBS)

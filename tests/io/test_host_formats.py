@@ -167,7 +167,7 @@ def test_files_that_differ(tmp_path: Path, kind: str) -> None:
 
 
 def test_columns_that_cannot_be_worked_with(tmp_path: Path) -> None:
-    table = pa.table({"tags": [["a"], []], "n": [1, 2]})
+    table = pa.table({"tags": [[["a"]], []], "n": [1, 2]})
     for kind in ("orc", "arrow"):
         dataset = written(kind, table, tmp_path / f"a.{kind}")(tmp_path / f"a.{kind}")
         assert plain(dataset.compute()) == [{"n": 1}, {"n": 2}]

@@ -145,6 +145,17 @@ def test_calls_that_make_no_sense() -> None:
     ):
         with pytest.raises(BadConfig, match="no width of values"):
             dataset.split(by=by, at=at, gap=gap)
+    with pytest.raises(BadConfig, match="no width of values of timestamp, got '999999999999 weeks'"):
+        dataset.split(by="t", at="2013-01-01", gap="999999999999 weeks")
+    for fraction in (float("nan"), "half", (0.5, float("nan"), 0.5), []):
+        with pytest.raises(BadConfig, match="do not make up a whole"):
+            dataset.split(fraction=fraction)
+    for seed in (None, 1.5, "7"):
+        with pytest.raises(BadConfig, match="seed is no integer"):
+            dataset.split(fraction=0.5, seed=seed)
+    for number in (None, "five", 2.5):
+        with pytest.raises(BadConfig, match="no number of folds"):
+            dataset.kfold(number)
     with pytest.raises(BadConfig, match="leaves nothing between two cuts"):
         dataset.split(by="n", at=[1, 2], gap=1)
     with pytest.raises(BadConfig, match="no width of values of string"):
@@ -160,3 +171,18 @@ def test_calls_that_make_no_sense() -> None:
             dataset.kfold(**call)
         with pytest.raises(ColumnNotFound, match="'m' not found"):
             dataset.split(fraction=0.5, **call)
+
+
+def test_numbers_come_from_numpy_too() -> None:
+    dataset = gp.from_frame(pd.DataFrame({"n": range(100)}))
+    plain, other = dataset.split(fraction=0.5, seed=3), dataset.split(fraction=np.array([0.5, 0.5]), seed=np.int64(3))
+    assert [len(part) for part in plain] == [len(part) for part in other]
+    assert len(dataset.split(fraction=np.float32(0.5))) == 2
+    assert [len(part) for part in dataset.split(by="n", at=50, gap=np.int64(10))] == [40, 50]
+    assert len(dataset.kfold(2.0)) == 2
+
+
+def test_a_column_of_too_many_values_has_no_strata() -> None:
+    dataset = gp.from_frame(pd.DataFrame({"n": np.arange(20_000)}))
+    with pytest.raises(BadConfig, match=r"(?s)stratify='n'\): it has more than 10,000 values.*by='n'"):
+        dataset.split(fraction=0.5, stratify="n")

@@ -19,7 +19,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.arrow import arrow_type
-from gpupipe.schema import Field
+from gpupipe.schema import LISTS, Field, list_of
 
 Table = dict[str, tuple[str, list[Any]]]
 """Columns by name: type and values, None where missing."""
@@ -43,6 +43,7 @@ EXAMPLES: dict[type, list[Example]] = {
     pre.SimpleImputer: [
         Example(pre.SimpleImputer, NUMBERS),
         Example(lambda: pre.SimpleImputer(strategy="median", add_indicator=True), NUMBERS),
+        Example(lambda: pre.SimpleImputer(strategy="median", exact=True), NUMBERS),
         Example(lambda: pre.SimpleImputer(strategy="most_frequent"), (*NUMBERS, "string", "uint64")),
         Example(lambda: pre.SimpleImputer(strategy="constant", fill_value=1), NUMBERS),
         Example(lambda: pre.SimpleImputer(strategy="constant", add_indicator=True), ("string",)),
@@ -51,6 +52,14 @@ EXAMPLES: dict[type, list[Example]] = {
         Example(lambda: pre.GroupImputer("c0"), ("string", "float64", "int64")),
         Example(lambda: pre.GroupImputer("c1", "median"), ("float64", "int64")),
         Example(lambda: pre.GroupImputer("c1", "most_frequent"), ("bool", "bool")),
+    ],
+    pre.GroupStats: [
+        Example(lambda: pre.GroupStats("c0", ["mean", "std", "count"]), ("string", "float64", "int64")),
+        Example(
+            lambda: pre.GroupStats(["c0", "c1"], ["sum", "min", "size", "nunique"], handle_unknown="missing"),
+            ("string", "int64", "float64", "bool"),
+        ),
+        Example(lambda: pre.GroupStats(["c0", "c1"], ["var", "max"], dropna=False), ("bool", "uint64", "float64")),
     ],
     pre.StandardScaler: [Example(pre.StandardScaler, NUMBERS)],
     pre.MinMaxScaler: [Example(lambda: pre.MinMaxScaler(feature_range=(-1, 3), clip=True), NUMBERS)],
@@ -88,6 +97,14 @@ EXAMPLES: dict[type, list[Example]] = {
         Example(lambda: pre.Categorify(joint=True, max_categories=2, num_buckets=1), ("string", "string")),
         Example(lambda: pre.Categorify(joint=True, vocabulary=[3, 0, 2**40]), ("int64", "int64")),
         Example(lambda: pre.Categorify(vocabulary={"c1": ["b", "a"]}, min_frequency=2), ("int64", "string")),
+        Example(pre.Categorify, ("list<string>", "list<int64>", "bool")),
+        Example(lambda: pre.Categorify(joint=True, min_frequency=2, num_buckets=2), ("list<string>", "string")),
+    ],
+    pre.ListSlice: [
+        Example(lambda: pre.ListSlice(2), ("list<string>", "list<int64>", "list<float64>", "list<bool>")),
+        Example(lambda: pre.ListSlice(-2, -1), ("list<string>", "list<uint64>")),
+        Example(lambda: pre.ListSlice(1, 3, pad=True, pad_value=7), ("list<int64>", "list<float64>")),
+        Example(lambda: pre.ListSlice(-2, pad=True, pad_value=None), ("list<string>", "list<timestamp>")),
     ],
     pre.DatetimeEncoder: [
         Example(pre.DatetimeEncoder, ("timestamp", "timestamp")),
@@ -124,6 +141,7 @@ EXAMPLES: dict[type, list[Example]] = {
     ],
     pre.HashBucket: [
         Example(lambda: pre.HashBucket(7), ("string", "int64", "uint64", "bool")),
+        Example(lambda: pre.HashBucket(7), ("list<string>", "list<int64>")),
         Example(lambda: pre.HashBucket({"c0": 3, "c1": 1000, "departure": 2, "b": 2}, seed=5), ("string", "int8")),
     ],
     pre.HashedCross: [
@@ -195,6 +213,9 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timestamp": st.integers(-(2**55), 2**55),  # what Python's datetime can say
     "string": st.sampled_from(["", "a", "b", "ß", "straße", "é", "e\u0301", "日本", "\U0001f6eb", "zz top"]),
 }
+
+
+_VALUES |= {list_of(dtype): st.lists(st.none() | values, max_size=3) for dtype, values in _VALUES.items()}
 
 
 @st.composite
@@ -299,7 +320,8 @@ def host(column: Column, backend: Backend) -> Any:
 
 def scale_of(table: Table) -> float:
     """The largest number there is, of a size that can be squared: what absolute errors are measured by."""
-    numbers = [abs(float(v)) for dtype, values in table.values() if dtype != "string" for v in values if v is not None]
+    several = [values for dtype, values in table.values() if dtype not in ("string", *LISTS)]
+    numbers = [abs(float(v)) for values in several for v in values if v is not None]
     return min(max(numbers, default=1.0), 1e150)
 
 

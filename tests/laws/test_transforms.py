@@ -16,11 +16,13 @@ from gpupipe.schema import Schema
 from .transformed import PARTS, SAMPLES
 
 EVERY = [step for steps in SAMPLES.values() for step in steps]
+WHOLE = [step for step in EVERY if isinstance(step, T.WholeTableTransform)]
+BY_ROW = [step for step in EVERY if step not in WHOLE]
 CPU = select("cpu")
 
 
 def test_every_transform_is_here() -> None:
-    public = {name for name in T.__all__ if name != "Transform"}
+    public = {name for name in T.__all__ if name not in ("Transform", "WholeTableTransform")}
     assert public == set(SAMPLES)
     assert all(type(step).__name__ == name for name, steps in SAMPLES.items() for step in steps)
 
@@ -45,7 +47,18 @@ def one_part(step: T.Transform, part: pd.DataFrame, first_row: int) -> pd.DataFr
     return CPU.decode(step.apply(coded, CPU.schema_of(coded), set(part), CPU, ids))
 
 
-@pytest.mark.parametrize("step", EVERY, ids=repr)
+@pytest.mark.parametrize("parts", [1, 2, 7, 16])
+@pytest.mark.parametrize("step", WHOLE, ids=repr)
+def test_other_rows_are_seen_across_partitions(step: T.Transform, parts: int) -> None:
+    """And what comes of them is found by the rows' identities: steps before and after it may drop rows."""
+    for steps in ([step], [T.Filter("n != 2"), step, T.Derive(m="n + 1"), T.Sample(0.7)]):
+        pipeline = gp.Pipeline(steps, backend="cpu").fit(whole())
+        wanted = pipeline.transform(whole()).reset_index(drop=True)
+        found = pipeline.transform(gp.from_frame(whole(), num_partitions=parts)).compute()
+        pd.testing.assert_frame_equal(found, wanted, check_exact=True)
+
+
+@pytest.mark.parametrize("step", BY_ROW, ids=repr)
 def test_parts_one_by_one_are_the_whole(step: T.Transform) -> None:
     expected = step.transform(whole()).reset_index(drop=True)
     starts = np.cumsum([0, *map(len, PARTS)])

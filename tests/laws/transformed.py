@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from gpupipe import transforms as T
 
@@ -22,6 +23,7 @@ def doubled(frame: Any) -> Any:
 SAMPLES: dict[str, list[T.Transform]] = {
     "Cast": [T.Cast({"n": "float64", "b": "int8", "t": "string"})],
     "Clip": [T.Clip(["x", "n"], 0, 3), T.Clip("t", high="2013-01-10")],
+    "CumulativeCount": [T.CumulativeCount("s", order_by="t"), T.CumulativeCount(["n", "b"])],
     "DateParts": [
         T.DateParts("t", ["year", "week", "is_weekend", "hour"], cyclic=["hour", "day"], since="2013-01-05"),
         T.DateParts(["t"], since="t", unit="hours"),
@@ -32,11 +34,16 @@ SAMPLES: dict[str, list[T.Transform]] = {
             first="extract(s, '^([ab])')", part="split(s, 'z', 1)", end="is_month_end(t)", found="search(s, 'z+')"
         ),
     ],
+    "Difference": [T.Difference(["x", "n", "t", "b"], [1, -1], by="s", order_by="t"), T.Difference("x", 2)],
     "Drop": [T.Drop(["x", "s"])],
     "DropMissing": [
         T.DropMissing(),
         T.DropMissing(["x", "s"], when="always"),
         T.DropMissing(["n", "t", "b"], how="all"),
+    ],
+    "Expanding": [
+        T.Expanding(["x", "n"], ["count", "sum", "mean", "std", "max"], by=["s", "b"], order_by="n"),
+        T.Expanding("x", "min", closed="left"),
     ],
     "Filter": [T.Filter("x > 0 or s == 'b'"), T.Filter("isnull(n)", when="always")],
     "Join": [
@@ -44,6 +51,7 @@ SAMPLES: dict[str, list[T.Transform]] = {
         T.Join(RIGHT, on=["s", "n"], how="inner"),
         T.Join(PAIRS, on="s", many=True),
     ],
+    "Lag": [T.Lag(["x", "s", "t", "n"], [1, -2], by="s", order_by="t"), T.Lag("b")],
     "Log1p": [T.Log1p(["n", "b"])],
     "Map": [T.Map(doubled, reads=["x"], adds=["twice"]), T.Map(doubled)],
     "Rename": [T.Rename({"x": "y", "s": "text"})],
@@ -51,9 +59,17 @@ SAMPLES: dict[str, list[T.Transform]] = {
         T.Replace({"s": {"a": "b", "b": "a", "zz": None}, "n": {1: 2, 2: None}, "b": {None: False}}),
         T.Replace({"s": {None: "?"}, "n": {None: 9, 0: 1}, "x": {None: 0.5}, "t": {None: "2013-01-01"}}),
     ],
+    "Rolling": [
+        T.Rolling(["x", "b"], 3, ["count", "mean", "var"], by="s", order_by="t", min_periods=1, closed="left"),
+        T.Rolling("n", "5 days", ["sum", "min", "count"], by=["b"], order_by="t"),
+        T.Rolling("x", 2),
+    ],
     "Sample": [T.Sample(0.5), T.Sample(0.3, seed=7, when="always")],
     "Select": [T.Select(["s", "t", "x"])],
 }
+
+
+WORDS = pd.ArrowDtype(pa.large_list(pa.large_string()))
 
 
 def frame_of(text: list[str | None], seed: int = 0) -> pd.DataFrame:
@@ -71,6 +87,7 @@ def frame_of(text: list[str | None], seed: int = 0) -> pd.DataFrame:
             "b": pd.array(gaps((rng.random(rows) < 0.5).tolist()), dtype="boolean"),
             "s": pd.array(text, dtype="str"),
             "t": pd.array(gaps(days), dtype="datetime64[us]"),
+            "l": pd.array(gaps([["a", None][:number] for number in rng.integers(0, 3, rows)]), dtype=WORDS),
         }
     )
 

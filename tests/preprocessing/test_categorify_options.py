@@ -112,7 +112,9 @@ def test_vocabularies_for_some_columns() -> None:
 
 def test_text_does_not_match_a_vocabulary_of_numbers() -> None:
     """ "1" is not 1, neither in a vocabulary given nor in a column that comes later."""
-    with pytest.raises(errors.BadConfig, match=r"column 'x': its values are not of the column's type, got \['1'\]"):
+    with pytest.raises(
+        errors.BadConfig, match=r"column 'x': its values are not of the column's type, or no list, got \['1'\]"
+    ):
         Categorify(vocabulary=["1"]).fit(pd.DataFrame({"x": [1, 2]}))
     with pytest.raises(errors.BadConfig, match="its values are not of the column's type"):
         Categorify(vocabulary=[1.5]).fit(pd.DataFrame({"x": [1, 2]}))
@@ -150,5 +152,22 @@ def test_what_is_refused() -> None:
         Categorify(joint=True).fit(frame[["x", "n"]])
     with pytest.raises(errors.BadConfig, match="num_buckets is out of range, got 0"):
         Categorify(num_buckets=0).fit(frame[["x"]])
+    with pytest.raises(errors.BadConfig, match="num_buckets is out of range, got 2147483648"):
+        Categorify(num_buckets=2**31).fit(frame[["x"]])
+    for no_list in ({"a", "b"}, (value for value in "ab"), 5):  # ids follow from an order, at every look
+        with pytest.raises(errors.BadConfig, match="its values are not of the column's type, or no list"):
+            Categorify(vocabulary=no_list).fit(frame[["x"]])
     with pytest.raises(errors.ColumnNotFound, match="'xx'"):
         Categorify(vocabulary={"xx": ["a"]}).fit(frame[["x"]])
+
+
+def test_numbers_come_from_numpy_too() -> None:
+    frame = pd.DataFrame({"x": ["a", "b", "a"]})
+    limits = {"min_frequency": np.int64(2), "max_categories": np.int32(1), "num_buckets": np.uint8(1)}
+    assert Categorify(**limits).fit_transform(frame)["x"].tolist() == [2, 3, 2]
+    assert pre.OneHotEncoder(min_frequency=np.int64(2)).fit(frame).get_feature_names_out()[-1] == "x_infrequent_sklearn"
+
+
+def test_a_vocabulary_may_be_the_categories_of_a_column() -> None:
+    frame = pd.DataFrame({"x": ["a", "b", None]})
+    assert Categorify(vocabulary=pd.Categorical(["b", "a"])).fit_transform(frame)["x"].tolist() == [3, 2, 0]

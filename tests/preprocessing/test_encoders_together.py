@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,7 +64,36 @@ def test_flights_as_scikit_learn_encodes_them(flights: pd.DataFrame) -> None:
         assert step.get_feature_names_out() == peer.get_feature_names_out().tolist()
 
 
+@pytest.mark.parametrize("step", [pre.Categorify(), pre.OrdinalEncoder()], ids=repr)
+def test_the_way_back_of_what_is_no_id(step: pre.Invertible) -> None:
+    step.fit(pd.DataFrame({"x": [5, 6, 7, 8, 9]}))
+    odd = pd.DataFrame({"x": [4.0, np.nan, 2.5, 1e300, -1.0, np.inf]})
+    assert step.inverse_transform(odd)["x"].isna().tolist() == [False, *[True] * 5]
+    masked = pd.DataFrame({"x": pd.arrays.IntegerArray(np.array([4, 4, 2**32 + 4]), np.array([False, True, False]))})
+    assert step.inverse_transform(masked)["x"].isna().tolist() == [False, True, True]
+
+
 def test_in_a_pipeline_of_scikit_learn(flights: pd.DataFrame) -> None:
     part = flights[["carrier", "tailnum"]].iloc[:500]
     chain = sklearn.pipeline.make_pipeline(pre.CountEncoder(), peers.StandardScaler()).fit(part)
     assert chain.transform(part).shape == (500, 2)
+
+
+ENCODERS = [
+    pre.Categorify(),
+    pre.OneHotEncoder(handle_unknown="ignore"),
+    pre.OrdinalEncoder(),
+    pre.CountEncoder(),
+    pre.TargetEncoder(),
+]
+
+
+@pytest.mark.parametrize("step", ENCODERS, ids=repr)
+@pytest.mark.parametrize("values", [["b", "a", None], [7, 5, None]], ids=["text", "integers"])
+def test_a_row_whose_category_is_missing_comes_without_a_type(step: pre.FoldStep, values: list[Any]) -> None:
+    learned = pd.DataFrame({"x": pd.array(values, "Int64" if 7 in values else "str")})
+    step.fit(learned, [1.0, 2.0, 3.0])
+    wanted = step.transform(learned.iloc[2:]).to_numpy()
+    for nothing in (None, np.nan, pd.NA):
+        found = step.transform(pd.DataFrame({"x": [nothing]})).to_numpy()
+        np.testing.assert_array_equal(found, wanted)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from gpupipe import errors
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing import Columns, FoldStep
+from gpupipe.preprocessing import Categorify, Columns, FoldStep
 from gpupipe.schema import Field
 
 
@@ -72,6 +72,13 @@ def test_a_clone_forgets_what_was_learned() -> None:
         twin.get_feature_names_out()
     with pytest.raises(errors.NotFitted):
         twin.get_state()
+
+
+def test_a_long_parameter_is_not_written_out() -> None:
+    assert (
+        repr(Categorify(vocabulary=[str(i) for i in range(10_000)])) == "Categorify(vocabulary=<list of 10,000 values>)"
+    )
+    assert repr(Categorify(vocabulary=["b", "a"])) == "Categorify(vocabulary=['b', 'a'])"
 
 
 def test_half_a_step_cannot_be_made() -> None:

@@ -26,6 +26,13 @@ def test_as_scikit_learn(strategy: str, values: list[float | None]) -> None:
     np.testing.assert_allclose(found.to_numpy(), Peer(strategy=strategy).fit_transform(table), rtol=1e-12)
 
 
+def test_a_median_of_many_values_is_exact_when_asked() -> None:
+    values = np.random.default_rng(1).normal(size=100_001)
+    table = pd.DataFrame({"x": [*values, np.nan]})
+    assert SimpleImputer("median", exact=True).fit(table).statistics_["x"] == np.median(values)
+    assert SimpleImputer("median").fit(table).statistics_["x"] != np.median(values)
+
+
 def test_strings_are_filled_with_the_most_frequent_of_which_the_smallest() -> None:
     table = pd.DataFrame({"dest": ["b", None, "a", "b", "a", "c"], "same": [None, "x", "x", "x", "x", "x"]})
     step = SimpleImputer("most_frequent").fit(table)

@@ -102,11 +102,22 @@ def test_more_texts_than_are_taken_apart_at_a_time() -> None:
     np.testing.assert_array_equal(found.to_numpy()[::-500], few.to_numpy())
 
 
+@pytest.mark.parametrize("analyzer", ["word", "char", "char_wb"])
+def test_ngrams_longer_than_any_text_cost_nothing(analyzer: str) -> None:
+    frame = pd.DataFrame({"x": ["ab cd ef", "", None]})
+    long, enough = (
+        HashedNgrams(8, ngram_range=(1, most), analyzer=analyzer).fit_transform(frame) for most in (10**12, 20)
+    )
+    pd.testing.assert_frame_equal(long, enough)
+
+
 def test_what_is_refused() -> None:
     frame = pd.DataFrame({"x": ["a"], "n": [1]})
     with pytest.raises(errors.SchemaMismatch, match="column 'n': not a text, got 'int64'"):
         HashedNgrams().fit(frame)
     with pytest.raises(errors.BadConfig, match="ngram_range is out of range"):
         HashedNgrams(ngram_range=(2, 1)).fit(frame[["x"]])
+    with pytest.raises(errors.BadConfig, match="ngram_range is out of range, got 3"):
+        HashedNgrams(ngram_range=3).fit(frame[["x"]])
     with pytest.raises(errors.BadConfig, match="unknown analyzer"):
         HashedNgrams(analyzer="words").fit(frame[["x"]])

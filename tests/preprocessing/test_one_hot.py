@@ -137,6 +137,10 @@ def test_what_is_refused() -> None:
         pre.OneHotEncoder().fit(pd.DataFrame({"s": ["a_b"], "s_a": ["b"]}))
     with pytest.raises(errors.BadConfig, match=r"min_frequency is out of range, got 1\.5"):
         pre.OneHotEncoder(min_frequency=1.5).fit(train)
+    with pytest.raises(errors.BadConfig, match="min_frequency is out of range, got nan"):
+        pre.OneHotEncoder(min_frequency=float("nan")).fit(train)
+    with pytest.raises(errors.BadConfig, match=r"categories=\): it does not go with the columns, got None"):
+        pre.OneHotEncoder(categories=None).fit(train)
     with pytest.raises(errors.BadConfig, match=r"categories=\): it does not go with the columns, got '1 item'"):
         pre.OneHotEncoder(categories=[["a"]]).fit(train)
     with pytest.raises(errors.BadConfig, match=r"(?s)column 's': its values are not of the column's type, .*string"):
@@ -150,3 +154,9 @@ def test_what_is_refused() -> None:
 def test_a_second_fit_forgets_the_first() -> None:
     step = pre.OneHotEncoder().fit(pd.DataFrame({"s": ["a"]}))
     assert step.fit(pd.DataFrame({"t": ["b", "c"]})).get_feature_names_out() == ["t_b", "t_c"]
+
+
+def test_without_an_output_there_is_no_way_back() -> None:
+    step = pre.OneHotEncoder(drop="first").fit(pd.DataFrame({"s": ["a", "a"]}))
+    with pytest.raises(errors.BadConfig, match=r"OneHotEncoder\.inverse_transform: the step has no outputs"):
+        step.inverse_transform(step.transform(pd.DataFrame({"s": ["a", "a"]})))

@@ -215,7 +215,7 @@ def test_after_a_file_only_transform_is_left() -> None:
     with pytest.raises(errors.NotFitted, match="its single folds"):
         again.cross_fitted_columns(columns, CPU, np.arange(3))
     sent = pickle.loads(pickle.dumps(step))
-    assert sent._folds.keys() == step._folds.keys() and not sent._prepared
+    assert sent._folds.keys() == step._folds.keys() and not sent._lookups._prepared
 
 
 @pytest.mark.parametrize(
@@ -224,10 +224,15 @@ def test_after_a_file_only_transform_is_left() -> None:
         ({"smooth": -1}, [1.0, 2], "smooth"),
         ({"smooth": "much"}, [1.0, 2], "smooth"),
         ({"cv": 1}, [1.0, 2], "cv"),
+        ({"cv": "many"}, [1.0, 2], "cv"),
+        ({"random_state": None}, [1.0, 2], "random_state is no integer, got None"),
+        ({"categories": None}, [1.0, 2], "does not go with the columns"),
+        ({"categories": {"origin": ["JFK", "JFK"]}}, [1.0, 2], "more than once"),
+        ({}, np.ones((2, 2)), "one value in each row"),
         ({"target_type": "ordinal"}, [1.0, 2], "unknown target_type"),
         ({"target_type": "continuous"}, ["a", "b"], "it is no number"),
         ({"categories": "most"}, [1.0, 2], "unknown categories"),
-        ({"categories": {"destt": ["JFK"]}}, [1.0, 2], "does not go with the columns"),
+        ({"categories": {"destt": ["JFK"]}}, [1.0, 2], "'destt' not found"),
         ({"categories": {"origin": [1.5]}}, [1.0, 2], "not of the column's type"),
         ({"categories": [["JFK"], [1.5]]}, [1.0, 2], "'month'.*not of the column's type"),
         ({}, None, "it learns from the target, and there is none"),
@@ -235,7 +240,7 @@ def test_after_a_file_only_transform_is_left() -> None:
     ],
 )
 def test_what_makes_no_sense_is_said(params: Any, y: Any, match: str) -> None:
-    with pytest.raises(errors.BadConfig, match=match):
+    with pytest.raises((errors.BadConfig, errors.ColumnNotFound), match=match):
         pre.TargetEncoder(**params).fit(pd.DataFrame({"origin": ["JFK", "LGA"], "month": [1, 2]}), y)
 
 
@@ -262,3 +267,9 @@ def test_one_row_has_nobody_to_learn_from() -> None:
 def test_numbers_are_no_categories() -> None:
     with pytest.raises(errors.SchemaMismatch, match="'temp'"):
         pre.TargetEncoder().output_fields([Field("temp", "float64")])
+
+
+def test_two_outputs_of_one_name_are_refused() -> None:
+    given_ = pd.DataFrame({"a": ["x", "y"] * 2, "a_b": ["x", "y"] * 2})
+    with pytest.raises(errors.BadData, match="two outputs have the same name, got 'a_b_c'"):
+        pre.TargetEncoder(target_type="multiclass").fit(given_, ["b_c", "c", "c", "b_c"])

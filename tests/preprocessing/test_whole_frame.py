@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn import cluster, decomposition, linear_model, mixture, preprocessing
+from sklearn import cluster, decomposition, impute, linear_model, mixture, preprocessing
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes impute.IterativeImputer)
 
 from gpupipe import errors, schema
 from gpupipe.preprocessing import SimpleImputer, WholeFrame
@@ -55,6 +57,36 @@ def test_names(estimator: Any, names: list[str]) -> None:
     made = step.output_fields(fields)
     assert [item.name for item in made] == list(step.transform(frame()).columns)
     assert all(item.lineage == {"a", "b", "c"} for item in made)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        preprocessing.SplineTransformer(3),
+        decomposition.NMF(2, random_state=0, max_iter=500),
+        decomposition.MiniBatchNMF(2, random_state=0),
+        decomposition.FastICA(2, random_state=0, whiten="unit-variance"),
+        decomposition.FactorAnalysis(2, random_state=0),
+        decomposition.KernelPCA(2, kernel="rbf"),
+        decomposition.SparsePCA(2, random_state=0),
+        decomposition.MiniBatchSparsePCA(2, random_state=0),
+        decomposition.DictionaryLearning(2, random_state=0, max_iter=20),
+        decomposition.MiniBatchDictionaryLearning(2, random_state=0, max_iter=20),
+        decomposition.LatentDirichletAllocation(2, random_state=0),
+        decomposition.SparseCoder(np.eye(3)),
+        impute.KNNImputer(n_neighbors=2),
+        impute.IterativeImputer(random_state=0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_has_no_step_of_its_own_is_the_estimator_itself(estimator: Any) -> None:
+    table = frame()
+    if type(estimator).__name__.endswith("Imputer"):
+        table["a"] = table["a"].mask(table["a"] > 1)
+    dense = table.astype("float64").to_numpy()
+    found = WholeFrame(estimator).fit_transform(table)
+    np.testing.assert_allclose(found.to_numpy(), clone(estimator).fit(dense).transform(dense), rtol=1e-5, atol=1e-6)
 
 
 def test_before_fit_one_field_stands_for_all() -> None:

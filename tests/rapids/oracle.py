@@ -28,6 +28,9 @@ FIELDS = [
     Field("open", "bool"),
     Field("città", "string"),
     Field("at", "timestamp"),
+    Field("words", "list<string>"),
+    Field("counts", "list<int64>"),
+    Field("prices", "list<float64>"),
 ]
 TYPES = {
     "byte": pa.int8(),
@@ -37,6 +40,9 @@ TYPES = {
     "open": pa.bool_(),
     "città": pa.large_string(),
     "at": pa.timestamp("us"),
+    "words": pa.large_list(pa.large_string()),
+    "counts": pa.large_list(pa.int64()),
+    "prices": pa.large_list(pa.float64()),
 }
 VALUES = {
     "byte": st.integers(-128, 127),
@@ -46,6 +52,10 @@ VALUES = {
     "open": st.booleans(),
     "città": st.sampled_from(["", "a", "Ω", "zz", "straße"]),
     "at": st.datetimes(year(1700), year(2200)),
+}
+VALUES |= {
+    name: st.lists(st.none() | VALUES[of], max_size=3)
+    for name, of in [("words", "città"), ("counts", "count"), ("prices", "price")]
 }
 
 
@@ -80,6 +90,10 @@ def host(array: Any) -> Any:
 def columns_equal(found: Column, wanted: Column) -> None:
     """The same values; what lies under a missing one, and how codes are numbered, is each backend's own."""
     assert found.dtype == wanted.dtype and len(found) == len(wanted)
+    if wanted.elements is not None:
+        assert found.elements is not None
+        columns_equal(found.elements, wanted.elements)
+        np.testing.assert_array_equal(host(found.data), wanted.data)
     if wanted.dictionary is not None:
         assert (
             found.dictionary is not None
@@ -93,7 +107,7 @@ def columns_equal(found: Column, wanted: Column) -> None:
         assert decoded[0] == decoded[1]
         return
     assert (found.valid is None) == (wanted.valid is None)
-    there = slice(None) if wanted.valid is None else wanted.valid
+    there = slice(None) if wanted.valid is None or wanted.elements is not None else wanted.valid
     np.testing.assert_array_equal(host(found.data)[there], wanted.data[there])
     assert host(found.data).dtype == wanted.data.dtype
     if wanted.valid is not None:

@@ -25,6 +25,7 @@ import gpupipe.backend
 from .signatures import check, checked, signature_of
 from .standin_cupy import DeviceArray, cupy
 from .standin_frame import cudf
+from .standin_lists import plc
 
 FREE, TOTAL = 70 << 30, 80 << 30
 
@@ -108,6 +109,7 @@ def standins() -> dict[str, Any]:
     return {
         "cudf": cudf,
         "cupy": cupy,
+        "pylibcudf": plc,
         "rmm": SimpleNamespace(mr=Resources()),
         "cuml": SimpleNamespace(),
         "cuml.cluster": SimpleNamespace(KMeans=KMeans),

@@ -156,6 +156,8 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.__name__ == "lexsort" and not isinstance(args[0], DeviceArray):
             raise TypeError("cupy.lexsort takes one two-dimensional array of keys")
+        if self.__name__ == "clip" and not isinstance(args[0], DeviceArray):
+            raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'clip'")  # it calls its method
         if self.__name__ == "bincount" and kwargs.get("minlength", 0) is None:
             del kwargs["minlength"]
         return _called(self._path, self._original, self._numpy, args, kwargs, from_host=self.__name__ in _FROM_HOST)
@@ -236,3 +238,8 @@ cupy = Module(
     cuda=cuda,
     linalg=Module(real.linalg, np.linalg),
 )
+
+
+def __getattr__(name: str) -> Any:
+    """This module is that of `DeviceArray`, as `cupy` is that of `cupy.ndarray`, where code looks for functions."""
+    return getattr(cupy, name)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from .signatures import checked, not_imitated
 from .standin_accessors import Index
 from .standin_cupy import DeviceArray
+from .standin_lists import ListDtype
 from .standin_series import CategoricalDtype, Series, as_series
 
 _random = np.random.default_rng(0)
@@ -258,7 +259,12 @@ def read_parquet(
             raise RuntimeError(f"CUDF failure at: {cause}") from cause
         start = sum(file.metadata.row_group(i).num_rows for i in range(min(groups)))
         written = json.loads((file.schema_arrow.metadata or {}).get(b"pandas", b"{}"))
-    frame = DataFrame.from_arrow(table.replace_schema_metadata(None))
+    # Parquet has one kind of list; that it was written from Arrow's large ones is not looked at.
+    small = [
+        item.with_type(pa.list_(item.type.value_type)) if pa.types.is_large_list(item.type) else item
+        for item in table.schema
+    ]
+    frame = DataFrame.from_arrow(table.cast(pa.schema(small)))
     if dataset_kwargs is None:
         for name, value in re.findall(r"([^/=]+)=([^/]+)/", str(filepath_or_buffer)):
             frame[name] = as_series([value] * len(frame)).astype("category")
@@ -278,13 +284,14 @@ cudf = SimpleNamespace(
     Index=Index,
     RangeIndex=RangeIndex,
     CategoricalDtype=CategoricalDtype,
+    ListDtype=ListDtype,
     concat=concat,
     from_pandas=from_pandas,
     read_parquet=read_parquet,
     api=SimpleNamespace(
         types=SimpleNamespace(
             is_string_dtype=lambda dtype: (
-                not isinstance(dtype, CategoricalDtype) and real.api.types.is_string_dtype(dtype)
+                not isinstance(dtype, CategoricalDtype | ListDtype) and real.api.types.is_string_dtype(dtype)
             )
         )
     ),

@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from . import standin_lists
 from .signatures import checked, not_imitated
 from .standin_accessors import TEXT, Categories, Index, Times
 from .standin_cupy import DeviceArray
+from .standin_lists import ListDtype, Lists, PlcColumn
 
 _RUBBISH = {"b": True, "i": 77, "u": 77, "f": 1234.5, "M": 77, "O": "rubbish"}
 
@@ -122,6 +124,20 @@ class Series:
         if not self.is_category:
             raise AttributeError("Can only use .cat accessor with a 'category' dtype")
         return Categories(self)
+
+    @property
+    def list(self) -> Lists:
+        if not isinstance(self.dtype, ListDtype):
+            raise AttributeError("Can only use .list accessor with a 'list' dtype")  # noqa: TRY004 - as cuDF does
+        return Lists(self)
+
+    @own
+    def to_pylibcudf(self) -> tuple[PlcColumn, dict[str, Any]]:
+        return PlcColumn.of(self), {"name": None, "index": self.index}
+
+    @classmethod
+    def from_pylibcudf(cls, col: PlcColumn) -> Series:
+        return col.series
 
     @property
     def dt(self) -> Times:
@@ -232,6 +248,8 @@ class Series:
 
     def to_arrow(self) -> pa.Array:
         missing = ~self.notnull_mask()
+        if isinstance(self.dtype, ListDtype):
+            return standin_lists.to_arrow(self)
         if self.is_category:
             return pa.DictionaryArray.from_arrays(pa.array(self.data, mask=missing), self.dtype.held.to_arrow())
         kind = pa.large_string() if self.dtype == TEXT else None
@@ -274,6 +292,8 @@ def as_series(values: Any) -> Series:
     array = pa.array(values, from_pandas=True) if not isinstance(values, (pa.Array, pa.ChunkedArray)) else values
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     valid = ~array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_list(array.type):
+        return standin_lists.of_arrow(Series, array, as_series)
     if pa.types.is_dictionary(array.type):
         codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         return Series.of(codes, valid, CategoricalDtype(as_series(array.dictionary)))

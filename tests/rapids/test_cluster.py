@@ -23,6 +23,7 @@ from distributed import LocalCluster, Nanny
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe.backend.shortage import is_out_of_memory
+from gpupipe.cluster import start
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,9 +32,9 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize(("n_workers", "protocol"), [(1, None), (2, "ucx")])
+@pytest.mark.parametrize(("n_workers", "ucx_there", "protocol"), [(1, True, None), (2, True, "ucx"), (2, False, None)])
 def test_every_keyword_is_one_of_dask_cudas(
-    monkeypatch: pytest.MonkeyPatch, n_workers: int, protocol: str | None
+    monkeypatch: pytest.MonkeyPatch, n_workers: int, ucx_there: bool, protocol: str | None
 ) -> None:
     given: dict[str, Any] = {}
 
@@ -44,6 +45,7 @@ def test_every_keyword_is_one_of_dask_cudas(
     taken = inspect.signature(dask_cuda.LocalCUDACluster).parameters
     passed_on = {**inspect.signature(LocalCluster).parameters, **inspect.signature(Nanny).parameters}
     monkeypatch.setattr(dask_cuda, "LocalCUDACluster", stand_in)
+    monkeypatch.setattr(start, "find_spec", {"distributed_ucxx": ucx_there}.__getitem__)
     with pytest.raises(errors.BackendMissing, match="Stopped"):
         gp.Cluster(n_workers, gpu=True, device_memory="10 GB", memory_limit="4 GB")
     assert {name for name in given if name not in taken} == {"dashboard_address", "silence_logs", "death_timeout"}

@@ -97,7 +97,7 @@ def test_rows_by_position_and_by_mask(rehearsed_backend: Backend, table: pa.Tabl
         for after in (found, rehearsed_backend.decode(found), rehearsed_backend.assign(found, new)):
             assert host(rehearsed_backend.positions(after)).tolist() == positions
     renamed = rehearsed_backend.rename(kept, {"at": "when"})
-    assert list(renamed.columns) == [*(item.name for item in FIELDS[:-1]), "when"]
+    assert list(renamed.columns) == ["when" if item.name == "at" else item.name for item in FIELDS]
 
 
 @SOME
@@ -156,7 +156,9 @@ def test_a_merge_keeps_order_and_types_and_matches_no_null(
 @SOME
 @given(table=tables())
 def test_a_users_frame_is_coded_and_back(rehearsed_backend: Backend, table: pa.Table) -> None:
-    frame = cudf.DataFrame.from_arrow(table)
+    large = pa.types.is_large_list
+    kinds = [item.with_type(pa.list_(item.type.value_type)) if large(item.type) else item for item in table.schema]
+    frame = cudf.DataFrame.from_arrow(table.cast(pa.schema(kinds)))
     coded = rehearsed_backend.encode(frame)
     oracle = CPU.encode(CPU.decode(both(rehearsed_backend, table)[1]))
     same(rehearsed_backend.to_arrow(coded), CPU.to_arrow(oracle))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import sklearn.preprocessing
 
@@ -40,7 +41,12 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "HashedCross": [{"num_buckets": 50}],
     "HashedNgrams": [{"n_features": 5, "analyzer": "char"}],
     "Bucketize": [{"edges": [0.0, 30.0, 1e3]}],
+    "ListSlice": [{"start": -2, "pad": True}, {"start": 1, "end": 3, "pad": True, "pad_value": 7}],
     "GroupImputer": [{"by": "n", "strategy": name} for name in ("mean", "median", "most_frequent")],
+    "GroupStats": [
+        {"by": ["a", "n"], "stats": ["size", "count", "nunique", "sum", "mean", "var", "min"]},
+        {"by": ["n", "a"], "stats": ["std", "max"], "dropna": False, "handle_unknown": "missing"},
+    ],
     "KBinsDiscretizer": [
         {"strategy": "uniform", "encode": "onehot-dense"},
         {"strategy": "kmeans", "n_bins": 3},
@@ -56,6 +62,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"strategy": "constant", "fill_value": 3},
     ],
 }
+LISTS = pd.DataFrame({"seen": pd.Series([[7, 8, 9], [5], [], None], dtype=pd.ArrowDtype(pa.list_(pa.int64())))})
 
 
 def concrete(room: Any, kind: type) -> list[type]:
@@ -83,9 +90,11 @@ def input_for(cls: type) -> pd.DataFrame:
     return {
         "Categorify": WORDS,
         "HashedNgrams": WORDS,
+        "ListSlice": LISTS,
         **dict.fromkeys(["OneHotEncoder", "OrdinalEncoder", "CountEncoder", "HashBucket", "HashedCross"], ENCODED),
         "SimpleImputer": GAPS,
         "GroupImputer": GAPS,
+        "GroupStats": FLIGHTS[["n", "x", "y", "a"]],
         "DatetimeEncoder": FLIGHTS[["at"]],
         "Log1p": NUMBERS.abs(),
     }.get(cls.__name__, NUMBERS)
@@ -165,6 +174,12 @@ EXAMPLES = [
     transforms.Replace({"a": {"JFK": None, None: "?"}, "n": {1: 7, None: 0}, "x": {None: 0.5}, "b": {"x": "y"}}),
     transforms.Replace({"n": {2: None}}),
     transforms.Sample(0.4, seed=2),
+    transforms.Lag(["x", "a", "n", "at"], [1, -1], by="a", order_by="at"),
+    transforms.Difference(["x", "n", "at"], by="a", order_by="at"),
+    transforms.CumulativeCount("n", order_by=["at", "x"]),
+    transforms.Rolling("x", "2 days", ["count", "mean", "std", "max"], by="a", order_by="at", closed="left"),
+    transforms.Rolling(["x", "n"], 2, ["sum", "var", "min"], by="n", min_periods=1),
+    transforms.Expanding("x", ["count", "sum", "max"]),
 ]
 
 

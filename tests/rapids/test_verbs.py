@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.backend.protocol import Backend
 
 DATA = Path(__file__).parents[2] / "data"
@@ -53,7 +55,38 @@ VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
         d.group_by("distance").agg(n=("month", "size")), left_on="month", right_on="distance", how="inner"
     ),
     "sample": lambda d: d.sample(n=500, seed=2),
+    "windows": lambda d: windows(d.backend).fit(d).transform(d),
+    "statistics of groups": lambda d: statistics(d.backend).fit(d).transform(d),
 }
+
+
+def windows(backend: str) -> gp.Pipeline:
+    """Steps that look at other rows, in memory and across partitions."""
+    own = {"by": "tailnum", "order_by": "time_hour"}
+    stats = ["count", "sum", "mean", "std", "min", "max"]
+    steps = [
+        T.Lag(["dep_delay", "origin", "time_hour", "short"], [1, -1], **own),
+        T.Difference(["dep_delay", "time_hour", "month"], 2, **own),
+        T.CumulativeCount(["origin", "month"], order_by="time_hour"),
+        T.Rolling("dep_delay", 3, stats, min_periods=1, closed="left", **own),
+        T.Rolling("dep_delay", "30 days", stats, **own),
+        T.Expanding("distance", stats, by="origin"),
+    ]
+    return gp.Pipeline(steps, backend=backend)
+
+
+def statistics(backend: str) -> gp.Pipeline:
+    stats = ["size", "count", "nunique", "sum", "mean", "std", "min", "max"]
+    columns = ["origin", "month", "dep_delay", "distance", "short"]
+    return gp.Pipeline(
+        [],
+        gp.Features(
+            (columns, pre.GroupStats(["origin", "month"], stats)),
+            (["tailnum", "dep_delay"], pre.GroupStats("tailnum", handle_unknown="missing")),
+            (["origin", "tailnum"], pre.GroupStats("origin", "nunique")),
+        ),
+        backend=backend,
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -119,5 +119,5 @@ class NoHostWait(TorchDispatchMode):
 
 @pytest.fixture
 def no_host_wait() -> type[NoHostWait]:
-    """A context in which an operation that would make the host wait is an error, backward pass and optimiser included."""
+    """A context in which what would make the host wait is an error, backward pass and optimiser included."""
     return NoHostWait

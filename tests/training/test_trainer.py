@@ -303,7 +303,9 @@ def test_a_loss_that_is_not_finite_names_epoch_and_updates(problem: Problem) -> 
     train = problem("regression", 640)
     train.table.numeric[-1, 0] = math.inf
     train.shuffle = False
-    with pytest.raises(BadData, match="epoch 1, update 10: the loss is not finite: .*column 'x0'.*the rows 63.*got nan") as caught:
+    with pytest.raises(
+        BadData, match=r"epoch 1, update 10: the loss is not finite: .*column 'x0'.*the rows 63.*got nan"
+    ) as caught:
         trainer_for(model_for(train), log_every=4).fit(train)
     assert "lr=" in caught.value.remedy
 

@@ -1,7 +1,4 @@
-"""What is known of the values of a group, as a few numbers that can be put together: array code for both backends.
-
-A single row has these numbers too, so that rows, and what came of rows elsewhere, are reduced by the same function.
-"""
+"""What is known of the values of a group, as a few numbers that can be put together: array code for both backends."""
 
 from __future__ import annotations
 
@@ -13,8 +10,9 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import with_missing_row
-from gpupipe.io.ordering import Groups, differs, sort_order
-from gpupipe.schema import FLOATS, Field
+from gpupipe.backend.ordering import Groups, differs, sort_order
+from gpupipe.backend.ragged import offsets_of
+from gpupipe.schema import FLOATS, Field, list_of
 
 __all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced", "whole_outcome"]
 
@@ -61,18 +59,25 @@ class State:
         return Field(self.name, dtype, nullable=self.statistic in ("min", "max", "first", "last"))
 
 
-def of_rows(frame: Frame, states: Sequence[State], backend: Backend) -> Frame:
-    """The states of each row alone, beside its columns."""
-    columns = {state.name: _of_values(backend.column(frame, state.column), state, backend.xp) for state in states}
-    return backend.assign(frame, columns)
+def of_rows(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
+    """The states of each group of rows, with its keys.
+
+    Memory: three arrays of 8 bytes a row at a time.
+    """
+    columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
+    for name in dict.fromkeys(state.column for state in states):
+        wanted = [state.statistic for state in states if state.column == name]
+        found = _of_values(backend.column(frame, name), wanted, groups, backend)
+        columns |= {State(statistic, name).name: column for statistic, column in found.items()}
+    return backend.frame(columns, len(groups))
 
 
 def reduced(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
-    """The states of each group from those of its rows, with its keys.
+    """The states of each group from those of its parts, with its keys; a row is a part.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
-    Memory: five arrays of 8 bytes a row at a time.
+    Memory: five arrays of 8 bytes a part at a time.
     """
     columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     for state in states:
@@ -102,8 +107,10 @@ def outcome(function: str, frame: Frame, item: Field, backend: Backend) -> Colum
 
 
 def whole_outcome(function: str, frame: Frame, groups: Groups, item: Field, backend: Backend) -> Column:
-    """The median or the number of distinct values of each group, from all its rows."""
+    """The median, the number of distinct values or the list of all values of each group, from all its rows."""
     xp, column = backend.xp, backend.column(frame, item.name)
+    if function == "list":
+        return Column(list_of(item.dtype), offsets_of(groups.sizes, xp), None, None, column.take(groups.order))
     order, counts = _ordered(column, column, groups, backend)
     ordered = column.take(order)
     if function == "nunique":
@@ -119,19 +126,37 @@ def whole_outcome(function: str, frame: Frame, groups: Groups, item: Field, back
     return _typed(Column("float64", middle), item)
 
 
-def _of_values(column: Column, state: State, xp: ModuleType) -> Column:
-    """The state of each value alone."""
-    if state.statistic in ("min", "max", "first", "last"):
-        return column
-    dtype = _sum_dtype(column.dtype) if state.statistic == "sum" else _DTYPES[state.statistic]
-    if state.statistic == "size":
-        return Column(dtype, xp.ones(len(column), dtype=dtype))
-    if state.statistic == "squares":
-        return Column(dtype, xp.zeros(len(column), dtype=dtype))
-    present = _present(column, xp)
-    if state.statistic == "count":
-        return Column(dtype, present.astype(dtype))
-    return Column(dtype, xp.where(present, column.data, column.data.dtype.type(0)).astype(dtype))
+def _of_values(column: Column, wanted: Sequence[str], groups: Groups, backend: Backend) -> dict[str, Column]:
+    """These statistics of the values of each group."""
+    xp, data, missing = backend.xp, column.data, column.missing(backend.xp)
+    count = groups.sizes if missing is None else groups.sizes - xp.bincount(groups.ids[missing], minlength=len(groups))
+    found = {"size": Column("int64", groups.sizes), "count": Column("int64", count)}
+    if "sum" in wanted:
+        dtype = _sum_dtype(column.dtype)
+        found["sum"] = Column(dtype, _added(_known(data, missing, 0, xp).astype(dtype, copy=False), groups, xp))
+    if "total" in wanted:
+        values = _known(data.astype("float64", copy=False), missing, 0, xp)
+        found["total"] = Column("float64", _added(values, groups, xp))
+        if "squares" in wanted:
+            with np.errstate(all="ignore"):
+                values = values - (found["total"].data / xp.maximum(count, 1))[groups.ids]
+                if missing is not None:
+                    xp.copyto(values, 0.0, where=missing)
+                values *= values
+                found["squares"] = Column("float64", _added(values, groups, xp))
+    for statistic in ("min", "max", "first", "last"):
+        if statistic in wanted:
+            found[statistic] = _one_of(column, groups, statistic, backend)
+    return {statistic: found[statistic] for statistic in wanted}
+
+
+def _known(data: Array, missing: Array | None, instead: float, xp: ModuleType) -> Array:
+    """The values with others in the place of missing ones."""
+    if missing is None:
+        return data
+    known = data.copy()
+    xp.copyto(known, data.dtype.type(instead), where=missing)
+    return known
 
 
 def _added(values: Array, groups: Groups, xp: ModuleType) -> Array:
@@ -157,10 +182,22 @@ def _between(frame: Frame, totals: Mapping[str, Column], column: str, groups: Gr
 def _one_of(column: Column, groups: Groups, statistic: str, backend: Backend) -> Column:
     """The least, greatest, first or last value of each group; missing where it has none."""
     xp = backend.xp
+    if statistic in ("min", "max") and column.dtype in FLOATS:
+        return _end_of(column, groups, statistic, xp)
     key = column if statistic in ("min", "max") else Column("bool", ~_present(column, xp))
     order, counts = _ordered(key, column, groups, backend)
     places = groups.starts + (0 if statistic in ("min", "first") else xp.maximum(counts - 1, 0))
     return with_missing_row(column, xp).take(xp.where(counts > 0, order[places], -1))
+
+
+def _end_of(column: Column, groups: Groups, statistic: str, xp: ModuleType) -> Column:
+    """The least or greatest float of each group, without a sort."""
+    missing = xp.isnan(column.data)
+    none, choose = (xp.inf, xp.minimum) if statistic == "min" else (-xp.inf, xp.maximum)
+    ends = xp.full(len(groups), none, dtype=column.data.dtype)
+    choose.at(ends, groups.ids, _known(column.data, missing, none, xp))
+    there = xp.bincount(groups.ids[missing], minlength=len(groups)) < groups.sizes
+    return Column(column.dtype, xp.where(there, ends, ends.dtype.type(xp.nan)))
 
 
 def _ordered(key: Column, column: Column, groups: Groups, backend: Backend) -> tuple[Array, Array]:

@@ -1,0 +1,1 @@
+"""The jobs of `operators.py`, by engine: each module has `load(folder)`, `JOBS` by operator, and `columns(result)`."""

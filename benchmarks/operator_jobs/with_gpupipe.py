@@ -1,0 +1,115 @@
+"""The jobs as a user of gpupipe writes them: a dataset over a frame in memory, the result as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.backend import select
+from operator_jobs import settings as s
+
+__all__ = ["JOBS", "columns", "load"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """The table in memory, and two lookup tables."""
+
+    flights: gp.Dataset
+    planes: pd.DataFrame
+    weather: pd.DataFrame
+
+
+def load(folder: Path, rows: int | None) -> Data:
+    """The first rows, or all, with strings as codes: what a dataset in memory holds."""
+    select("cpu")
+    flights = pd.read_parquet(folder / "flights.parquet", columns=s.COLUMNS)
+    planes, weather = (pd.read_parquet(folder / f"{name}.parquet") for name in ("planes", "weather"))
+    return Data(gp.from_frame(flights[:rows].copy(), backend="cpu"), planes[s.PLANES], weather[s.WEATHER])
+
+
+def columns(frames: Sequence[pd.DataFrame]) -> Iterator[Any]:
+    """The columns of a result, one after the other."""
+    for name in frames[0].columns:
+        yield pd.concat([frame[name] for frame in frames], ignore_index=True)
+
+
+def _transformed(data: gp.Dataset, steps: Sequence[T.Transform], features: gp.Features | None) -> list[pd.DataFrame]:
+    pipeline = gp.Pipeline(steps, features, backend="cpu", drift=None).fit(data)
+    return list(pipeline.transform(data))
+
+
+def _learned(names: Sequence[str], make: Callable[[], Any], target: str | None = None) -> Callable[[Data], Any]:
+    def job(data: Data) -> list[pd.DataFrame]:
+        made = _transformed(data.flights, [], gp.Features((names, make()), target=target))
+        return made if target is None else [frame[list(names)] for frame in made]
+
+    return job
+
+
+def _stateless(make: Callable[[], T.Transform], wanted: Sequence[str]) -> Callable[[Data], Any]:
+    def job(data: Data) -> list[pd.DataFrame]:
+        return _transformed(data.flights, [make(), T.Select(wanted)], None)
+
+    return job
+
+
+def _joined(data: Data) -> list[pd.DataFrame]:
+    joins = [T.Join(data.planes, on="tailnum"), T.Join(data.weather, on=["origin", "time_hour"])]
+    return _transformed(data.flights, [*joins, T.Select(s.JOINED)], None)
+
+
+def _aggregated(*keys: str) -> Callable[[Data], Any]:
+    def job(data: Data) -> list[pd.DataFrame]:
+        asked = {f"{stat}_{name}": (name, stat) for name in ("arr_delay", "fare") for stat in s.STATS}
+        return [data.flights.group_by(keys).agg(**asked).compute()]
+
+    return job
+
+
+JOBS: dict[str, Callable[[Data], Any]] = {
+    "StandardScaler": _learned(s.NUMBERS, pre.StandardScaler),
+    "MinMaxScaler": _learned(s.NUMBERS, pre.MinMaxScaler),
+    "RobustScaler": _learned(s.NUMBERS, pre.RobustScaler),
+    "SimpleImputer, mean": _learned(s.NUMBERS, pre.SimpleImputer),
+    "SimpleImputer, median": _learned(s.NUMBERS, lambda: pre.SimpleImputer(strategy="median")),
+    "Clip": _stateless(lambda: T.Clip(s.NUMBERS, *s.CLIP), s.NUMBERS),
+    "Log1p": _stateless(lambda: T.Log1p(s.WHOLE), s.WHOLE),
+    "KBinsDiscretizer": _learned(s.WHOLE, lambda: pre.KBinsDiscretizer(s.NUM_BINS)),
+    "QuantileTransformer": _learned(s.NUMBERS, lambda: pre.QuantileTransformer(n_quantiles=s.NUM_QUANTILES)),
+    "PowerTransformer": _learned(s.NUMBERS, pre.PowerTransformer),
+    "Categorify": _learned(s.TEXTS, lambda: pre.Categorify(min_frequency=s.MIN_FREQUENCY)),
+    "OneHotEncoder": _learned(s.FEW, pre.OneHotEncoder),
+    "OrdinalEncoder": _learned(s.COMPLETE_TEXTS, pre.OrdinalEncoder),
+    "CountEncoder": _learned(s.TEXTS, pre.CountEncoder),
+    "TargetEncoder": _learned(s.TEXTS, lambda: pre.TargetEncoder(smooth=s.SMOOTH), s.TARGET),
+    "HashBucket": _learned(s.TEXTS, lambda: pre.HashBucket(s.NUM_BUCKETS)),
+    "Join, two tables": _joined,
+    "GroupStats": _learned(["dest", *s.GROUPED], lambda: pre.GroupStats("dest", s.STATS, handle_unknown="missing")),
+    "group_by(dest).agg": _aggregated("dest"),
+    "group_by(origin, carrier).agg": _aggregated("origin", "carrier"),
+    "DateParts": _stateless(lambda: T.DateParts(s.TIME, s.PARTS), [f"{s.TIME}_{part}" for part in s.PARTS]),
+    "lower, len, contains, extract": _stateless(
+        lambda: T.Derive(
+            lower="lower(flightno)",
+            length="len(customer)",
+            has="contains(flightno, '44')",
+            airline=f"extract(flightno, '{s.FLIGHT}')",
+        ),
+        ["lower", "length", "has", "airline"],
+    ),
+    "Lag": _stateless(lambda: T.Lag("dep_delay", by="tailnum", order_by=s.TIME), ["dep_delay_lag_1_by_tailnum"]),
+    "Rolling": _stateless(
+        lambda: T.Rolling("dep_delay", s.WINDOW, "mean", by="tailnum", order_by=s.TIME),
+        [f"dep_delay_rolling_mean_{s.WINDOW}_by_tailnum"],
+    ),
+    "PCA": _learned(s.PCA_COLUMNS, lambda: pre.PCA(s.NUM_COMPONENTS, solver="fold")),
+    "KMeans": _learned(s.WHOLE, lambda: pre.KMeans(s.NUM_CLUSTERS)),
+}

@@ -1,0 +1,69 @@
+"""A pipeline as boxes from its source to its tensors: text, and HTML without scripts, files or colours of its own."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from gpupipe.features import Features
+from gpupipe.group import Group
+from gpupipe.transforms import Join, Transform
+from gpupipe.words import shortened
+
+__all__ = ["diagram", "outline"]
+
+# Borders and text have the page's own colour, so that light and dark notebooks both show them.
+_BOX = "border:1px solid;border-radius:4px;padding:2px 8px;margin:2px;display:inline-block;vertical-align:middle"
+_ROW = "display:flex;flex-wrap:wrap;align-items:center;margin:2px 0"
+_PALE = "opacity:.7"
+
+
+def outline(steps: Sequence[Transform], features: Features | None) -> str:
+    """The pipeline as text, a line per step and per group of features."""
+    lines = [repr(step) for step in steps]
+    if features is not None:
+        lines += [f"features: {' -> '.join([group.given, *map(repr, group.steps)])}" for group in features.groups]
+        if features.target is not None:
+            lines.append(f"target: {' -> '.join([features.target.text, *map(repr, features.target.group.steps)])}")
+        lines += [] if features.weight is None else [f"weight: {features.weight.text}"]
+        lines += [f"keep: {', '.join(features.keep)}"] if features.keep else []
+    return "Pipeline\n  " + "\n  ".join(lines or ["nothing"])
+
+
+def diagram(steps: Sequence[Transform], features: Features | None) -> str:
+    """The pipeline as HTML: what is read, the transforms in order, a row per group of features, and what they make.
+
+    Example:
+        >>> diagram([], None)[:27]
+        '<div style="font-family:mon'
+    """
+    tables = [f"table {step.name}" for step in steps if isinstance(step, Join)]
+    rows = [_row([_box("data"), *map(_box, tables), *(_arrow(_box(type(s).__name__, repr(s))) for s in steps)])]
+    if features is not None:
+        rows += [_row(_group(group, "features")) for group in features.groups]
+        if features.target is not None:
+            rows.append(_row(_group(features.target.group, "target")))
+        if features.weight is not None:
+            rows.append(_row([_box(features.weight.text), _arrow(_box("weight"))]))
+        if features.keep:
+            rows.append(_row([_box(shortened(features.keep), ", ".join(features.keep)), _arrow(_box("kept"))]))
+    return f'<div style="font-family:monospace;font-size:90%">{"".join(rows)}</div>'
+
+
+def _group(group: Group, made: str) -> list[str]:
+    names = group.given if group.selector is not None else shortened(group.columns)
+    steps = [_arrow(_box(type(step).__name__, repr(step))) for step in group.steps]
+    return [_box(names, group.given), *steps, _arrow(_box(made if group.name is None else f"{made} {group.name}_*"))]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f'<div style="{_ROW}">{"".join(cells)}</div>'
+
+
+def _arrow(box: str) -> str:
+    return f'<span style="{_PALE}">&rarr;</span>{box}'
+
+
+def _box(text: str, title: str = "") -> str:
+    told = f' title="{html.escape(title)}"' if title and title != text else ""
+    return f'<span style="{_BOX}"{told}>{html.escape(text)}</span>'

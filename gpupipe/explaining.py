@@ -1,0 +1,122 @@
+"""What a fit will do, before it does it: passes, columns, memory, samples; and what a file could not hold."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Self
+
+from gpupipe.backend import select
+from gpupipe.cluster import default_threads
+from gpupipe.diagram import diagram
+from gpupipe.encoding import Encoder
+from gpupipe.errors import ArtifactError
+from gpupipe.expectations import Expectations
+from gpupipe.features import Features
+from gpupipe.io import Dataset, row_bytes
+from gpupipe.plan import Prefix, Task, marked_source, plan_passes, resolve_selectors, wanted_in
+from gpupipe.preprocessing import WholeFrameStep
+from gpupipe.step import Step
+from gpupipe.transforms import Transform, WholeTableTransform
+from gpupipe.words import counted
+
+__all__ = ["Explanation", "explained"]
+
+
+class Explanation(str):
+    """Text that a notebook shows below a diagram."""
+
+    __slots__ = ("picture",)
+
+    picture: str
+
+    def __new__(cls, text: str, picture: str) -> Self:
+        """The text with its diagram, which is HTML."""
+        made = super().__new__(cls, text)
+        made.picture = picture
+        return made
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (str(self), self.picture)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"{self.picture}<pre>{html.escape(self)}</pre>"
+
+
+def explained(
+    steps: Sequence[Transform],
+    features: Features | None,
+    dataset: Dataset | None,
+    expectations: Expectations,
+    backend: str,
+) -> Explanation:
+    """What a fit of these on that data would do; without data, what the steps alone tell."""
+    picture, lines = diagram(steps, features), ["nothing is learned"]
+    if features is not None:
+        if dataset is not None:
+            features = features.copy()
+            resolve_selectors(steps, features, dataset.schema, strict=False)
+        passes = plan_passes(features)
+        lines = [_brings_together(step) for step in steps if isinstance(step, WholeTableTransform)]
+        lines += [_learns(number, task) for number, tasks in enumerate(passes, 1) for task in tasks]
+        lines += [line for tasks in passes for task in tasks for line in _samples(task, dataset)]
+        lines += [] if dataset is None else _costs(steps, features, dataset, expectations, backend)
+    learned = [] if features is None else [step for group in features.learned for step in group.steps]
+    lines += [line for step in (*steps, *learned) if (line := _unsaveable(step)) is not None]
+    return Explanation("\n".join(lines), picture)
+
+
+def _brings_together(step: WholeTableTransform) -> str:
+    of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
+    return f"before: {type(step).__name__} of {', '.join(step.inputs) or 'rows'} brings all rows {of_what} together"
+
+
+def _learns(number: int, task: Task) -> str:
+    return f"pass {number}: {' + '.join(type(step).__name__ for step in task.steps)} of {task.group.given}"
+
+
+def _samples(task: Task, dataset: Dataset | None) -> list[str]:
+    """What is learned from gathered rows: all of them, or a sample where there are more."""
+    told = []
+    for step in (step for step in task.steps if isinstance(step, WholeFrameStep)):
+        what = f"{type(step).__name__} of {task.group.given}"
+        rows = None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
+        if rows is None or rows > step.max_rows:
+            told.append(f"sampled: {what} learns from at most {step.max_rows:,} rows, gathered in memory")
+        else:
+            told.append(f"gathered: {what} learns from all rows, in memory")
+    return told
+
+
+def _costs(
+    steps: Sequence[Transform], features: Features, dataset: Dataset, expectations: Expectations, backend: str
+) -> list[str]:
+    """What the first pass reads, and the memory that takes: a partition per thread, read and transformed."""
+    source = marked_source(steps, features, dataset.schema)
+    wanted = wanted_in(plan_passes(features), features, Prefix(steps, source, None).output_schema)
+    prefix = Prefix(steps, source, wanted)
+    reads = [name for name in source.names if name in prefix.reads or name in expectations.by_name]
+    width = row_bytes(source.select(reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
+    rows = max(partition.num_rows for partition in dataset.partitions)
+    at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
+    skipped = [name for name in source.names if name not in reads]
+    parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
+    parts += f", up to {counted(rows, 'row')} of {width} bytes"
+    return [
+        f"reads: {', '.join(reads)}",
+        f"not read: {', '.join(skipped) or 'nothing'}",
+        f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+    ]
+
+
+def _unsaveable(step: Step) -> str | None:
+    """Why `save` would refuse a step, as far as its parameters tell; None where it would not."""
+    params = {name: value for name, value in step.get_params().items() if name != "right"}
+    try:
+        Encoder(select("cpu"), 0).unfitted(step, params)
+    except ArtifactError as error:
+        return f"cannot be saved: {error.where}, {error.problem}: {error.got}"
+    return None

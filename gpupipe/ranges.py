@@ -1,0 +1,70 @@
+"""The ranges of what a fitted pipeline puts out, as far as they follow from what the fit has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpupipe.backend import Column, select
+from gpupipe.features import Features
+from gpupipe.group import Group
+from gpupipe.schema import FLOATS, Kind, Schema
+from gpupipe.seen import Seen
+
+__all__ = ["output_ranges", "source_ranges"]
+
+Range = tuple[float, float]
+
+
+def output_ranges(features: Features, schema: Schema, seen: Mapping[str, Seen]) -> dict[str, Range]:
+    """The least and the greatest value of outputs, by name.
+
+    Ids go from 0 to the last. Numbers are known where every step keeps their order: the ends of the input's range, and
+    a missing value where there was one, go through the steps.
+
+    Args:
+        features: fitted.
+        schema: the columns after the transforms.
+        seen: what the fit has seen of them.
+    """
+    found: dict[str, Range] = {}
+    for group in features.groups:
+        for item in group.fields(schema):
+            if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
+                found[group.rename(item.name)] = (0, item.cardinality - 1)
+        if group.steps and all(step.monotone for step in group.steps):
+            ends = {name: seen[name] for name in group.columns if name in seen and seen[name].range is not None}
+            if len(ends) == len(group.columns):
+                found |= {group.rename(name): ends for name, ends in _through(group, schema, ends).items()}
+    return found
+
+
+def source_ranges(source: Schema, schema: Schema, seen: Mapping[str, Seen]) -> Schema:
+    """The source's schema, with the ranges of the columns that the transforms leave as they are."""
+    same = (item.name for item in source if item.name in schema and schema[item.name] == item)
+    ranges = {name: seen[name].range for name in same if name in seen}
+    return Schema(source, {name: ends for name, ends in ranges.items() if ends is not None})
+
+
+def _through(group: Group, schema: Schema, seen: Mapping[str, Seen]) -> dict[str, Range]:
+    """The ranges of a group's outputs, on the host."""
+    num_rows = 2 + any(item.missing for item in seen.values())
+    columns = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
+    ranges = {}
+    for name, column in group.through(columns, select("cpu")).items():
+        missing = column.missing(np)
+        data = column.data.astype("float64")
+        data = data[np.isfinite(data) if missing is None else np.isfinite(data) & ~missing]
+        if len(data) and column.dtype != "bool":
+            ranges[name] = (float(data.min()), float(data.max()))
+    return ranges
+
+
+def _ends(dtype: str, seen: Seen, num_rows: int) -> Column:
+    """The least value, the greatest, and where a column of the group has one a missing value, or the least again."""
+    values, gaps = np.array([seen.low, seen.high, seen.low][:num_rows]), bool(seen.missing) and num_rows == 3
+    if dtype in FLOATS:
+        values[2:] = np.nan if gaps else seen.low
+        return Column(dtype, values.astype(dtype))
+    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)

@@ -1,0 +1,128 @@
+"""What a fit takes note of beside what it learns: of each column, in the first pass, whatever the steps are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.expectations import Expectations, Findings
+from gpupipe.preprocessing.blocks import tabulate
+from gpupipe.preprocessing.extremes import extremes
+from gpupipe.profiles import Sample, drawn_rows
+from gpupipe.schema import Schema
+
+__all__ = ["Note", "Seen", "Taking"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One column, of all rows the steps learn from.
+
+    Args:
+        missing: rows without a value.
+        low: the least number; +inf where there is none.
+        high: the greatest; -inf where there is none.
+    """
+
+    missing: int = 0
+    low: float = np.inf
+    high: float = -np.inf
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(self.missing + other.missing, min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The least and the greatest number, where both are numbers a file can hold."""
+        return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
+
+
+@dataclass(frozen=True)
+class Note:
+    """What was noted of some partitions; a sum is that of all their rows.
+
+    Args:
+        num_rows: rows that steps learn from.
+        findings: of what is expected of the rows as they are read.
+        sample: what rows drawn by their identities hold, to compare others with.
+        columns: each column that features see.
+    """
+
+    num_rows: int = 0
+    findings: Findings = field(default_factory=Findings)
+    sample: Sample = field(default_factory=Sample)
+    columns: Mapping[str, Seen] = field(default_factory=dict)
+
+    def __add__(self, other: Note) -> Note:
+        columns = {name: item + other.columns[name] for name, item in self.columns.items()}
+        findings, sample = self.findings + other.findings, self.sample + other.sample
+        return Note(self.num_rows + other.num_rows, findings, sample, columns)
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What is to be noted in the first pass of a fit.
+
+    Args:
+        expectations: of the columns as they are read.
+        source: those columns.
+        numbers: columns of numbers that features see.
+        categories: columns that become ids.
+        others: columns of which only what is missing is counted.
+        samples: whether rows are drawn to compare others with.
+        total: rows of the dataset at most.
+    """
+
+    expectations: Expectations
+    source: Schema
+    numbers: Sequence[str]
+    categories: Sequence[str]
+    others: Sequence[str]
+    samples: bool
+    total: int
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns that are read to be looked at."""
+        return list(self.expectations.by_name)
+
+    def findings(self, frame: Frame, backend: Backend, place: int) -> Findings:
+        """What one frame, as it is read, has that is not expected.
+
+        Raises:
+            BadData: there is something, and an error is asked for.
+        """
+        return self.expectations.look(frame, self.source, backend, place)
+
+    def note(self, findings: Findings, frame: Frame, row_ids: Array, backend: Backend) -> Note:
+        """What one partition has, given its rows that steps learn from, and the identity of each."""
+        numbers = {name: backend.column(frame, name) for name in self.numbers}
+        others = {name: backend.column(frame, name) for name in self.others}
+        sample = Sample()
+        if self.samples:
+            rows = drawn_rows(row_ids, self.total, backend)
+            sample = Sample.of(frame, rows, self.numbers, self.categories, backend)
+        return Note(len(frame), findings, sample, _of_numbers(numbers, backend) | _of_others(others, backend))
+
+
+def _of_numbers(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
+    if not columns:
+        return {}
+    table = tabulate(columns, extremes, 3, backend)
+    missing, low = table[..., 0].sum(axis=0), table[..., 1].min(axis=0, initial=np.inf)
+    high = table[..., 2].max(axis=0, initial=-np.inf)
+    found = zip(missing.tolist(), low.tolist(), high.tolist(), strict=True)
+    return {name: Seen(int(gaps), *ends) for name, (gaps, *ends) in zip(columns, found, strict=True)}
+
+
+def _of_others(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
+    """Columns whose size means nothing: only what is missing of them is counted."""
+    xp = backend.xp
+    masks = {name: column.missing(xp) for name, column in columns.items()}
+    counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
+    found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
+    numbers = dict(zip(counts, found, strict=True))
+    return {name: Seen(int(numbers.get(name, 0))) for name in columns}

@@ -1,0 +1,98 @@
+"""Steps that look at other rows of a Dataset: their columns are made before a pass, and found in it by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpupipe.backend import Backend, Column, Frame
+from gpupipe.errors import BadConfig
+from gpupipe.io import Dataset
+from gpupipe.io.beside import Beside, made_together
+from gpupipe.io.exchange import ROW
+from gpupipe.io.rearranging import identified
+from gpupipe.plan import Prefix
+from gpupipe.schema import Schema
+from gpupipe.step import in_step
+from gpupipe.transforms import Join, WholeTableTransform
+
+__all__ = ["Typed", "put_together"]
+
+Typed = Callable[[Frame, Backend], Frame]
+"""Gives the columns of a frame as read the types that steps expect."""
+
+
+def as_read(frame: Frame, _: Backend) -> Frame:
+    """The frame as it is."""
+    return frame
+
+
+def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed = as_read) -> tuple[Prefix, Dataset]:
+    """The steps with the columns of those among them that look at other rows, and the dataset to run them on.
+
+    Args:
+        prefix: the steps.
+        dataset: all rows that such a step is to see.
+        backend: `"cpu"` or `"gpu"`.
+        typed: what is done to a frame before the first step.
+
+    Raises:
+        BadConfig: a join that repeats rows stands before such a step.
+
+    Memory: see `made_together`.
+    """
+    if not prefix.meeting:
+        return prefix, dataset
+    dataset = identified(replace(dataset, backend=backend))
+    found: dict[int, Beside] = {}
+    for position in prefix.meeting:
+        before = prefix.before(position, found)
+        _check_identities(before)
+        step, schema, wanted = prefix.stage(position)
+        make = _Making(step, schema, frozenset(wanted))
+        inputs = list(schema.select(step.reads))
+        rows = _Gathering(before, typed)
+        made = [item for item in step.made_fields(schema) if item.name in wanted]
+        found[position] = made_together(dataset, rows, inputs, step.keys, make, made, type(step).__name__)
+    return prefix.knowing(found), dataset
+
+
+def _check_identities(before: Prefix) -> None:
+    for step in before.steps:
+        if isinstance(step, Join) and step.many:
+            raise BadConfig(
+                "Pipeline",
+                "a step that looks at other rows stands behind a join that repeats rows",
+                got=step,
+                expected="rows that can be told apart",
+                remedy="the join behind it, or Dataset.join(..., many=True) before the pipeline",
+            )
+
+
+@dataclass(frozen=True)
+class _Gathering:
+    """What is read of a partition for a step that needs other rows too."""
+
+    before: Prefix
+    typed: Typed
+
+    def __call__(self, part: Dataset, backend: Backend) -> Frame:
+        (partition,) = part.partitions
+        ids = partition.row_ids(backend.xp)
+        frame = self.typed(part.read(partition, self.before.reads, backend), backend)
+        frame = self.before.copy().run(frame, backend, ids)
+        return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})
+
+
+@dataclass(frozen=True)
+class _Making:
+    """The new columns of rows that have met."""
+
+    step: WholeTableTransform
+    schema: Schema
+    wanted: frozenset[str]
+
+    def __call__(self, part: Dataset, backend: Backend) -> Frame:
+        frame = part.read(part.partitions[0], None, backend)
+        with in_step(self.step):
+            return self.step.apply(frame, self.schema, self.wanted, backend)

@@ -1,0 +1,302 @@
+"""What is expected of columns: counted against pandas, the same in any partitions, in one pass, named by file."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.backend import Backend
+from gpupipe.expectations import Expectations, Findings
+
+ROWS = 400
+
+
+def table() -> pd.DataFrame:
+    generator = np.random.default_rng(4)
+    frame = pd.DataFrame(
+        {
+            "distance": generator.normal(1000, 800, ROWS),
+            "seats": generator.integers(-5, 300, ROWS).astype("int16"),
+            "carrier": generator.choice(["UA", "AA", "ZZ"], ROWS),
+            "day": pd.Timestamp("2013-01-01") + pd.to_timedelta(generator.integers(0, 60, ROWS), unit="D"),
+            "flight": np.arange(ROWS),
+            "late": generator.random(ROWS),
+        }
+    )
+    frame.loc[::7, "distance"] = np.nan
+    frame.loc[::5, "carrier"] = None
+    frame.loc[[3, 250], "flight"] = 17
+    return frame
+
+
+EXPECT = {
+    "distance": gp.Expect(min=0, max=2500.5, nullable=False),
+    "seats": gp.Expect(min=0, max=1e9, values=list(range(250))),
+    "carrier": gp.Expect(values=["UA", "AA"], nullable=False),
+    "day": gp.Expect(min="2013-01-05", max="2013-02-10"),
+    "flight": gp.Expect(unique=True),
+}
+
+
+def by_pandas(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
+    distance, carrier, seats, day = (frame[name] for name in ("distance", "carrier", "seats", "day"))
+    counts = {
+        ("distance", "min"): (distance < 0).sum(),
+        ("distance", "max"): (distance > 2500.5).sum(),
+        ("distance", "nullable"): distance.isna().sum(),
+        ("seats", "min"): (seats < 0).sum(),
+        ("seats", "values"): (~seats.isin(range(250))).sum(),
+        ("carrier", "values"): (carrier.notna() & ~carrier.isin(["UA", "AA"])).sum(),
+        ("carrier", "nullable"): carrier.isna().sum(),
+        ("day", "min"): (day < "2013-01-05").sum(),
+        ("day", "max"): (day > "2013-02-10").sum(),
+        ("flight", "unique"): len(frame) - frame["flight"].nunique(),
+    }
+    return {key: int(count) for key, count in counts.items() if count}
+
+
+def pipeline(**options: Any) -> gp.Pipeline:
+    return gp.Pipeline([], gp.Features((["distance"], [pre.SimpleImputer(), pre.StandardScaler()])), **options)
+
+
+def found(report: Any) -> dict[tuple[str, str], int]:
+    return {(item.column, item.rule): item.num_rows for item in report.violations}
+
+
+@pytest.mark.parametrize("num_partitions", [1, 2, 7, 16])
+def test_counts_are_those_of_pandas_in_any_partitions(num_partitions: int) -> None:
+    frame, made = table(), pipeline(expect=EXPECT)
+    data = gp.from_frame(frame, num_partitions=num_partitions)
+    made.fit(data)
+    assert made.fit_report is not None
+    assert found(made.fit_report.checks) == by_pandas(frame)
+    made.transform(data).compute()
+    assert made.check_report().is_complete
+    assert found(made.check_report()) == by_pandas(frame)
+    made.transform(frame)
+    assert found(made.check_report()) == by_pandas(frame)
+    made.loader(data)
+    assert found(made.check_report()) == by_pandas(frame)
+
+
+def test_arrays_of_a_backend(backend: Backend) -> None:
+    frame = table()
+    coded = backend.from_arrow(*_arrow(frame))
+    findings = Expectations(EXPECT).look(coded, backend.schema_of(coded), backend)
+    assert findings.totals == by_pandas(frame)
+    assert findings.example("carrier", "values") == "ZZ"
+
+
+def _arrow(frame: pd.DataFrame) -> Any:
+    dataset = gp.from_frame(frame)
+    host = gp.Pipeline([])  # of the CPU, where the table is made
+    return host.select_backend().to_arrow(dataset.read(dataset.partitions[0])), list(dataset.schema)
+
+
+def test_nothing_more_is_read_but_the_columns_that_are_looked_at() -> None:
+    data = gp.from_frame(table(), num_partitions=4)
+    pipeline(expect={"seats": gp.Expect(min=0)}).fit(data)
+    assert data.reads.passes == 1
+    assert set(data.reads.columns) == {"distance", "seats"}
+
+
+def test_one_bad_file_among_many_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(12):
+        frame = pd.DataFrame({"distance": np.arange(100.0), "x": np.arange(100.0)})
+        if number == 8:
+            frame.loc[[10, 11, 90], "distance"] = -4.0
+        frame.to_parquet(tmp_path / f"day{number:02d}.parquet")
+    data = gp.read_parquet(tmp_path, partition_bytes=1)
+    assert data.num_partitions == 12
+    made = pipeline(expect={"distance": gp.Expect(min=0)})
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        made.fit(data)
+    assert made.fit_report is not None
+    (item,) = made.fit_report.checks.violations
+    ((place, count),) = item.places
+    assert "day08.parquet" in place and count == item.num_rows == 3 and item.example == -4.0
+    assert [line for line in caplog.messages if line.startswith("expect:")] == [
+        "expect: 'distance' should be at least 0, and is not in 3 rows"
+    ]
+    lazy = made.transform(data)
+    assert made.check_report().num_rows == 0 and not made.check_report().is_complete
+    lazy.compute()
+    lazy.compute()  # what is computed again is not counted again
+    assert made.check_report() == made.fit_report.checks
+    strict = pipeline(expect={"distance": gp.Expect(min=0)}, on_violation="raise")
+    with pytest.raises(errors.BadData, match=r"'distance'.*3 rows of 100 are not as expected, got -4.0") as caught:
+        strict.fit(data)
+    assert any("day08.parquet" in note for note in caught.value.__notes__)
+    made.expectations.on_violation = "raise"
+    with pytest.raises(errors.BadData, match="at least 0") as caught:
+        made.loader(data)
+    assert any("day08.parquet" in note for note in caught.value.__notes__)
+
+
+def test_what_is_there_twice_in_different_partitions_is_an_error_when_asked() -> None:
+    data = gp.from_frame(pd.DataFrame({"distance": np.arange(10.0), "key": [*range(9), 0]}), num_partitions=5)
+    strict = pipeline(expect={"key": gp.Expect(unique=True)}, on_violation="raise")
+    with pytest.raises(errors.BadData, match="1 row of 10"):
+        strict.fit(data)
+    strict.fit(gp.from_frame(pd.DataFrame({"distance": np.arange(10.0), "key": range(10)}), num_partitions=5))
+    with pytest.raises(errors.BadData, match="there once only"):
+        strict.transform(data).compute()
+
+
+def test_rows_are_looked_at_before_any_step() -> None:
+    steps = [T.Filter("distance > 0")]
+    features = gp.Features((["distance"], pre.SimpleImputer()))
+    made = gp.Pipeline(steps, features, expect={"distance": gp.Expect(min=0, nullable=False)}).fit(table())
+    assert made.fit_report is not None
+    expected = {key: count for key, count in by_pandas(table()).items() if key[0] == "distance" and key[1] != "max"}
+    assert found(made.fit_report.checks) == expected
+
+
+def test_labels_that_are_not_there_are_not_looked_at(tmp_path: Path) -> None:
+    features = gp.Features((["distance"], pre.SimpleImputer()), target="late")
+    made = gp.Pipeline([], features, expect={"late": gp.Expect(max=0.5)}).fit(table())
+    made.transform(table().drop(columns="late"))
+    assert made.check_report().passed and made.check_report().num_rows == ROWS
+    made.transform(table())
+    assert not made.check_report().passed
+
+
+def test_what_is_expected_is_saved(tmp_path: Path) -> None:
+    made = pipeline(expect=EXPECT, on_violation="report").fit(table())
+    gp.save(tmp_path / "run", made)
+    again = gp.load(tmp_path / "run").pipeline
+    assert again.expectations.to_json() == made.expectations.to_json()
+    again.transform(table())
+    assert found(again.check_report()) == by_pandas(table())
+    assert again.fingerprint() == made.fingerprint() != pipeline().fit(table()).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("expect", "error"),
+    [
+        ({"distnce": gp.Expect(min=0)}, errors.ColumnNotFound),
+        ({"carrier": gp.Expect(min=0)}, errors.BadConfig),
+        ({"carrier": gp.Expect(values=[1])}, errors.BadConfig),
+        ({"carrier": gp.Expect(values="UA")}, errors.BadConfig),
+        ({"seats": gp.Expect(values=["a"])}, errors.BadConfig),
+        ({"seats": gp.Expect(min=40_000)}, errors.BadConfig),
+        ({"distance": gp.Expect(max=float("nan"))}, errors.BadConfig),
+        ({"day": gp.Expect(min="soon")}, errors.BadConfig),
+        ({"day": gp.Expect(min=pd.NaT)}, errors.BadConfig),
+        ({"day": gp.Expect(max=np.datetime64("NaT"))}, errors.BadConfig),
+        ({"day": gp.Expect(min=20130101)}, errors.BadConfig),
+        ({"day": gp.Expect(min=True)}, errors.BadConfig),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_read(expect: Any, error: type[Exception]) -> None:
+    data = gp.from_frame(table())
+    with pytest.raises(error):
+        pipeline(expect=expect).fit(data)
+    assert data.reads.passes == 0
+
+
+def test_arguments_that_make_no_sense() -> None:
+    with pytest.raises(errors.BadConfig, match="not an expectation"):
+        pipeline(expect={"x": 3})
+    with pytest.raises(errors.BadConfig, match="on_violation"):
+        pipeline(on_violation="ignore")
+    with pytest.raises(errors.NotFitted, match="no data was looked at"):
+        pipeline().check_report()
+
+
+def test_reports_show_themselves_and_escape_what_they_show() -> None:
+    frame = pd.DataFrame({"<b>": ["<i>", "ok"], "distance": [1.0, 2.0]})
+    made = pipeline(expect={"<b>": gp.Expect(values=["ok"])}).fit(frame)
+    assert made.fit_report is not None
+    report = made.fit_report.checks
+    assert repr(report).splitlines() == [
+        "2 rows checked: 1 expectation not met",
+        "column  expected     rows  share    example  where",
+        "<b>     one of 'ok'  1     50.000%  <i>      rows 0 to 2 of a frame (1)",
+    ]
+    assert "&lt;i&gt;" in report._repr_html_() and "<i>" not in made.fit_report._repr_html_()
+    assert repr(pipeline().fit(frame).fit_report.checks) == "2 rows checked: all as expected"
+
+
+def test_missing_integers_and_times_are_no_violation_of_an_end() -> None:
+    frame = pd.DataFrame(
+        {"distance": [1.0] * 3, "n": pd.array([5, None, 7], "Int64"), "at": [None, "2013-01-02", None]}
+    )
+    frame["at"] = pd.to_datetime(frame["at"])
+    expect = {"n": gp.Expect(min=3, max=9, values=[5, 7]), "at": gp.Expect(min="2013-01-01", max="2013-01-03")}
+    report = pipeline(expect=expect).fit(frame).fit_report
+    assert report is not None and report.checks.passed
+
+
+def test_lists_may_be_expected_to_be_there() -> None:
+    lists = pd.Series([[1, 2], None, [], [None]], dtype=pd.ArrowDtype(pa.list_(pa.int64())))
+    frame = pd.DataFrame({"distance": [1.0] * 4, "seen": lists})
+    made = pipeline(expect={"seen": gp.Expect(nullable=False)}).fit(gp.from_frame(frame, num_partitions=2))
+    assert made.fit_report is not None and found(made.fit_report.checks) == {("seen", "nullable"): 1}
+
+
+@pytest.mark.parametrize(
+    "end", ["2013-01-01T01:00+01:00", pd.Timestamp("2013-01-01T01:00", tz="Europe/Berlin"), dt.date(2013, 1, 1)]
+)
+def test_an_end_with_an_offset_is_taken_in_utc(end: Any, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"distance": 1.0, "at": pd.date_range("2012-12-31T22:00", periods=5, freq="h")})
+    made = pipeline(expect={"at": gp.Expect(min=end)}).fit(frame)
+    assert made.fit_report is not None and found(made.fit_report.checks) == {("at", "min"): 2}
+    gp.save(tmp_path / "run", made)
+    again = gp.load(tmp_path / "run").pipeline
+    again.transform(frame)
+    assert found(again.check_report()) == {("at", "min"): 2}
+
+
+def test_a_table_stays_a_table_whatever_is_in_it() -> None:
+    frame = pd.DataFrame({"distance": [1.0], "two\nlines": ["a\n" * 500]})
+    made = pipeline(expect={"two\nlines": gp.Expect(values=["b"])}).fit(frame)
+    assert made.fit_report is not None
+    line = repr(made.fit_report.checks).splitlines()[2]
+    assert line.startswith(r"two\nlines  one of 'b'") and len(line) < 250
+    assert repr(made.fit_report) == repr(made.fit_report)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5),
+    st.integers(0, 9),
+)
+def test_findings_add_up(parts: list[list[int]], limit: int) -> None:
+    rules, backend = Expectations({"x": gp.Expect(max=limit, unique=True)}), gp.Pipeline([]).select_backend()
+    whole = pd.DataFrame({"x": [number for part in parts for number in part]}, dtype="int64")
+    total = Findings()
+    for place, part in enumerate(parts):
+        coded = backend.encode(pd.DataFrame({"x": part}, dtype="int64"))
+        total += rules.look(coded, backend.schema_of(coded), backend, place)
+    over, twice = int((whole["x"] > limit).sum()), len(whole) - whole["x"].nunique()
+    expected = {("x", "max"): over, ("x", "unique"): twice}
+    assert total.totals == {key: count for key, count in expected.items() if count}
+    assert total.num_rows == len(whole)
+
+
+def test_the_guide_runs() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "guide-checks.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    flights = gp.read_parquet(Path(__file__).parents[1] / "data" / "flights.parquet").head(8000)
+    names = {"gp": gp, "pre": pre, "T": T, "train": flights.iloc[:6000], "valid": flights.iloc[6000:]}
+    with redirect_stdout(StringIO()) as shown:
+        exec(block, names)
+    for told in ("pass 1: SimpleImputer + StandardScaler of distance, speed", "all as expected", "2,000 rows compared"):
+        assert told in shown.getvalue()

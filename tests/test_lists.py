@@ -1,0 +1,132 @@
+"""A list of words in a file, as far as a prediction: the whole way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import preprocessing as pre
+from gpupipe.models import MLP
+from gpupipe.training import Trainer
+
+N = 400
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("lists")
+    words = [None if rng.random() < 0.1 else rng.choice(list("abcde"), rng.integers(0, 5)).tolist() for _ in range(N)]
+    late = ["a" in (own or ()) for own in words]
+    seen = [rng.integers(0, 9, rng.integers(0, 6)).tolist() for _ in range(N)]
+    table = pa.table({"words": words, "seen": seen, "x": rng.normal(size=N), "late": late})
+    pq.write_table(table, path / "t.parquet", row_group_size=90)
+    return path
+
+
+def pipeline() -> gp.Pipeline:
+    return gp.Pipeline(
+        [],
+        gp.Features(
+            (["words"], pre.Categorify()),
+            (["seen"], [pre.Categorify(), pre.ListSlice(-3, pad=True)]),
+            "x",
+            target="late",
+        ),
+    )
+
+
+def test_from_a_file_to_predictions(folder: Path, tmp_path: Path) -> None:
+    flights = gp.read_parquet(folder, partition_bytes=1)
+    learned = pipeline().fit(flights)
+    assert [(item.name, item.dtype, item.cardinality) for item in learned.schema.lists] == [
+        ("words", "list<int32>", 7),
+        ("seen", "list<int32>", 11),
+    ]
+    model = MLP.from_schema(learned.schema, hidden=(16,), seed=1)
+    loader = learned.loader(flights, batch_size=64, shuffle=True)
+    Trainer(model, max_epochs=25, lr=1e-2).fit(loader)
+    gp.save(tmp_path / "artifact", learned, model)
+    scorer = gp.load(tmp_path / "artifact")
+    assert scorer.schema == learned.schema
+    frame = flights.compute()
+    scored = scorer.predict(frame)
+    assert (scored["prediction"] == frame["late"]).mean() > 0.97
+    streamed = scorer.predict_proba(flights).compute()["probability"]
+    np.testing.assert_allclose(streamed, scorer.predict_proba(frame)["probability"], atol=1e-6)
+    alone = scorer.predict_proba(frame.iloc[:1])["probability"]
+    np.testing.assert_allclose(alone, streamed[:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 16])
+def test_features_do_not_depend_on_partitions(folder: Path, parts: int) -> None:
+    frame = gp.read_parquet(folder).compute()
+    wanted, learned = pipeline().fit(frame), pipeline().fit(gp.from_frame(frame, num_partitions=parts))
+    assert learned.schema == wanted.schema
+    pd.testing.assert_frame_equal(
+        learned.transform(gp.from_frame(frame, num_partitions=parts)).compute(), wanted.transform(frame)
+    )
+    loader = learned.loader(gp.from_frame(frame, num_partitions=parts), batch_size=N)
+    batch = next(iter(loader))
+    assert _plain(batch.lists["seen"]) == batch.lists["seen"].pad(3).tolist()
+    words = [[] if row is pd.NA else list(row) for row in wanted.transform(frame)["words"].tolist()]
+    assert _plain(batch.lists["words"]) == words
+
+
+def _plain(lists: Any) -> list[list[int]]:
+    elements = lists.values  # noqa: PD011 - a tensor
+    return [part.tolist() for part in elements.split(lists.lengths.tolist())]
+
+
+@pytest.mark.parametrize("words", [[None, None], [[], []], [["a"], ["never seen", None]]])
+def test_new_data_with_other_lists(folder: Path, words: list[Any]) -> None:
+    learned = pipeline().fit(gp.read_parquet(folder))
+    frame = pd.DataFrame(
+        {"words": pd.Series(words, dtype=object), "seen": [[1], np.array([2], np.int8)], "x": [0.0, 1.0]}
+    )
+    made = learned.transform(frame)["words"]
+    ids = {"a": learned.transform(frame.assign(words=[["a"], ["a"]]))["words"].tolist()[0][0], "never seen": 1, None: 0}
+    wanted = [None if row is None else [ids[word] for word in row] for row in words]
+    assert [None if row is pd.NA else list(row) for row in made.tolist()] == wanted
+
+
+def test_a_column_that_is_no_list_any_more(folder: Path) -> None:
+    learned = pipeline().fit(gp.read_parquet(folder))
+    frame = pd.DataFrame({"words": ["a", "b"], "seen": [[1], [2]], "x": [0.0, 1.0]})
+    with pytest.raises(errors.SchemaMismatch, match=r"column 'words': another type than in fit, got 'string'"):
+        learned.transform(frame)
+
+
+def test_lists_of_texts_are_no_feature(folder: Path) -> None:
+    with pytest.raises(errors.SchemaMismatch, match=r"feature 'words': list<string> values(.|\n)*pre.Categorify"):
+        gp.Pipeline([], gp.Features("words", target="late")).fit(gp.read_parquet(folder))
+
+
+def test_a_model_of_ones_own_gets_lists(folder: Path) -> None:
+    class Longest(torch.nn.Module):
+        def forward(self, batch: gp.Batch) -> torch.Tensor:
+            return batch.lists["seen"].lengths.float()
+
+    flights = gp.read_parquet(folder)
+    learned = gp.Pipeline([], gp.Features((["seen"], pre.HashBucket(50)), target="x")).fit(flights)
+    batch = next(iter(learned.loader(flights, batch_size=N)))
+    assert Longest()(batch).tolist() == [len(row) for row in flights.compute()["seen"].tolist()]
+
+
+def test_lists_are_proposed_and_selected(folder: Path) -> None:
+    flights = gp.read_parquet(folder)
+    proposed = gp.Features.auto(flights, target="late")
+    assert (["words", "seen"], "[Categorify(min_frequency=10)]") in [
+        (g.columns, repr(g.steps)) for g in proposed.groups
+    ]
+    chosen = gp.Features((gp.selectors.by_kind("list"), pre.Categorify()), target="late")
+    learned = gp.Pipeline([], chosen).fit(flights)
+    assert [item.name for item in learned.schema.lists] == ["words", "seen"]

@@ -1,0 +1,232 @@
+"""Windows against pandas' groupby on the whole: ties, missing values, missing keys, keys of one row; any partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+
+STATS = ["count", "sum", "mean", "std", "var", "min", "max"]
+PARTITIONS = (1, 2, 7, 16)
+CHECKS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+
+DAY = pd.Timestamp("2013-01-01")
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "a", "b", "one", None]),
+        st.integers(0, 9),  # so that many are alike
+        st.none() | st.integers(-40, 40).map(lambda n: n / 4) | st.integers(0, 8).map(lambda n: 1e9 + n / 4),
+        st.none() | st.integers(-5, 5),
+    ),
+    max_size=40,
+)
+
+
+def table_of(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
+    key, day, x, n = zip(*rows, strict=True) if rows else [()] * 4
+    times = [DAY + pd.Timedelta(days=number) for number in day]
+    return pd.DataFrame(
+        {
+            "k": pd.array(key, dtype="str"),
+            "t": pd.array(times, dtype="datetime64[us]"),
+            "x": np.array(x, dtype=float),
+            "n": pd.array(n, dtype="Int64"),
+            "word": pd.array([None if value is None else f"w{value}" for value in n], dtype="str"),
+        }
+    )
+
+
+def in_order(table: pd.DataFrame) -> Any:
+    """The rows of each key in order, ties as they stand, missing keys left out; each with its index."""
+    return table.sort_values("t", kind="stable").groupby("k")
+
+
+def run(table: pd.DataFrame, step: T.Transform, parts: int | None) -> pd.DataFrame:
+    """By a pipeline over so many partitions, or on the frame."""
+    if parts is None:
+        return step.transform(table)
+    pipeline = gp.Pipeline([step], backend="cpu").fit(table)
+    return pipeline.transform(gp.from_frame(table, num_partitions=parts)).compute()
+
+
+def same(found: Any, wanted: Any, what: object) -> None:
+    numbers = [np.asarray(side.astype("Float64").to_numpy(dtype=float, na_value=np.nan)) for side in (found, wanted)]
+    np.testing.assert_allclose(*numbers, rtol=1e-6, atol=1e-6, err_msg=str(what))
+
+
+paths = st.sampled_from([None, *PARTITIONS])
+
+
+@CHECKS
+@given(rows=ROWS, periods=st.sampled_from([1, 2, -1, 5]), parts=paths)
+def test_lag_difference_and_count_are_pandas(rows: Any, periods: int, parts: int | None) -> None:
+    table = table_of(rows)
+    what = f"lag_{periods}" if periods > 0 else f"lead_{-periods}"
+    found = run(table, T.Lag(["x", "n", "word", "t"], periods, by="k", order_by="t"), parts)
+    for name in ("x", "n", "word", "t"):
+        wanted = in_order(table)[name].shift(periods).reindex(table.index)
+        made = found[f"{name}_{what}_by_k"]
+        assert made.isna().tolist() == wanted.isna().tolist()
+        assert made.dropna().tolist() == wanted.dropna().tolist()
+    found = run(table, T.Difference(["x", "n", "t"], [periods], by="k", order_by="t"), parts)
+    for name in ("x", "n"):
+        wanted = in_order(table)[name].diff(periods).reindex(table.index)
+        same(found[f"{name}_diff_{periods}_by_k"], wanted, name)
+    wanted = in_order(table)["t"].diff(periods).reindex(table.index).dt.total_seconds()
+    same(found[f"t_diff_{periods}_by_k"], wanted, "t")
+    found = run(table, T.CumulativeCount("k", order_by="t"), parts)
+    same(found["cumcount_by_k"], in_order(table).cumcount().reindex(table.index), "cumcount")
+
+
+@CHECKS
+@given(
+    rows=ROWS,
+    window=st.sampled_from([1, 2, 3, 8, "1 day", "3 days", "100 hours"]),
+    closed=st.sampled_from(["left", "right"]),
+    least=st.sampled_from([None, 0, 1, 2]),
+    parts=paths,
+)
+def test_rolling_is_pandas(rows: Any, window: Any, closed: Any, least: Any, parts: int | None) -> None:
+    if isinstance(window, int) and least is not None:
+        least = min(least, window)
+    table = table_of(rows)
+    step = T.Rolling("x", window, STATS, by="k", order_by="t", closed=closed, min_periods=least)
+    found = run(table, step, parts)
+    for stat in STATS:
+        wanted = pd.Series(np.nan, index=table.index)
+        for _, group in in_order(table):
+            own = {"on": "t"} if isinstance(window, str) else {}
+            size = pd.Timedelta(window) if isinstance(window, str) else window
+            windows = group.rolling(size, min_periods=0 if stat == "count" else least, closed=closed, **own)
+            wanted[group.index] = getattr(windows["x"], stat)().to_numpy()
+        same(found[f"x_rolling_{stat}_{str(window).replace(' ', '_')}_by_k"], wanted, stat)
+
+
+@CHECKS
+@given(rows=ROWS, closed=st.sampled_from(["left", "right"]), least=st.sampled_from([0, 1, 3]), parts=paths)
+def test_expanding_is_pandas(rows: Any, closed: Any, least: int, parts: int | None) -> None:
+    table = table_of(rows)
+    found = run(table, T.Expanding(["x", "n"], STATS, by="k", order_by="t", closed=closed, min_periods=least), parts)
+    for name in ("x", "n"):
+        for stat in STATS:
+            wanted = pd.Series(np.nan, index=table.index)
+            for _, group in in_order(table):
+                values = group[name].astype("float64")
+                made = getattr(values.expanding(0 if stat == "count" else least), stat)()
+                if closed == "left":  # pandas has no such thing: it is what the row before had, and at first nothing
+                    first = 0.0 if stat == "count" or (stat == "sum" and not least) else np.nan
+                    made = made.shift(1, fill_value=first)
+                wanted[group.index] = made
+            same(found[f"{name}_expanding_{stat}_by_k"], wanted, (name, stat))
+
+
+@pytest.mark.parametrize("parts", [None, *PARTITIONS])
+def test_without_keys_and_order_rows_follow_each_other_as_they_stand(parts: int | None) -> None:
+    table = pd.DataFrame({"x": np.arange(50.0)})
+    assert run(table, T.Lag("x", 3), parts)["x_lag_3"].dropna().tolist() == list(range(47))
+    found = run(table, T.Rolling("x", 4, "sum"), parts)["x_rolling_sum_4"]
+    pd.testing.assert_series_equal(found, table["x"].rolling(4).sum(), check_names=False)
+
+
+def test_a_large_value_leaves_nothing_behind() -> None:
+    """Sums that slide along would be off by what was rounded away."""
+    table = pd.DataFrame({"x": [1e17, 0.1, 0.2, 0.3, np.inf, 0.1, 0.2, 0.3]})
+    found = T.Rolling("x", 2, ["sum", "std", "max"]).transform(table)
+    assert found["x_rolling_sum_2"].tolist()[2:4] == [0.1 + 0.2, 0.2 + 0.3]
+    assert found["x_rolling_sum_2"].tolist()[6:] == [0.1 + 0.2, 0.2 + 0.3]
+    np.testing.assert_allclose(found["x_rolling_std_2"][[2, 3, 6, 7]], np.sqrt(0.005), rtol=1e-12)
+    assert found["x_rolling_max_2"].tolist()[3:6] == [0.3, np.inf, np.inf]
+
+
+def test_sums_are_as_good_as_their_longest_window() -> None:
+    random = np.random.default_rng(3)
+    table = pd.DataFrame({"x": random.normal(size=20_000) * 10.0 ** random.integers(0, 12, 20_000)})
+    values, size = table["x"].to_numpy().astype(np.longdouble), 1000
+    before = np.concatenate([[0], np.cumsum(values)])
+    found = T.Rolling("x", size, "sum").transform(table)["x_rolling_sum_1000"].to_numpy()[size - 1 :]
+    bound = 10 * np.finfo(float).eps * np.convolve(np.abs(table["x"]), np.ones(size), "valid")
+    assert (np.abs(found - (before[size:] - before[:-size]).astype(float)) <= bound).all()
+
+
+def test_rows_without_a_time_are_in_no_window_of_time() -> None:
+    table = pd.DataFrame({"t": pd.to_datetime(["2013-01-02", None, "2013-01-01"]).astype("datetime64[us]"), "x": 1.0})
+    found = T.Rolling("x", "7 days", ["sum", "count"], order_by="t").transform(table)
+    assert found["x_rolling_sum_7_days"].tolist()[::2] == [2.0, 1.0]
+    assert found.isna().sum().tolist() == [1, 0, 1, 1]
+
+
+def test_flights_of_a_plane(tmp_path: Path) -> None:
+    """The shipped flights, in many row groups: what a plane's last flight was like, and its last week."""
+    data = Path(__file__).parents[2] / "data" / "flights.parquet"
+    columns = ["tailnum", "time_hour", "dep_delay", "distance", "flight"]
+    whole = pd.read_parquet(data, columns=columns).iloc[::10].reset_index(drop=True)
+    whole.to_parquet(tmp_path / "flights.parquet", row_group_size=3000, index=False)
+    flights = gp.read_parquet(tmp_path / "flights.parquet", partition_bytes=200_000, backend="cpu")
+    assert flights.num_partitions > 5
+    steps = [
+        T.Lag("dep_delay", by="tailnum", order_by="time_hour"),
+        T.Rolling("dep_delay", "7 days", ["mean"], by="tailnum", order_by="time_hour", closed="left"),
+    ]
+    found = gp.Pipeline(steps, backend="cpu").fit(flights).transform(flights).compute()
+    ordered = whole.sort_values("time_hour", kind="stable")
+    wanted = ordered.groupby("tailnum")["dep_delay"].shift().reindex(whole.index)
+    np.testing.assert_array_equal(found["dep_delay_lag_1_by_tailnum"], wanted)
+    rolled = ordered.groupby("tailnum").rolling("7D", on="time_hour", closed="left")["dep_delay"].mean()
+    known = found["tailnum"].notna()
+    mine = found.loc[ordered.index][known.loc[ordered.index]].sort_values("tailnum", kind="stable")
+    np.testing.assert_allclose(
+        mine["dep_delay_rolling_mean_7_days_by_tailnum"], rolled.to_numpy(), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_what_is_refused() -> None:
+    table = pd.DataFrame({"k": ["a"], "x": [1.0], "x_lag_1": [2.0], "n": [3]})
+    table["t"] = pd.to_datetime(["2013-01-01"])
+    for step, error, match in [
+        (T.Lag("y"), errors.ColumnNotFound, "'y' not found"),
+        (T.Lag("x", by="kk"), errors.ColumnNotFound, "'kk' not found"),
+        (T.Lag("x"), errors.BadConfig, "another one's name, got 'x_lag_1'"),
+        (T.Lag("n", [1, 1]), errors.BadConfig, "another one's name, got 'n_lag_1'"),
+        (T.Lag("x", 0), errors.BadConfig, "no number of rows, got 0"),
+        (T.Lag("x", 1.5), errors.BadConfig, r"no number of rows, got 1\.5"),
+        (T.Lag("x", 2**70), errors.BadConfig, "no number of rows, got 1180"),
+        (T.Rolling("x", 2**70), errors.BadConfig, "no window, got 1180"),
+        (T.Rolling("x", "99999999 weeks", order_by="t"), errors.BadConfig, "no window, got '99999999 weeks'"),
+        (T.Rolling("x", 3, min_periods=4), errors.BadConfig, "min_periods is out of range, got 4"),
+        (T.Rolling("x", 3, min_periods=-1), errors.BadConfig, "min_periods is out of range, got -1"),
+        (T.Expanding("x", min_periods="1"), errors.BadConfig, "min_periods is out of range, got '1'"),
+        (T.Difference("k"), errors.SchemaMismatch, "column 'k': not a number"),
+        (T.CumulativeCount([]), errors.BadConfig, "no key is named"),
+        (T.Rolling("x", 0), errors.BadConfig, "no window, got 0"),
+        (T.Rolling("x", "3 moons"), errors.BadConfig, "no window, got '3 moons'"),
+        (T.Rolling("x", "3 days"), errors.BadConfig, "goes by one time"),
+        (T.Rolling("x", "3 days", order_by="n"), errors.SchemaMismatch, "column 'n': it is no time"),
+        (T.Rolling("x", 3, "median"), errors.BadConfig, "unknown statistic, got 'median'"),
+        (T.Expanding("x", closed="both"), errors.BadConfig, "unknown closed"),
+        (T.Expanding("k"), errors.SchemaMismatch, "column 'k': not a number"),
+    ]:
+        with pytest.raises(error, match=match):
+            step.transform(table)
+
+
+def test_a_window_over_the_target_is_a_leak() -> None:
+    table = pd.DataFrame({"k": ["a", "a"], "y": [1.0, 2.0]})
+    features = gp.Features((["y_lag_1_by_k"], pre.SimpleImputer()), target="y")
+    with pytest.raises(errors.LeakageError, match="'y_lag_1_by_k'"):
+        gp.Pipeline([T.Lag("y", by="k")], features).fit(table)
+
+
+def test_numbers_come_from_numpy_too() -> None:
+    table = pd.DataFrame({"x": [1.0, 2.0, 4.0]})
+    assert T.Lag("x", np.int64(1)).transform(table)["x_lag_1"].tolist()[1:] == [1.0, 2.0]
+    assert T.Rolling("x", np.int32(2), "sum").transform(table)["x_rolling_sum_2"].tolist()[1:] == [3.0, 6.0]
