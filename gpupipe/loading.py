@@ -15,7 +15,7 @@ from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, over_partitions
 from gpupipe.schema import Role
 from gpupipe.streaming import StreamedParts, loaded
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import Block, Loader, require_device
 from gpupipe.tensors.residency import choose_residency, room_on
 from gpupipe.transformation import Transformation
 
@@ -51,6 +51,7 @@ def table_of(
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = Block.row_bytes_of(run.schema, dtype)
     wanted = torch.device(backend.device if device == "auto" else device)
+    require_device(wanted)
     size = bound * (row_bytes + _KEPT_BYTES * len(run.schema.with_role(Role.KEEP)))
     rooms = {kind: room_on(torch.device(kind)) for kind in {"cpu", wanted.type}} if residency == "auto" else {}
     chosen = choose_residency(residency, size, wanted, rooms)

@@ -4,7 +4,8 @@ In: feature columns. Does: one block, typed views, gathers of rows. Out: `Batch`
 """
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import MISSING_TIME, Block, require_device
+from gpupipe.tensors.block import Block, require_device
+from gpupipe.tensors.kept import MISSING_TIME
 from gpupipe.tensors.loader import Loader
 from gpupipe.tensors.permutation import Permutation
 from gpupipe.tensors.ragged import Ragged

@@ -10,18 +10,16 @@ import torch
 from torch import Tensor
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, positions_in, united
+from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
-from gpupipe.schema import FLOATS, Field, Role, Schema
+from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.admission import check_column, endless_values, is_index, missing_values
 from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.kept import kept_dtype, kept_values
 from gpupipe.tensors.lists import ListParts
 from gpupipe.tensors.ragged import Ragged
 
-__all__ = ["MISSING_TIME", "Block", "require_device"]
-
-MISSING_TIME = -(1 << 63)
-"""What a missing time, integer or boolean of a kept column is stored as."""
+__all__ = ["Block", "require_device"]
 
 _WORD, _ALIGN = 4, 32
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
@@ -77,7 +75,7 @@ class Block:
         require_device(device)
         words = torch.empty((num_rows, cls.row_bytes_of(schema, dtype) // _WORD), dtype=torch.int32, device=device)
         kept = schema.with_role(Role.KEEP)
-        keep = {item.name: torch.empty(num_rows, dtype=_kept_dtype(item), device=device) for item in kept}
+        keep = {item.name: torch.empty(num_rows, dtype=kept_dtype(item), device=device) for item in kept}
         return cls(schema, words, keep, {}, dtype)
 
     def empty_like(
@@ -220,7 +218,9 @@ class Block:
         part = rows if there is self else slice(None)
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
-            _array(there.keep[item.name][part], backend)[:] = self._kept_values(item, columns[item.name], backend)
+            _array(there.keep[item.name][part], backend)[:] = kept_values(
+                item, columns[item.name], self.dictionaries, backend
+            )
         for name, parts in self._lists.items():
             parts.add(first_row, columns[name], backend, self.device)
         if there is not self:
@@ -292,27 +292,6 @@ class Block:
                     return endless_values(item, endless)
         raise AssertionError("some value was not finite")
 
-    def _kept_values(self, item: Field, column: Column, backend: Backend) -> Array:
-        xp = backend.xp
-        if column.dictionary is not None:
-            known = self.dictionaries.get(item.name)
-            self.dictionaries[item.name] = column.dictionary if known is None else united([known, column.dictionary])
-            places = positions_in(column.dictionary, self.dictionaries[item.name])
-            return xp.append(backend.to_device(places), -1)[column.data]
-        if column.dtype in FLOATS:
-            return column.data
-        data = column.data if column.valid is None else xp.where(column.valid, column.data, 0)
-        if column.dtype == "uint64" and len(data) and int(data.max()) >= -MISSING_TIME:
-            raise BadData(
-                f"column {item.name!r}",
-                "a kept column holds a value beyond 64 signed bits",
-                got=int(data.max()),
-                expected=f"at most {-MISSING_TIME - 1}",
-                remedy=f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep=",
-            )
-        data = data.astype("int64")
-        return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
-
 
 def require_device(device: torch.device | str) -> None:
     """Raise `BackendMissing` where torch cannot use the device.
@@ -348,9 +327,3 @@ def _numeric_words(schema: Schema, dtype: str) -> int:
 def _array(tensor: Tensor, backend: Backend) -> Array:
     """The tensor's memory as the backend's array; a tensor that autograd or inference mode watches too."""
     return backend.xp.from_dlpack(tensor.detach())
-
-
-def _kept_dtype(item: Field) -> torch.dtype:
-    if item.dtype == "float32":
-        return torch.float32
-    return torch.float64 if item.dtype == "float64" else torch.int64

@@ -66,6 +66,17 @@ class Ragged:
         extended = torch.cat([self.values, self.values.new_full((1,), value)])
         return extended[torch.where(self.mask(length), places, len(self.values))]
 
+    def narrow(self, start: int, stop: int) -> Ragged:
+        """The lists of these rows. Memory: shares the elements; the device is asked where they begin and end.
+
+        Example:
+            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).narrow(1, 2).values.tolist()
+            [9]
+        """
+        offsets = self.offsets[start : stop + 1]
+        first, last = offsets[[0, -1]].tolist()
+        return Ragged(self.values[first:last], offsets - first)
+
     def followed_by_empty(self, num_lists: int) -> Ragged:
         """With so many empty lists at the end. Memory: shares the elements.
 

@@ -63,6 +63,8 @@ def not_resident(loader: object, device: torch.device) -> str | None:
         return "rows are drawn, or dealt to several processes"
     if loader.block.keep:
         return "columns are kept beside the features"
+    if loader.schema.lists:
+        return "lists are longer in one batch than in another"
     return None if loader.num_rows >= loader.batch_size else "there is no full batch"
 
 

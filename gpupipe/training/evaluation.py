@@ -58,7 +58,7 @@ def _of_all(output: Any, batch: Any, ranks: Together) -> tuple[Any, Any]:
     output = ranks.rows(output)
     numeric, codes = batch.numeric.new_empty(len(output), 0), batch.codes.new_empty(len(output), 0)
     kept = {name: ranks.rows(value) for name, value in batch.keep.items()}
-    return output, replace(batch, numeric=numeric, codes=codes, keep=kept, **there)
+    return output, replace(batch, numeric=numeric, codes=codes, keep=kept, lists={}, **there)
 
 
 def predict(model: nn.Module, loader: Iterable[Any], device: torch.device, precision: str) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.ragged import Ragged
 
 __all__ = [
     "full_precision",
@@ -115,24 +116,35 @@ def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
     size = max(-(-rows // parts), 1)
 
     def part(start: int) -> Tree:
-        return _mapped(lambda t: t[start : start + size] if t.ndim and t.shape[0] == rows else t, batch)
+        stop = min(start + size, rows)
+        return _mapped(
+            lambda tensor: tensor[start:stop] if tensor.ndim and tensor.shape[0] == rows else tensor,
+            batch,
+            lambda lists: lists.narrow(start, stop),
+        )
 
     return (part(start) for start in range(0, rows, size))
 
 
-def _mapped(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """The tree with each of its tensors replaced."""
+def _mapped(
+    function: Callable[[Tensor], Tensor], tree: Tree, of_lists: Callable[[Ragged], Ragged] | None = None
+) -> Tree:
+    """The tree with each of its tensors replaced, and lists as a whole where there is a function for them."""
     new: Any = tree
     if isinstance(tree, Tensor):
         new = function(tree)
+    elif isinstance(tree, Ragged) and of_lists is not None:
+        new = of_lists(tree)
     elif is_dataclass(tree) and not isinstance(tree, type):
-        new = replace(tree, **{field.name: _mapped(function, getattr(tree, field.name)) for field in fields(tree)})
+        new = replace(
+            tree, **{field.name: _mapped(function, getattr(tree, field.name), of_lists) for field in fields(tree)}
+        )
     elif isinstance(tree, Mapping):
-        new = {key: _mapped(function, value) for key, value in tree.items()}
+        new = {key: _mapped(function, value, of_lists) for key, value in tree.items()}
     elif isinstance(tree, tuple) and hasattr(tree, "_make"):
-        new = tree._make(_mapped(function, value) for value in tree)
+        new = tree._make(_mapped(function, value, of_lists) for value in tree)
     elif isinstance(tree, list | tuple):
-        new = type(tree)(_mapped(function, value) for value in tree)
+        new = type(tree)(_mapped(function, value, of_lists) for value in tree)
     return cast(Tree, new)
 
 

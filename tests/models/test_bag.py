@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from gpupipe import errors
-from gpupipe.models import MLP
+from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
 from gpupipe.models.embedding import SharedEmbedding
+from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, Ragged
 
@@ -19,9 +20,9 @@ LISTS = Ragged(torch.tensor([2, 3, 4, 3], dtype=torch.int32), torch.tensor([0, 3
 
 @pytest.mark.parametrize("bag", ["mean", "sum", "max"])
 def test_a_bag_is_torchs(bag: str) -> None:
-    embedding = SharedEmbedding([4], 8, torch.Generator().manual_seed(3), [6, 5], bag)
+    embedding = SharedEmbedding([4], 8, torch.Generator().manual_seed(3), {"bought": 6, "seen": 5}, bag)
     twin = nn.EmbeddingBag(5, 8, mode=bag, include_last_offset=True, _weight=embedding.table.detach()[10:15].clone())
-    ours, theirs = embedding.bag(1, LISTS), twin(LISTS.values.long(), LISTS.offsets)
+    ours, theirs = embedding.bag("seen", LISTS), twin(LISTS.values.long(), LISTS.offsets)
     torch.testing.assert_close(ours, theirs)
     assert not ours[1].any()
     ours.sum().backward()
@@ -32,29 +33,33 @@ def test_a_bag_is_torchs(bag: str) -> None:
 
 
 def test_an_id_without_a_row_is_unknown() -> None:
-    embedding = SharedEmbedding([], 4, torch.Generator(), [5])
+    embedding = SharedEmbedding([], 4, torch.Generator(), {"seen": 5})
     with torch.no_grad():
         embedding.table[1] = 1.0
     strange = Ragged(torch.tensor([5, -1, 1], dtype=torch.int32), torch.tensor([0, 1, 2, 3]))
-    assert (embedding.bag(0, strange) == 1).all()
+    assert (embedding.bag("seen", strange) == 1).all()
 
 
 def batch(**lists: Ragged) -> Batch:
     return Batch(torch.randn(3, 1), torch.zeros(3, 0, dtype=torch.int32), lists=lists)
 
 
-def test_the_network_takes_lists() -> None:
+@pytest.mark.parametrize("kind", [Linear, MLP, ResNet, DCNv2, FTTransformer, MultiTask])
+def test_every_network_takes_lists(kind: type[Tabular]) -> None:
     fields = [
         Field("x", "float32", role=Role.FEATURE),
         Field("seen", "list<int32>", cardinality=5, role=Role.FEATURE),
         Field("target", "float32", role=Role.TARGET),
     ]
-    model = MLP.from_schema(Schema(fields), hidden=(8,), seed=2, bag="sum")
+    model = kind.from_schema(Schema(fields), seed=2, bag="sum").eval()
     assert model.get_config()["lists"] == {"seen": 5} and model.get_config()["bag"] == "sum"
-    twin = MLP(**model.get_config())
+    twin = kind(**model.get_config()).eval()
     given = batch(seen=LISTS)
     assert torch.equal(model(given), twin(given)) and model(given).shape == (3,)
-    alone = MLP(0, lists={"seen": 5}, embedding_dim=4)
+    model(given).sum().backward()
+    assert model.embedding is not None and model.embedding.table.grad is not None
+    assert model.embedding.table.grad[2:5].any()
+    alone = kind(0, lists={"seen": 5})
     assert alone(Batch(torch.zeros(3, 0), torch.zeros(3, 0, dtype=torch.int32), lists={"seen": LISTS})).shape == (3,)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.tensors.batch import Batch
-from gpupipe.training.rows import full_precision, matching_target, move, num_batches, num_rows
+from gpupipe.tensors import Batch, Ragged
+from gpupipe.training.rows import full_precision, matching_target, move, num_batches, num_rows, split_rows
 
 
 class Pair(NamedTuple):
@@ -98,3 +98,11 @@ def test_a_loader_without_a_length_is_an_error(loader: Any) -> None:
 
 def test_a_loader_with_a_length_tells_it() -> None:
     assert num_batches([X, X]) == 2
+
+
+def test_lists_are_split_where_the_rows_are() -> None:
+    lists = Ragged(torch.arange(5), torch.tensor([0, 2, 2, 5]))
+    batch = Batch(torch.zeros(3, 1), torch.zeros(3, 0, dtype=torch.int32), lists={"seen": lists})
+    one, two = split_rows(batch, 2)
+    assert [part.lists["seen"].values.tolist() for part in (one, two)] == [[0, 1], [2, 3, 4]]
+    assert [part.lists["seen"].offsets.tolist() for part in (one, two)] == [[0, 2, 2], [0, 3]]

@@ -1,0 +1,45 @@
+"""Columns that are carried beside the features: what a block holds of them."""
+
+from __future__ import annotations
+
+import torch
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.dictionaries import Dictionary, positions_in, united
+from gpupipe.errors import BadData
+from gpupipe.schema import FLOATS, Field
+
+__all__ = ["MISSING_TIME", "kept_dtype", "kept_values"]
+
+MISSING_TIME = -(1 << 63)
+"""What a missing time, integer or boolean of a kept column is stored as."""
+
+
+def kept_values(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
+    """n values of a kept column, as a block holds them; the dictionaries grow with the strings that are seen."""
+    xp = backend.xp
+    if column.dictionary is not None:
+        known = dictionaries.get(item.name)
+        dictionaries[item.name] = column.dictionary if known is None else united([known, column.dictionary])
+        places = positions_in(column.dictionary, dictionaries[item.name])
+        return xp.append(backend.to_device(places), -1)[column.data]
+    if column.dtype in FLOATS:
+        return column.data
+    data = column.data if column.valid is None else xp.where(column.valid, column.data, 0)
+    if column.dtype == "uint64" and len(data) and int(data.max()) >= -MISSING_TIME:
+        raise BadData(
+            f"column {item.name!r}",
+            "a kept column holds a value beyond 64 signed bits",
+            got=int(data.max()),
+            expected=f"at most {-MISSING_TIME - 1}",
+            remedy=f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep=",
+        )
+    data = data.astype("int64")
+    return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
+
+
+def kept_dtype(item: Field) -> torch.dtype:
+    """What the tensor of a kept column is made of."""
+    if item.dtype == "float32":
+        return torch.float32
+    return torch.float64 if item.dtype == "float64" else torch.int64
