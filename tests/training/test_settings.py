@@ -30,6 +30,11 @@ def fitted(problem: Any, **arguments: Any) -> tuple[MLP, Any]:
     return model, history
 
 
+def _shown(arguments: dict[str, Any]) -> str:
+    """Without addresses, which differ from process to process."""
+    return ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in arguments.items())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -48,7 +53,7 @@ def fitted(problem: Any, **arguments: Any) -> tuple[MLP, Any]:
         {"groups": {"embedding.*": {"lr": 0.1}}},
         {"recompute": ["layers.0"]},
     ],
-    ids=str,
+    ids=_shown,
 )
 def test_every_setting_learns(problem: Any, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupipe.training.rowwise.TABLE", 1)
