@@ -65,6 +65,7 @@ class Block:
 
         Raises:
             torch.OutOfMemoryError: there is no room for it on the device.
+            SchemaMismatch: a kept column holds lists.
 
         Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`; none for lists,
             of which is shared what is written.
@@ -72,6 +73,14 @@ class Block:
         require_device(device)
         words = torch.empty((num_rows, cls.row_bytes_of(schema) // _WORD), dtype=torch.int32, device=device)
         kept = schema.with_role(Role.KEEP)
+        for item in (item for item in kept if item.kind == Kind.LIST):
+            raise SchemaMismatch(
+                f"column {item.name!r}",
+                "a loader keeps no lists beside the features",
+                got=item.dtype,
+                expected="one value in each row",
+                remedy=f"leave {item.name!r} out of keep=; as a feature it is in batch.lists",
+            )
         keep = {item.name: torch.empty(num_rows, dtype=_kept_dtype(item), device=device) for item in kept}
         return cls(schema, words, keep, {})
 
