@@ -151,6 +151,8 @@ class Expectations:
         for name, expected in self.by_name.items():
             _ends(expected, schema[name])
             _listed(expected, schema[name])
+            if not {expected.nullable, expected.unique} <= {True, False}:
+                raise _unfit(expected, schema[name], "nullable and unique that are True or False")
             if expected.unique and schema[name].dtype in LISTS:
                 raise _unfit(expected, schema[name], "values of their own, no lists")
 
@@ -256,7 +258,10 @@ def _ends(expected: Expect, item: Field) -> list[Any]:
         return [None, None]
     if item.dtype not in (*INTEGERS, *FLOATS, "timestamp"):
         raise _unfit(expected, item, "numbers or times, which have an order")
-    return [_end(end, item, expected, up=up) for end, up in zip(expected.ends, (True, False), strict=True)]
+    low, high = (_end(end, item, expected, up=up) for end, up in zip(expected.ends, (True, False), strict=True))
+    if low is not None and high is not None and low > high:
+        raise _unfit(expected, item, "a range with a value in it, min <= max")
+    return [low, high]
 
 
 def _end(end: Any, item: Field, expected: Expect, *, up: bool) -> Any:

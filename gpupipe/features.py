@@ -13,7 +13,7 @@ from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.group import Group, group_of, step_of
 from gpupipe.preprocessing import FoldStep
-from gpupipe.proposal import proposed, schema_and_ids
+from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.target import Weight
 from gpupipe.targets import Targets
@@ -49,13 +49,14 @@ class Features:
         self,
         *groups: Any,
         target: str | Sequence[str] | None = None,
-        target_transform: FoldStep | Sequence[FoldStep] = (),
+        target_transform: FoldStep | Sequence[FoldStep] | None = None,
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
         self.groups = [group_of(given) for given in groups]
-        chain = list(target_transform) if isinstance(target_transform, list | tuple) else [step_of(target_transform)]
+        given = () if target_transform is None else target_transform
+        chain = list(given) if isinstance(given, list | tuple) else [step_of(given)]
         self.target = None if target is None else Targets(as_list(target), chain)
         self.weight = None if weight is None else Weight(weight)
         self.keep = as_list(keep)
@@ -97,8 +98,9 @@ class Features:
 
         Numbers are imputed by the median and scaled; booleans stay; strings, and integers with at most 32 distinct
         values in the first 10,000 rows, become ids, and so do strings and integers in lists; times become the year,
-        weekends and places in the year, the week and the day, imputed and scaled. It knows nothing of what the columns
-        mean: look for those that are only known after the target is.
+        weekends and places in the year, the week and the day, imputed and scaled. Numbers and times without a value in
+        the first 10,000 rows are left out. It knows nothing of what the columns mean: look for those that are only
+        known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
@@ -110,7 +112,7 @@ class Features:
         Raises:
             BadConfig: no column is left.
 
-        Memory: the first 10,000 rows of the integer columns.
+        Memory: the first 10,000 rows of the columns of numbers and times.
 
         Example:
             >>> from gpupipe.schema import Field, Schema
@@ -122,8 +124,8 @@ class Features:
                 target='late',
             )
         """
-        schema, ids = schema_and_ids(data)
-        taken = set(as_list(keep))
+        schema, ids, empty = looked_at(data)
+        taken = {*as_list(keep), *empty}
         taken.update([] if target is None else Targets(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight(weight).reads(schema))
         groups = proposed(schema, ids, taken, min_frequency)
@@ -218,9 +220,8 @@ class Features:
         """
         fields: list[Field] = []
         for group in self.groups:
-            known = schema if in_fit is None else in_fit
-            known.require(group.columns, f"Features({group.columns})")
-            fields += [_feature(replace(item, name=group.rename(item.name))) for item in group.fields(known)]
+            made = group.fields(schema if in_fit is None else in_fit)
+            fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
         fields += [item for label in self._labels if label.is_in(schema) for item in _fields_of(label, schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]

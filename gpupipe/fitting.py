@@ -148,10 +148,10 @@ class Fitting:
     def _check(self, features: Features) -> None:
         """Everything that names and types can tell, before any pass."""
         self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
-        features.output_schema(self.schema)
         if features.target is not None:
             features.target.check(self.schema)
         features.check_leaks(self.schema)
+        features.output_schema(self.schema)
 
     def _meet(self, wanted: set[str]) -> None:
         """Make the columns of steps that look at other rows."""

@@ -47,6 +47,7 @@ class Group:
 
     def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
         """The fields after the first `upto` steps (all by default), for an input of `schema`."""
+        schema.require(self.columns, f"Features({self.columns})")
         fields = [schema[name] for name in self.columns]
         for step in self.steps[:upto]:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
+from types import ModuleType
 from typing import Any
 
-from gpupipe.backend import backend_of
+from gpupipe.backend import Array, Column, backend_of
 from gpupipe.io import Dataset, from_frame
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
 from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
 
-__all__ = ["proposed", "schema_and_ids"]
+__all__ = ["looked_at", "proposed"]
 
 _LOOKED_AT = 10_000  # rows
 _FEW = 32  # distinct integers
 
 
-def schema_and_ids(data: Any) -> tuple[Schema, set[str]]:
-    """The schema of a Dataset or frame, and its integer columns of few distinct values in the first 10,000 rows.
+def looked_at(data: Any) -> tuple[Schema, set[str], set[str]]:
+    """The schema of a Dataset or frame, its integers of few distinct values, and its numbers and times without any.
 
-    A schema alone tells of no values.
+    The values are those of the first 10,000 rows. A schema alone tells of none.
     """
     if isinstance(data, Schema):
-        return data, set()
+        return data, set(), set()
     dataset = data if isinstance(data, Dataset) else from_frame(data)
-    names = [item.name for item in dataset.schema if item.dtype in INTEGERS]
-    if not names:
-        return dataset.schema, set()
-    first = dataset.select(names).head(_LOOKED_AT)
+    names = [item.name for item in dataset.schema if item.dtype in (*INTEGERS, *FLOATS, "timestamp")]
+    first = dataset.select(names).head(_LOOKED_AT) if names else ()
+    if not len(first):
+        return dataset.schema, set(), set()
     backend = backend_of(first)
-    coded = backend.encode(first)
+    xp, coded = backend.xp, backend.encode(first)
     columns = {name: backend.column(coded, name) for name in names}
-    there = {name: c.data if c.valid is None else c.data[c.valid] for name, c in columns.items()}
-    return dataset.schema, {name for name, data in there.items() if len(backend.xp.unique(data)) <= _FEW}
+    there = {name: _values(column, xp) for name, column in columns.items()}
+    empty = {name for name, data in there.items() if not len(data)}
+    whole = [name for name in names if columns[name].dtype in INTEGERS and name not in empty]
+    return dataset.schema, {name for name in whole if len(xp.unique(there[name])) <= _FEW}, empty
+
+
+def _values(column: Column, xp: ModuleType) -> Array:
+    """Those that are not missing."""
+    missing = column.missing(xp)
+    return column.data if missing is None else column.data[~missing]
 
 
 def proposed(
@@ -44,7 +53,7 @@ def proposed(
     Args:
         schema: the columns.
         ids: integers that are names of things, not amounts.
-        taken: labels and kept columns.
+        taken: labels, kept columns, and those that tell nothing.
         min_frequency: for categories.
     """
     free = [item for item in schema if item.name not in taken]

@@ -10,11 +10,12 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.expectations import Expectations, Findings
 from gpupipe.preprocessing.blocks import tabulate
-from gpupipe.preprocessing.extremes import extremes
+from gpupipe.preprocessing.extremes import Extremes, extremes
+from gpupipe.preprocessing.moments import Moments
 from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.schema import Schema
 
-__all__ = ["Note", "Seen", "Taking"]
+__all__ = ["Note", "Seen", "Taking", "told_by"]
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,41 @@ class Taking:
         """
         return self.expectations.look(frame, self.source, backend, place)
 
-    def note(self, findings: Findings, frame: Frame, row_ids: Array, backend: Backend) -> Note:
-        """What one partition has, given its rows that steps learn from, and the identity of each."""
-        numbers = {name: backend.column(frame, name) for name in self.numbers}
+    def note(
+        self, findings: Findings, frame: Frame, row_ids: Array | None, told: Mapping[str, Seen], backend: Backend
+    ) -> Note:
+        """What one partition has.
+
+        Args:
+            findings: of the rows as they are read.
+            frame: those that steps learn from.
+            row_ids: the identity of each, where `samples`.
+            told: numbers that were looked at already.
+            backend: whose frame it is.
+        """
+        numbers = {name: backend.column(frame, name) for name in self.numbers if name not in told}
         others = {name: backend.column(frame, name) for name in self.others}
         sample = Sample()
-        if self.samples:
+        if self.samples and row_ids is not None:
             rows = drawn_rows(row_ids, self.total, backend)
             sample = Sample.of(frame, rows, self.numbers, self.categories, backend)
-        return Note(len(frame), findings, sample, _of_numbers(numbers, backend) | _of_others(others, backend))
+        seen = _of_numbers(numbers, backend) | {name: told[name] for name in self.numbers if name in told}
+        return Note(len(frame), findings, sample, seen | _of_others(others, backend))
+
+
+def told_by(summary: object) -> dict[str, Seen]:
+    """The columns whose range a step's summary tells."""
+    found = summary.extremes if isinstance(summary, Moments) else summary
+    if not isinstance(found, Extremes):
+        return {}
+    numbers = zip(found.missing.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+    return {name: Seen(*seen) for name, seen in zip(found.names, numbers, strict=True)}
 
 
 def _of_numbers(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
     if not columns:
         return {}
-    table = tabulate(columns, extremes, 3, backend)
-    missing, low = table[..., 0].sum(axis=0), table[..., 1].min(axis=0, initial=np.inf)
-    high = table[..., 2].max(axis=0, initial=-np.inf)
-    found = zip(missing.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: Seen(int(gaps), *ends) for name, (gaps, *ends) in zip(columns, found, strict=True)}
+    return told_by(Extremes.of_blocks(columns, tabulate(columns, extremes, 3, backend)))
 
 
 def _of_others(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:

@@ -16,7 +16,7 @@ from gpupipe.io import Dataset, Partition, in_halves
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, CrossFittedStep, FoldStep, WholeFrameStep
 from gpupipe.schema import Schema
-from gpupipe.seen import Note, Taking
+from gpupipe.seen import Note, Seen, Taking, told_by
 from gpupipe.step import in_step
 from gpupipe.targets import TargetsSummary
 from gpupipe.transforms import Map
@@ -122,10 +122,10 @@ class Pass:
                 frame = backend.filter(frame, present)
             raw = target.raw_columns(frame, self.schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
-        drawn = taking is not None or self.features.cross_fits
+        drawn = (taking is not None and taking.samples) or self.features.cross_fits
         drawn = drawn or any(isinstance(s, WholeFrameStep) for task in self.tasks for s in task.steps)
         row_ids = partition.row_ids(backend.xp)[backend.positions(frame)] if drawn else None
-        note = Note() if taking is None or row_ids is None else taking.note(findings, frame, row_ids, backend)
+        told: dict[str, Seen] = {}
         summaries, costs = [], []
         for task in self.tasks:
             if task.group.of_target:
@@ -138,8 +138,11 @@ class Pass:
                 found.append(_summary(step, columns, backend, raw, row_ids))
                 took.append(Cost(time.perf_counter() - started, _num_bytes(columns)))
                 columns = step.transform_columns(columns, backend) if place < task.free else columns
+            if task.position == 0 and not task.group.of_target:
+                told |= told_by(found[0])
             summaries.append(found)
             costs.append(took)
+        note = Note() if taking is None else taking.note(findings, frame, row_ids, told, backend)
         rows = (
             self.features.rows_of(frame, self.schema, backend, row_ids)
             if row_ids is not None and self.number == 0

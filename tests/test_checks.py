@@ -202,6 +202,10 @@ def test_what_is_expected_is_saved(tmp_path: Path) -> None:
         ({"day": gp.Expect(max=np.datetime64("NaT"))}, errors.BadConfig),
         ({"day": gp.Expect(min=20130101)}, errors.BadConfig),
         ({"day": gp.Expect(min=True)}, errors.BadConfig),
+        ({"day": gp.Expect(min="2013-02-01", max="2013-01-01")}, errors.BadConfig),
+        ({"distance": gp.Expect(min=2, max=1)}, errors.BadConfig),
+        ({"seats": gp.Expect(min=1.2, max=1.8)}, errors.BadConfig),
+        ({"seats": gp.Expect(nullable="no")}, errors.BadConfig),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_read(expect: Any, error: type[Exception]) -> None:

@@ -15,6 +15,7 @@ import torch
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.models import MLP
 from gpupipe.training import Trainer
 
@@ -130,3 +131,20 @@ def test_lists_are_proposed_and_selected(folder: Path) -> None:
     chosen = gp.Features((gp.selectors.by_kind("list"), pre.Categorify()), target="late")
     learned = gp.Pipeline([], chosen).fit(flights)
     assert [item.name for item in learned.schema.lists] == ["words", "seen"]
+
+
+def test_lists_are_cast_by_element() -> None:
+    frame = pd.DataFrame({"n": [[1, 2], None, []]})
+    assert T.Cast({"n": "list<string>"}).transform(frame)["n"].tolist()[::2] == [["1", "2"], []]
+    with pytest.raises(errors.BadData, match="column 'n': a value does not fit int8, got 200"):
+        T.Cast({"n": "list<int8>"}).transform(pd.DataFrame({"n": [[200]]}))
+    with pytest.raises(errors.SchemaMismatch, match="'x'"):
+        T.Cast({"x": "list<int64>"}).transform(pd.DataFrame({"x": [1]}))
+
+
+def test_a_loader_says_that_it_keeps_no_lists() -> None:
+    frame = pd.DataFrame({"n": [[1, 2], None, []], "x": [1.0, 2.0, 3.0]})
+    pipeline = gp.Pipeline([], gp.Features("x", keep="n")).fit(frame)
+    assert "n" in pipeline.transform(frame)
+    with pytest.raises(errors.SchemaMismatch, match="column 'n': a loader keeps no lists"):
+        pipeline.loader(frame)

@@ -148,6 +148,11 @@ def test_a_feature_that_reads_the_target_is_a_leak(feature: str) -> None:
     assert "allow_leak=['late']" in caught.value.remedy
 
 
+def test_the_target_among_the_features_is_a_leak_not_a_name_that_is_there_twice() -> None:
+    with pytest.raises(errors.LeakageError, match="feature 'late'"):
+        gp.Pipeline([], gp.Features((["x", "late"], pre.SimpleImputer()), target="late")).fit(frame())
+
+
 def test_a_leak_can_be_allowed() -> None:
     features = gp.Features((["late"], pre.SimpleImputer()), target="late > 15", allow_leak=["late"])
     assert gp.Pipeline([], features).fit(frame()).schema.names == ["late", "target"]

@@ -163,6 +163,14 @@ def test_auto_of_a_schema_knows_no_values() -> None:
     assert [group.columns for group in features.groups] == [["dep_delay", "day"], ["carrier"], ["at"]]
 
 
+def test_auto_leaves_out_what_has_no_value() -> None:
+    empty = FRAME.assign(gone=np.nan, never=pd.NaT, none=pd.array([None] * len(FRAME), dtype="Int64"))
+    features = gp.Features.auto(empty, target="arr_delay > 15", min_frequency=2)
+    assert repr(features) == repr(gp.Features.auto(FRAME, target="arr_delay > 15", min_frequency=2))
+    gp.Pipeline([], features).fit(empty)
+    assert gp.Features.auto(FRAME.iloc[:0], target="arr_delay").inputs == set(FRAME) - {"arr_delay"}
+
+
 def test_the_proposal_is_code() -> None:
     features = gp.Features.auto(FRAME, target="arr_delay > 15", keep=["at", "day"])
     again = eval(repr(features), {**vars(pre), "Features": gp.Features})

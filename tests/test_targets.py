@@ -102,6 +102,11 @@ def test_a_leak_through_any_of_several_targets_is_found() -> None:
         made.fit(table())
 
 
+def test_no_target_transform_may_be_said() -> None:
+    features = gp.Features("x", target="delay", target_transform=None)
+    assert repr(features) == repr(gp.Features("x", target="delay"))
+
+
 def test_a_feature_from_a_target_in_two_passes() -> None:
     frame = table().assign(origin=lambda f: np.where(f["x"] > 0, "JFK", "LGA"))
     made = gp.Pipeline(

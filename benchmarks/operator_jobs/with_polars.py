@@ -72,11 +72,11 @@ def robust(data: Data) -> pl.DataFrame:
 
 
 def imputed_by_mean(data: Data) -> pl.DataFrame:
-    return _made(data, [col(c).fill_null(col(c).mean()).cast(pl.Float32) for c in s.NUMBERS])
+    return _made(data, [col(c).fill_null(col(c).mean()) for c in s.NUMBERS])
 
 
 def imputed_by_median(data: Data) -> pl.DataFrame:
-    return _made(data, [col(c).fill_null(col(c).median()).cast(pl.Float32) for c in s.NUMBERS])
+    return _made(data, [col(c).fill_null(col(c).median()) for c in s.NUMBERS])
 
 
 def clipped(data: Data) -> pl.DataFrame:

@@ -105,7 +105,7 @@ class CpuBackend:
             return Column(dtype, offsets, valid, None, values)
         if dtype == "string":
             dictionary = strings(series.cat.categories)
-            return Column(dtype, series.cat.codes.to_numpy(), None, dictionary)
+            return Column(dtype, series.array.codes, None, dictionary)
         if dtype == "timestamp":
             data = series.to_numpy().view(np.int64)
             valid = data != _NAT

@@ -94,8 +94,11 @@ class Groups:
         """The position of a row of each group; the first one's, unless all rows of a group have the same keys' bits."""
         if self.sorted_by is not None:
             return self.first
-        found = self.xp.zeros(len(self), dtype="int64")
-        found[self.ids] = self.xp.arange(len(self.ids))  # of several any one
+        xp, found = self.xp, self.xp.full(len(self), -1, dtype="int64")
+        some = self.ids[:_FEW]
+        found[some] = xp.arange(len(some))  # of several any one
+        if xp is not np or (found < 0).any():  # whether some of the rows will do is not worth waiting for a GPU
+            found[self.ids] = xp.arange(len(self.ids))
         return found
 
 
@@ -117,23 +120,26 @@ def _counted(columns: Sequence[Column], backend: Backend) -> Groups | None:
     """By the keys' place among all combinations that are possible; None where these are many more than the rows."""
     xp, num_rows = backend.xp, len(columns[0])
     most = max(_FEW, 2 * num_rows)
-    places, num_places = xp.zeros(num_rows, dtype="int64"), 1
-    for column in columns if num_rows else ():
+    if not num_rows:
+        none = xp.zeros(0, dtype="int64")
+        return Groups(none, none, xp)
+    places, num_places = None, 1
+    for column in columns:
         found = _places(column, most // num_places, backend)
         if found is None:
             return None
-        places = found[0] if num_places == 1 else places * found[1] + found[0]
+        places = found[0] if places is None else places * found[1] + found[0]
         num_places *= found[1]
     counts = xp.bincount(places, minlength=num_places)
     there = counts > 0
-    return Groups((xp.cumsum(there) - 1)[places], counts[there], xp)
+    return Groups((xp.cumsum(there) - 1).take(places), counts[there], xp)
 
 
 def _places(column: Column, most: int, backend: Backend) -> tuple[Array, int] | None:
     """The place of each value among all that are possible, in order, a missing one last, and how many these are."""
     if column.dictionary is not None:
         size = len(column.dictionary) + 1
-        return (_ranks(column, True, backend).astype("int64"), size) if size <= most else None
+        return (_ranks(column, True, backend, "int64"), size) if size <= most else None
     if column.dtype in FLOATS:
         return None
     xp, data = backend.xp, column.data
@@ -194,12 +200,13 @@ def _keys(column: Column, up: bool, backend: Backend) -> list[Array]:
     return [xp.where(column.valid, key, key.dtype.type(0)), (~column.valid).astype("uint8")]
 
 
-def _ranks(column: Column, up: bool, backend: Backend) -> Array:
+def _ranks(column: Column, up: bool, backend: Backend, dtype: str | None = None) -> Array:
     """The rank of each string in its dictionary, or from behind; a missing one has the highest."""
     dictionary = column.dictionary
     assert dictionary is not None
     size = len(dictionary)
-    ranks = np.full(size + 1, size, dtype=np.uint16 if size < 1 << 16 else np.int64)  # the last is for missing values
+    few = "uint16" if size < 1 << 16 else "int64"
+    ranks = np.full(size + 1, size, dtype=dtype or few)  # the last is for missing values
     places = pc.sort_indices(dictionary).to_numpy()
     ranks[places] = np.arange(size) if up else np.arange(size)[::-1]
-    return backend.to_device(ranks)[column.data]
+    return backend.to_device(ranks).take(column.data)

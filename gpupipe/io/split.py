@@ -21,7 +21,16 @@ __all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "sha
 
 
 def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap: Any) -> None:
-    """Raise unless the arguments of `split` say one way to do it."""
+    """Raise unless the arguments of `split` say one way to do it, by one column."""
+    for name, column in (("by", by), ("stratify", stratify)):
+        if not (column is None or isinstance(column, str)):
+            raise BadConfig(
+                "split",
+                f"{name} is not one column",
+                got=column,
+                expected="the name of a column",
+                remedy=f"{name}='key', a column made of several by transforms.Derive(key=...)",
+            )
     if (
         (at is None) == (fraction is None)
         or (at is not None and by is None)

@@ -45,8 +45,14 @@ def stratified_parts(dataset: Dataset, column: str, shares: Sequence[float], see
         _check_few(len(counted), column)
     ends = {key: np.cumsum(counts) for key, counts in sorted(counted.items())}
     upto = np.cumsum(shares)[:-1]
+    # Where a share is no whole number of rows, chance rounds it, for each class anew: rounded all alike, classes of few
+    # rows would all miss the same part.
+    chances = (splitmix64(own, np.array(list(ends), dtype=np.uint64)) >> np.uint64(11)) * 2.0**-53
     # A part begins with the row of this rank, which lies in this bin: behind the last one where the part has no row.
-    ranks = {key: np.round(upto * below[-1]).astype(np.int64) for key, below in ends.items()}
+    ranks = {
+        key: np.floor(upto * below[-1] + chance).astype(np.int64)
+        for (key, below), chance in zip(ends.items(), chances, strict=True)
+    }
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
     looked = over_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split")
     found = reduce(_together, looked, nothing)

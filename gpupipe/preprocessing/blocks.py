@@ -68,14 +68,14 @@ def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
 
 def tabulate(
     columns: Columns,
-    function: Callable[[Array, ModuleType], Sequence[Any]],
+    function: Callable[..., Sequence[Any]],
     width: int,
     backend: Backend,
     centres: Sequence[float] | None = None,
 ) -> Any:
     """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
 
-    With `centres`, one for each column, the block is of its own, and less the column's centre.
+    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared.
 
     Memory: copies B x C x `width` numbers to the host, once.
     """
@@ -84,9 +84,9 @@ def tabulate(
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(num_rows(columns), backend):
             for place, column in enumerate(columns.values()):
-                block = floats(column.take(rows), xp)
-                block = block if centres is None else block - centres[place]
-                results += [xp.asarray(item, dtype=xp.float64) for item in function(block, xp)]
+                more = () if centres is None else (centres[place],)
+                found = function(floats(column.take(rows), xp), xp, *more)
+                results += [xp.asarray(item, dtype=xp.float64) for item in found]
     table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
     return table.reshape(-1, len(columns), width)
 
@@ -222,8 +222,8 @@ def check_values(names: Sequence[str], counts: Any, where: str) -> None:
             )
 
 
-def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str, *, missing: bool = False) -> None:
-    """Raise `BadData` where a value is too large for squares to be summed, in however many partitions the rows come.
+def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str) -> None:
+    """Raise `BadData` where a value is missing, or too large for squares to be summed, however the rows are split.
 
     Args:
         columns: numeric columns.
@@ -231,17 +231,15 @@ def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where:
         m2: their sums of squared deviations, C float64: what is small there needs no second look at the values.
         backend: where the columns live.
         where: the step, for the message.
-        missing: whether a missing value is a problem.
     """
     farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value lies beyond
     if (farthest < LARGEST_SQUARED / 2).all():
         return
     xp = backend.xp
     for column in columns.values():
-        values = floats(column, xp)
-        fine = xp.abs(values) <= LARGEST_SQUARED
-        if not backend.to_host((fine if missing else fine | xp.isnan(values)).all()[None])[0]:
-            refuse(columns, backend, where, too_large="a value is too large to be squared", missing=missing)
+        fine = xp.abs(floats(column, xp)) <= LARGEST_SQUARED
+        if not backend.to_host(fine.all()[None])[0]:
+            refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
 
 
 def check_numeric(fields: Sequence[Field], where: str) -> None:

@@ -60,7 +60,7 @@ class Covariance:
         if parts:
             for size, part in zip(sizes, backend.to_host(xp.stack(parts)), strict=True):
                 total = total + replace(total, count=size, mean=part[0], m2=part[1:])
-            check_squares(columns, total.mean, np.diag(total.m2), backend, where, missing=True)
+            check_squares(columns, total.mean, np.diag(total.m2), backend, where)
         return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
 
     def __getstate__(self) -> dict[str, Any]:

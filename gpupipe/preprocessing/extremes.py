@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
+from gpupipe.backend.columns import ends
 from gpupipe.preprocessing.blocks import refuse, tabulate
 from gpupipe.preprocessing.fold import Columns
 
@@ -41,10 +42,15 @@ class Extremes:
 
         Memory: one float64 block at a time; 3 numbers per block and column go to the host.
         """
-        table = tabulate(columns, extremes, 3, backend)
-        low, high = table[..., 1].min(axis=0, initial=np.inf), table[..., 2].max(axis=0, initial=-np.inf)
-        if np.isneginf(low).any() or np.isposinf(high).any():
+        found = cls.of_blocks(columns, tabulate(columns, extremes, 3, backend))
+        if np.isneginf(found.low).any() or np.isposinf(found.high).any():
             refuse(columns, backend, where)
+        return found
+
+    @classmethod
+    def of_blocks(cls, columns: Columns, table: Any) -> Self:
+        """The extremes of one partition, from those of its blocks: B x C x 3, as `tabulate` gives them."""
+        low, high = table[..., 1].min(axis=0, initial=np.inf), table[..., 2].max(axis=0, initial=-np.inf)
         return cls(tuple(columns), table[..., 0].sum(axis=0).astype(np.int64), low, high)
 
     def __add__(self, other: Self) -> Self:
@@ -66,9 +72,4 @@ def extremes(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
         >>> [float(number) for number in extremes(np.array([2.0, np.nan, 5.0]), np)]
         [1.0, 2.0, 5.0]
     """
-    missing = xp.isnan(block)
-    known = block.copy()  # filled twice: a third of the time of two calls of `where`
-    xp.copyto(known, xp.inf, where=missing)
-    low = known.min()
-    xp.copyto(known, -xp.inf, where=missing)
-    return xp.count_nonzero(missing), low, known.max()
+    return xp.count_nonzero(xp.isnan(block)), *ends(block, xp)

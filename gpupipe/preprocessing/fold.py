@@ -11,7 +11,7 @@ from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.backend.columns import missing_column
 from gpupipe.backend.estimators import transformer_tags
 from gpupipe.errors import BadConfig, NotFitted
-from gpupipe.schema import FLOATS, Field
+from gpupipe.schema import FLOATS, Field, element_of
 from gpupipe.step import Step
 from gpupipe.words import as_list
 
@@ -211,7 +211,8 @@ def opened(
 ) -> tuple[dict[str, Column], list[Field], Backend]:
     """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to.
 
-    `dtypes` are the types of columns that come without one, as float64, where all their values are missing.
+    `dtypes` are the types of columns that come without one, as float64, where all their values are missing; or all
+    their elements, of columns of lists.
     """
     backend = backend_of(frame)
     coded = backend.encode(frame)
@@ -221,10 +222,14 @@ def opened(
         schema = schema.select(names)
     columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
     for place, item in enumerate(fields):
-        known = (dtypes or {}).get(item.name, item.dtype)
-        if item.dtype == "float64" and known not in FLOATS and _is_empty(columns[item.name], backend):
+        known, column = (dtypes or {}).get(item.name, item.dtype), columns[item.name]
+        values, inner, element = column, known, element_of(known)
+        if column.elements is not None and element is not None:
+            values, inner = column.elements, element
+        if values.dtype == "float64" and inner not in FLOATS and _is_empty(values, backend):
+            missing = missing_column(inner, len(values), backend.xp)
             fields[place] = replace(item, dtype=known, kind=None)
-            columns[item.name] = missing_column(known, len(frame), backend.xp)
+            columns[item.name] = missing if values is column else replace(column, dtype=known, elements=missing)
     return columns, fields, backend
 
 

@@ -114,10 +114,12 @@ class GroupStats(FoldStep):
     def _check(self, fields: Sequence[Field]) -> None:
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
         for stat in stats:
-            check_one_of(stat, _STATS, "statistic", where)
+            check_one_of(stat, _STATS, "stats", where)
         check_one_of(self.handle_unknown, ("overall", "missing"), "handle_unknown", where)
         if len(set(stats)) < len(stats):
-            raise BadConfig(where, "a statistic stands there twice", got=stats, expected="each once", remedy="'mean'")
+            raise BadConfig(
+                where, "a statistic stands there twice", got=stats, expected="each once", remedy="stats='mean'"
+            )
         for name in by:
             found = [item for item in fields if item.name == name]
             if not found:

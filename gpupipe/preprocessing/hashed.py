@@ -154,5 +154,5 @@ def _by_text(column: Column, seed: int, backend: Backend) -> Array | None:
 def _gathered(column: Column, table: Array, backend: Backend) -> Array:
     device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
     for rows in row_blocks(len(column), backend):
-        out[rows] = device[column.data[rows]]
+        out[rows] = device.take(column.data[rows])
     return out

@@ -1,4 +1,4 @@
-"""Mean and spread of columns, summed over partitions without losing digits."""
+"""Mean, spread and range of columns, summed over partitions without losing digits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
+from gpupipe.backend.columns import ends
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_squares, floats, num_rows, stacked, tabulate
+from gpupipe.preprocessing.blocks import LARGEST_SQUARED, floats, num_rows, refuse, stacked, tabulate
+from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns
 
 __all__ = ["Moments", "joined"]
@@ -21,23 +23,21 @@ _SAMPLED = 1024
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, mean and sum of squared deviations of C columns, missing values apart.
+    """Number of values, range, mean and sum of squared deviations of C columns, missing values apart.
 
     Deviations are taken from a value among a partition's own, and partitions are joined by the formula of Chan, Golub
     and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
     keeps its digits.
 
     Args:
-        names: the columns.
+        extremes: the columns' range, and how many values are missing.
         count: values that are there, C int64.
-        missing: values that are not, C int64.
         mean: C float64, 0 where there is no value.
         m2: sums of squared deviations from the mean, C float64.
     """
 
-    names: tuple[str, ...]
+    extremes: Extremes
     count: Any
-    missing: Any
     mean: Any
     m2: Any
 
@@ -48,21 +48,31 @@ class Moments:
         Raises:
             BadData: an infinity, or a value beyond 1e145, whose squares may not have a sum.
 
-        Memory: one float64 block at a time; 3 numbers per block and column go to the host.
+        Memory: one float64 block at a time; 5 numbers per block and column go to the host.
         """
         centres = _centres(columns, backend)
-        with np.errstate(over="ignore", invalid="ignore"):
-            count, total, squares = tabulate(columns, _sums, 3, backend, centres.tolist()).sum(axis=0).T
-            rest = total / np.maximum(count, 1)
-            mean, m2 = np.where(count > 0, centres + rest, 0.0), np.maximum(squares - total * rest, 0.0)
-        check_squares(columns, mean, m2, backend, where)
-        count = count.astype(np.int64)
-        return cls(tuple(columns), count, num_rows(columns) - count, mean, m2)
+        table = tabulate(columns, _look, 5, backend, centres.tolist())
+        extremes = Extremes.of_blocks(columns, table[..., :3])
+        if (np.maximum(-extremes.low, extremes.high) > LARGEST_SQUARED).any():
+            refuse(columns, backend, where, too_large="a value is too large to be squared")
+        count, (total, squares) = num_rows(columns) - extremes.missing, table[..., 3:].sum(axis=0).T
+        rest = total / np.maximum(count, 1)
+        mean = np.where(count > 0, centres + rest, 0.0)
+        return cls(extremes, count, mean, np.maximum(squares - total * rest, 0.0))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return self.extremes.names
+
+    @property
+    def missing(self) -> Any:
+        """Values that are not there, C int64."""
+        return self.extremes.missing
 
     def __add__(self, other: Self) -> Self:
         pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
-        count, mean, m2 = joined(*(np.stack(pair) for pair in pairs))
-        return type(self)(self.names, count, self.missing + other.missing, mean, m2)
+        return type(self)(self.extremes + other.extremes, *joined(*(np.stack(pair) for pair in pairs)))
 
     def filled(self, values: Mapping[str, Any]) -> Self:
         """As if each missing value had been `values[name]`.
@@ -80,9 +90,8 @@ class Moments:
                     expected=f"at most {LARGEST_SQUARED:g}",
                     remedy="another fill_value",
                 )
-        none = np.zeros_like(self.missing)
-        known = type(self)(self.names, self.count, none, self.mean, self.m2)
-        return known + type(self)(self.names, self.missing, none, fill, np.zeros_like(fill))
+        pairs = (self.count, self.missing), (self.mean, fill), (self.m2, np.zeros_like(fill))
+        return type(self)(self.extremes.filled(values), *joined(*(np.stack(pair) for pair in pairs)))
 
     @property
     def variance(self) -> Any:
@@ -112,13 +121,12 @@ def _centres(columns: Columns, backend: Backend) -> Any:
     return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
 
 
-def _sums(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Number of values, their sum, and that of their squares; overwrites the block."""
-    missing = xp.isnan(block)
-    xp.copyto(block, 0.0, where=missing)
-    total = block.sum()
-    block *= block
-    return len(block) - xp.count_nonzero(missing), total, block.sum()
+def _look(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
+    """Missing values, least and greatest of the others, sum and sum of squares of these less `centre`."""
+    rest = block - centre
+    missing = xp.isnan(rest)
+    xp.copyto(rest, 0.0, where=missing)
+    return xp.count_nonzero(missing), *ends(block, xp), rest.sum(), rest.dot(rest)
 
 
 def joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:

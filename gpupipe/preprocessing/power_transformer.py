@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn, Self
@@ -101,7 +100,7 @@ class PowerTransformer(Invertible):
             else:
                 sign, near, far = _sides(power, centre)
                 size = xp.log1p(xp.abs(block))
-                beyond = _powered(size, far, xp) * math.exp(-near * abs(centre)) - _powered(-abs(centre), near, np)
+                beyond = _powered(size, far, xp) * np.exp(-near * abs(centre)) - _powered(-abs(centre), near, np)
                 result = xp.where(sign * block < 0, -beyond, _powered(size - abs(centre), near, xp)) * sign
             return (result - mean) / scale
 
@@ -121,7 +120,7 @@ class PowerTransformer(Invertible):
             beyond = _powered(-abs(centre), near, np) - block
             size = xp.where(
                 beyond > 0,
-                -xp.expm1(_rooted(beyond * math.exp(near * abs(centre)), far, xp)),
+                -xp.expm1(_rooted(beyond * np.exp(near * abs(centre)), far, xp)),
                 xp.expm1(_rooted(block, near, xp) + abs(centre)),
             )
             return size * sign

@@ -187,8 +187,9 @@ class MinMaxScaler(_Scaler):
 
     def _ranged(self, unit: Array, backend: Backend) -> Array:
         low, high = self.feature_range
-        unit *= high - low
-        unit += low
+        if (low, high) != (0, 1):
+            unit *= high - low
+            unit += low
         return backend.xp.clip(unit, low, high) if self.clip else unit
 
     def _unranged(self, block: Array) -> Array:

@@ -6,8 +6,8 @@ import torch
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, united
-from gpupipe.errors import BadData
-from gpupipe.schema import FLOATS, Field
+from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.schema import FLOATS, Field, Kind
 
 __all__ = ["MISSING_TIME", "kept_dtype", "kept_values"]
 
@@ -39,7 +39,19 @@ def kept_values(item: Field, column: Column, dictionaries: dict[str, Dictionary]
 
 
 def kept_dtype(item: Field) -> torch.dtype:
-    """What the tensor of a kept column is made of."""
+    """What the tensor of a kept column is made of.
+
+    Raises:
+        SchemaMismatch: lists.
+    """
+    if item.kind == Kind.LIST:
+        raise SchemaMismatch(
+            f"column {item.name!r}",
+            "a loader keeps no lists beside the features",
+            got=item.dtype,
+            expected="one value in each row",
+            remedy=f"leave {item.name!r} out of keep=; as a feature it is in batch.lists",
+        )
     if item.dtype == "float32":
         return torch.float32
     return torch.float64 if item.dtype == "float64" else torch.int64

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.cast import cast_column
 from gpupipe.errors import BadConfig
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -130,12 +130,12 @@ class Cast(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
         for name, dtype in self.dtypes.items():
-            if dtype not in DTYPES:
+            if dtype not in (*DTYPES, *LISTS):
                 raise BadConfig(
                     f"Cast({{{name!r}: ...}})",
                     "unknown type",
                     got=dtype,
-                    expected=f"one of {DTYPES}",
+                    expected=f"one of {DTYPES}, or a list of one, such as 'list<int64>'",
                     remedy="'float64'",
                 )
         return schema.assign(

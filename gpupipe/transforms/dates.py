@@ -166,7 +166,7 @@ class DateParts(Transform):
         if self.since is not None and not self._other(schema):
             try:
                 microseconds(self.since)
-            except ValueError:
+            except (TypeError, ValueError):
                 raise BadConfig(
                     "DateParts",
                     "since is no time and no column",

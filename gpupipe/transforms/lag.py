@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 
-from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.arithmetic import seconds_between
 from gpupipe.backend.columns import floats, with_missing_row
 from gpupipe.errors import BadConfig
@@ -209,4 +210,13 @@ def _change(now: Column, before: Column, backend: Backend) -> Column:
     if now.dtype == "timestamp":
         return seconds_between(now, before, backend.xp)
     with np.errstate(invalid="ignore"):
-        return Column("float64", floats(now, backend.xp) - floats(before, backend.xp))
+        changes = [a - b for a, b in zip(_parts(now, backend.xp), _parts(before, backend.xp), strict=True)]
+    return Column("float64", sum(changes[1:], start=changes[0]))
+
+
+def _parts(column: Column, xp: ModuleType) -> list[Array]:
+    """Float64 arrays whose sum is the column: two where one would round, as it does whole numbers beyond 2^53."""
+    if column.dtype not in ("int64", "uint64"):
+        return [floats(column, xp)]
+    low = column.data & (1 << 32) - 1
+    return [floats(Column(column.dtype, part, column.valid), xp) for part in (column.data - low, low)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.arithmetic import compute, transformed
+from gpupipe.backend.columns import refuse_lists
 from gpupipe.backend.texts import replaced
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
@@ -80,10 +81,10 @@ class Clip(Transform):
     def _ends(self, item: Field) -> list[Any]:
         """Low and high as the column stores them; None where there is none, or none that its type could pass."""
         low, high = self.low, self.high
-        if item.dtype in INTEGERS:
-            limits = np.iinfo(item.dtype)
-            low = None if isinstance(low, int | float) and low <= limits.min else low
-            high = None if isinstance(high, int | float) and high >= limits.max else high
+        if item.dtype != "timestamp":
+            least, most = _limits(item.dtype)
+            low = None if isinstance(low, int | float) and low < least else low
+            high = None if isinstance(high, int | float) and high > most else high
         return [None if end is None else _stored(end, item, "Clip") for end in (low, high)]
 
 
@@ -149,6 +150,7 @@ class Replace(Transform):
 
     Raises:
         BadConfig: a value that the column's type cannot hold.
+        SchemaMismatch: a column of lists.
 
     Memory: one new column per column; of strings, the distinct ones go through the host.
 
@@ -163,10 +165,20 @@ class Replace(Transform):
     """
 
     def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:
+        for name, pairs in values.items():
+            if not isinstance(pairs, Mapping):
+                raise BadConfig(
+                    f"Replace of column {name!r}",
+                    "no mapping",
+                    got=pairs,
+                    expected="new values by the old ones",
+                    remedy=f"Replace({{{name!r}: {{None: {pairs!r}}}}}) for missing ones",
+                )
         self.values = {name: dict(pairs) for name, pairs in values.items()}
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.values, "Replace")
+        refuse_lists([schema[name] for name in self.values], "Replace")
         made = []
         for name in self.values:
             _, news, fill = self._stored(schema[name])
@@ -247,9 +259,10 @@ def _stored(value: Any, item: Field, where: str) -> Any:
     elif item.dtype == "bool":
         found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
     elif isinstance(plain, int | float) and not isinstance(plain, bool):
-        if item.dtype in FLOATS:
+        least, most = _limits(item.dtype)
+        if item.dtype in FLOATS and (least <= plain <= most or plain in (-np.inf, np.inf)):
             found = float(np.dtype(item.dtype).type(plain))
-        elif plain == plain // 1 and np.iinfo(item.dtype).min <= plain <= np.iinfo(item.dtype).max:
+        elif item.dtype in INTEGERS and plain == plain // 1 and least <= plain <= most:
             found = int(plain)
     if found is None or _is_nan(found):
         raise BadConfig(
@@ -260,6 +273,12 @@ def _stored(value: Any, item: Field, where: str) -> Any:
             remedy=f"Cast({{{item.name!r}: ...}}) before it, to a type that can",
         )
     return found
+
+
+def _limits(dtype: str) -> tuple[Any, Any]:
+    """The least and the greatest finite number of a type."""
+    limits: Any = np.finfo(dtype) if dtype in FLOATS else np.iinfo(dtype)
+    return np.asarray(limits.min).item(), np.asarray(limits.max).item()
 
 
 def _stored_or_none(value: Any, item: Field) -> Any:

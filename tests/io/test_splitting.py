@@ -171,6 +171,10 @@ def test_calls_that_make_no_sense() -> None:
             dataset.kfold(**call)
         with pytest.raises(ColumnNotFound, match="'m' not found"):
             dataset.split(fraction=0.5, **call)
+    for name in ("by", "stratify"):
+        for split in (lambda **one: dataset.split(fraction=0.5, **one), dataset.kfold):
+            with pytest.raises(BadConfig, match=rf"(?s){name} is not one column, got \['n', 's'\]"):
+                split(**{name: ["n", "s"]})
 
 
 def test_numbers_come_from_numpy_too() -> None:
@@ -186,3 +190,13 @@ def test_a_column_of_too_many_values_has_no_strata() -> None:
     dataset = gp.from_frame(pd.DataFrame({"n": np.arange(20_000)}))
     with pytest.raises(BadConfig, match=r"(?s)stratify='n'\): it has more than 10,000 values.*by='n'"):
         dataset.split(fraction=0.5, stratify="n")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_classes_of_few_rows_miss_no_part_all_together(size: int) -> None:
+    frame = pd.DataFrame({"row": np.arange(600 * size), "kind": np.arange(600 * size) % 600})
+    dataset = gp.from_frame(frame)
+    shares = [len(part) / len(frame) for part in dataset.split(fraction=(0.8, 0.1, 0.1), stratify="kind")]
+    assert np.allclose(shares, (0.8, 0.1, 0.1), atol=0.04)
+    folds = [len(valid) / len(frame) for _, valid in dataset.kfold(5, stratify="kind")]
+    assert np.allclose(folds, 0.2, atol=0.05)

@@ -35,6 +35,13 @@ def test_elements_get_the_ids_of_values(make: Any) -> None:
     assert 0 in wanted[3]  # the missing element
 
 
+@pytest.mark.parametrize("rows", [[[]], [[None], []], [[], None]])
+def test_lists_without_a_value_are_of_the_type_they_had_in_fit(rows: Any) -> None:
+    """Such a frame tells no type, as a single row to be scored often does."""
+    found = pre.Categorify().fit(FRAME).transform(pd.DataFrame({"x": rows}))["x"].tolist()
+    assert [None if row is pd.NA else row for row in found] == [row if not row else [0] for row in rows]
+
+
 def test_a_vocabulary_is_shared_with_a_plain_column() -> None:
     frame = pd.DataFrame({"seen": [["a", "b"], ["c", "c"]], "next": ["c", "z"]})
     made = pre.Categorify(joint=True).fit_transform(frame)

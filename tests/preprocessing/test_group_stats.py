@@ -160,7 +160,7 @@ def test_what_is_refused() -> None:
         pre.GroupStats([]).fit(table)
     with pytest.raises(errors.SchemaMismatch, match="column 'x': its values are no groups, got 'float64'"):
         pre.GroupStats("x").fit(table[["x"]].assign(y=1.0))
-    with pytest.raises(errors.BadConfig, match="unknown statistic, got 'kurt'"):
+    with pytest.raises(errors.BadConfig, match=r"(?s)unknown stats, got 'kurt'.*Try: stats='size'"):
         pre.GroupStats("g", "kurt").fit(table)
     with pytest.raises(errors.BadConfig, match="unknown handle_unknown, got 'drop'"):
         pre.GroupStats("g", handle_unknown="drop").fit(table)

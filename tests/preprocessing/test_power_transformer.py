@@ -124,3 +124,18 @@ def test_what_is_refused() -> None:
         PowerTransformer().fit(table.assign(x=[1.0, np.inf, 2.0]))
     with pytest.raises(errors.BadData, match="it has no value"):
         PowerTransformer().fit(table.assign(x=np.nan))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-6])
+def test_a_column_that_hardly_varies_is_bent_and_brought_back(spread: float) -> None:
+    table = pd.DataFrame({"x": -1e6 + spread * np.random.default_rng(0).normal(size=200)})
+    step = PowerTransformer().fit(table)
+    made = step.transform(table)["x"].to_numpy()
+    assert abs(made.mean()) < 1e-2 and 0.9 < made.std() < 1.1
+    restored = step.inverse_transform(pd.DataFrame({"x": made}))["x"].to_numpy()
+    np.testing.assert_allclose(restored, table["x"], rtol=1e-7)
+    far = pd.DataFrame({"x": [5.0, 1e6]})  # of the other sign
+    try:
+        assert np.isfinite(step.transform(far)["x"]).all()
+    except errors.BadData as error:
+        assert "column 'x'" in str(error)

@@ -97,6 +97,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         T.DateParts("t", "hours"),
         T.DateParts("t", cyclic="week"),
         T.DateParts("t", since="yesterday"),
+        T.DateParts("t", since=pd.Timestamp("2013-01-01")),  # type: ignore[arg-type]
         T.DateParts("t", since="2013-01-01", unit="months"),
         T.DateParts("t", "hour"),
     ):

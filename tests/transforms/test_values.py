@@ -108,6 +108,7 @@ def test_replacing_is_pandas() -> None:
 
 def test_what_a_type_cannot_hold_is_refused() -> None:
     frame = pd.DataFrame({"n": np.array([1], "int8"), "s": ["a"], "b": [True], "t": pd.to_datetime(["2013-01-01"])})
+    frame = frame.assign(f=np.array([1.0], "float32"), l=[[1]])
     for column, pairs in (
         ("n", {1: 300}),
         ("n", {1: 0.5}),
@@ -116,9 +117,15 @@ def test_what_a_type_cannot_hold_is_refused() -> None:
         ("s", {"a": 1}),
         ("b", {True: 2}),
         ("t", {"yesterday": None}),
+        ("f", {1.0: 1e39}),
+        ("n", 5),
     ):
         with pytest.raises(errors.BadConfig, match=f"Replace of column '{column}'"):
             T.Replace({column: pairs}).transform(frame)
+    with pytest.raises(errors.SchemaMismatch, match="Replace, column 'l': lists"):
+        T.Replace({"l": {1: 2}}).transform(frame)
+    assert T.Replace({"f": {1.0: np.inf}}).transform(frame)["f"].tolist() == [np.inf]
+    assert T.Clip("f", -1e39, 10**400).transform(frame)["f"].tolist() == [1.0]
 
 
 def test_replacements_are_saved_with_keys_that_are_no_text(tmp_path: Path) -> None:

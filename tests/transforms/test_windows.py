@@ -230,3 +230,12 @@ def test_numbers_come_from_numpy_too() -> None:
     table = pd.DataFrame({"x": [1.0, 2.0, 4.0]})
     assert T.Lag("x", np.int64(1)).transform(table)["x_lag_1"].tolist()[1:] == [1.0, 2.0]
     assert T.Rolling("x", np.int32(2), "sum").transform(table)["x_rolling_sum_2"].tolist()[1:] == [3.0, 6.0]
+
+
+def test_neighbours_beyond_two_to_the_53_differ_by_what_they_differ() -> None:
+    nanoseconds = pd.Series([1_700_000_000_000_000_001, 1_700_000_000_000_000_003, -(2**62), None], dtype="Int64")
+    table = pd.DataFrame({"x": nanoseconds, "u": np.array([2**64 - 1, 2**64 - 3, 0, 5], dtype="uint64")})
+    found = T.Difference(["x", "u"]).transform(table)
+    assert found["x_diff_1"].tolist()[1:3] == [2.0, -(2.0**62) - 1.7e18]
+    assert found["x_diff_1"].isna().tolist() == [True, False, False, True]
+    assert found["u_diff_1"].tolist()[1:] == [-2.0, -(2.0**64), 5.0]

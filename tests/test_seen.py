@@ -1,0 +1,37 @@
+"""What a fit notes of its columns, whoever has looked at them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe.backend import Column, select
+from gpupipe.preprocessing.extremes import Extremes
+from gpupipe.preprocessing.moments import Moments
+from gpupipe.seen import Seen, told_by
+
+CPU = select("cpu")
+COLUMNS = {
+    "x": Column("float64", np.array([3.0, np.nan, -2.0])),
+    "n": Column("int64", np.array([7, 8, 9]), np.array([True, False, True])),
+    "none": Column("float64", np.full(3, np.nan)),
+}
+
+
+def test_summaries_with_a_range_tell_it() -> None:
+    expected = {"x": Seen(1, -2.0, 3.0), "n": Seen(1, 7.0, 9.0), "none": Seen(3)}
+    assert told_by(Extremes.of(COLUMNS, CPU, "test")) == expected
+    assert told_by(Moments.of(COLUMNS, CPU, "test")) == expected
+    assert told_by(object()) == {}
+
+
+def test_ranges_are_those_of_the_outputs_whichever_step_looked() -> None:
+    frame = pd.DataFrame({"x": np.arange(100.0), "y": np.where(np.arange(100) % 3, np.arange(100.0), np.nan)})
+    data = gp.from_frame(frame, num_partitions=3)
+    for step in (pre.StandardScaler(), pre.MinMaxScaler(), pre.RobustScaler()):
+        pipeline = gp.Pipeline([], gp.Features((list(frame), step))).fit(data)
+        made = pipeline.transform(frame)
+        for name in frame:
+            assert pipeline.schema.ranges[name] == (made[name].min(), made[name].max())
