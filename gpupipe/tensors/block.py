@@ -189,6 +189,8 @@ class Block:
         for item in self._fields:
             _check(item, columns[item.name])
         xp, ids, floats = backend.xp, _array(words, backend), _array(words.view(torch.float32), backend)
+        if backend.write_rows(ids, [columns[item.name] for item in self._fields], [*map(_is_index, self._fields)]):
+            return
         numbers = [floats[:, : self._num_numeric]]
         numbers += [floats[:, p] for p, i in enumerate(self._fields) if p >= self._num_numeric and not _is_index(i)]
         finite = xp.asarray(True)
