@@ -15,7 +15,7 @@ comma := ,
 EXTRA := $(if $(CUDA),cuda$(CUDA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-rapids test-gpu soak notebooks demo bench bench-gpu
+.PHONY: help setup fmt check test test-rapids test-triton test-gpu soak notebooks demo bench bench-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: $(VENV)/.dev ## all tests that need no GPU
 
 test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures; needs no GPU, installs 3 GB
 	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q tests/rapids tests/test_packaging.py
+
+test-triton: $(VENV)/.triton ## the feature kernel interpreted and compiled; needs no GPU, installs 1 GB
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels
 
 test-gpu: ## all tests with $PYTHON as it is; fails where no GPU is visible
 	$(PYTHON) -m pytest -q --require-gpu
@@ -68,6 +71,10 @@ $(VENV)/.base: $(SOURCES) | $(BIN)/python
 $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install $(OPTIONS) -e '.[dev$(if $(EXTRA),$(comma)$(EXTRA))]'
 	@touch $(VENV)/.base $@
+
+$(VENV)/.triton: $(VENV)/.dev
+	$(BIN)/python -m pip install $(OPTIONS) -e '.[dev,triton]'
+	@touch $@
 
 $(RAPIDS)/.installed: $(SOURCES) | $(RAPIDS)/bin/python
 	$(RAPIDS)/bin/python -m pip install -c constraints-cpu.txt -e '.[cuda13,dev]'

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.columns import stored_of
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
+from gpupipe.preprocessing.late import late_columns, late_from
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
@@ -69,14 +72,27 @@ class Group:
         the target was learned from other rows.
         """
         names = self.columns if upto == 0 else self.looks_at
-        return self.through({name: backend.column(frame, name) for name in names}, backend, upto, row_ids)
+        read = {name: partial(backend.column, frame, name) for name in names}
+        if upto is None and backend.fuses() and self.steps and not late_from(self.steps):
+            stored = {name: backend.stored(frame, name) for name in names}
+            late = late_columns(stored, read, self.steps, backend)
+            if late is not None:
+                return late
+        return self.through({name: column() for name, column in read.items()}, backend, upto, row_ids)
 
     def through(
         self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None
     ) -> dict[str, Column]:
         """The same, for columns taken out of the frame already."""
-        columns = dict(columns)
-        for step in self.steps[:upto]:
+        columns, steps = dict(columns), self.steps[:upto]
+        alone = late_from(steps) if upto is None and backend.fuses() else len(steps)
+        for place, step in enumerate(steps):
+            if place == alone:
+                stored = {name: stored_of(column) for name, column in columns.items()}
+                read = {name: partial(columns.__getitem__, name) for name in columns}
+                late = late_columns(stored, read, steps[place:], backend)
+                if late is not None:
+                    return late
             with in_step(step):
                 if row_ids is not None and isinstance(step, CrossFittedStep):
                     columns = step.cross_fitted_columns(columns, backend, row_ids)

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend.protocol import Array, Column
+from gpupipe.backend.protocol import Array, Column, Stored
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, Field, Kind, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of
 
-__all__ = ["ends", "floats", "missing_column", "refuse_lists", "whole_numbers", "with_missing_row"]
+__all__ = [
+    "check_names",
+    "ends",
+    "floats",
+    "missing_column",
+    "refuse_lists",
+    "refuse_type",
+    "stored_of",
+    "whole_numbers",
+    "with_missing_row",
+]
 
 
 def floats(column: Column, xp: ModuleType) -> Array:
@@ -44,6 +54,47 @@ def ends(values: Array, xp: ModuleType) -> tuple[Array, Array]:
         return np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
     missing = xp.isnan(values)
     return xp.where(missing, xp.inf, values).min(), xp.where(missing, -xp.inf, values).max()
+
+
+def refuse_type(name: str, dtype: object) -> NoReturn:
+    """Raise `SchemaMismatch` for a column of a type that there is nothing here for."""
+    raise SchemaMismatch(
+        f"column {name!r}",
+        "this type is not worked with",
+        got=str(dtype),
+        expected="numbers, booleans, strings or timestamps, or lists of them",
+        remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
+    )
+
+
+def check_names(names: Iterable[object]) -> None:
+    """Raise `SchemaMismatch` for the first column whose name is no string.
+
+    Example:
+        >>> check_names(["origin", "dest"])
+    """
+    for name in names:
+        if not isinstance(name, str):
+            raise SchemaMismatch(
+                "frame",
+                "a column's name is no string",
+                got=name,
+                expected="strings",
+                remedy="frame.columns.map(str)",
+            )
+
+
+def stored_of(column: Column) -> Stored | None:
+    """A column of numbers or booleans as it is stored; None for any other.
+
+    Memory: shares.
+
+    Example:
+        >>> import numpy as np
+        >>> stored_of(Column("int64", np.array([7, 0]), np.array([True, False]))).mask
+        array([ True, False])
+    """
+    return Stored(column.data, column.valid) if column.dtype in (*FLOATS, *INTEGERS, "bool") else None
 
 
 def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:

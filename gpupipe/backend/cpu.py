@@ -14,8 +14,9 @@ from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
+from gpupipe.backend.columns import check_names, refuse_type, stored_of
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of
 
@@ -60,17 +61,8 @@ class CpuBackend:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
     def encode(self, frame: Frame) -> Frame:
-        columns = {}
-        for position, name in enumerate(frame.columns):
-            if not isinstance(name, str):
-                raise SchemaMismatch(
-                    "frame",
-                    "a column's name is no string",
-                    got=name,
-                    expected="strings",
-                    remedy="frame.columns.map(str)",
-                )
-            columns[name] = _coded(name, frame.iloc[:, position])
+        check_names(frame.columns)
+        columns = {name: _coded(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns)}
         if len(columns) != frame.shape[1]:
             twice = [name for name in columns if list(frame.columns).count(name) > 1]
             raise SchemaMismatch(
@@ -115,6 +107,9 @@ class CpuBackend:
             data = series.to_numpy(dtype=np.dtype(dtype), na_value=series.dtype.type(0))
             return Column(dtype, data, ~missing if missing.any() else None)
         return Column(dtype, series.to_numpy())
+
+    def stored(self, frame: Frame, name: str) -> Stored | None:
+        return stored_of(self.column(frame, name))
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         data = {name: _pandas_data(column) for name, column in columns.items()}
@@ -164,6 +159,13 @@ class CpuBackend:
     def to_host(self, array: Array) -> Any:
         self.transfers.add(array.nbytes)
         return array
+
+    def fuses(self) -> bool:
+        """A core's cache makes one column after the other as fast: decision 020."""
+        return False
+
+    def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
+        return False
 
     def make_room(self, num_bytes: int) -> None:
         """Host memory needs none."""
@@ -279,10 +281,10 @@ def _coded(name: str, series: Any) -> Any:
 
 def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
-        return "string" if _all_text(dtype.categories) else _refuse(name, dtype)
+        return "string" if _all_text(dtype.categories) else refuse_type(name, dtype)
     kind = lists.arrow_type_of(dtype, values)
     if kind is not None:
-        return arrow.dtype_of(kind) or _refuse(name, kind)
+        return arrow.dtype_of(kind) or refuse_type(name, kind)
     if str(dtype) == "object" and values is not None and len(values) and values.isna().all():
         return "float64"  # nothing tells its type; Arrow's column of nulls is read the same
     if pd.api.types.is_string_dtype(dtype) and (values is None or _all_text(values)):
@@ -295,21 +297,11 @@ def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
     found = str(plain)
     if found in FLOATS or pd.api.types.is_integer_dtype(dtype):
         return found
-    return _refuse(name, dtype)
+    return refuse_type(name, dtype)
 
 
 def _all_text(values: Any) -> bool:
     return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
-
-
-def _refuse(name: str, dtype: Any) -> str:
-    raise SchemaMismatch(
-        f"column {name!r}",
-        "this type is not worked with",
-        got=str(dtype),
-        expected="numbers, booleans, strings or timestamps, or lists of them",
-        remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
-    )
 
 
 def _field(name: str, series: Any) -> Field:

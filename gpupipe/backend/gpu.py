@@ -23,12 +23,12 @@ from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
 from gpupipe.backend import arrow
-from gpupipe.backend.columns import with_missing_row
+from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row
+from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
-from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import DTYPES, FLOATS, LISTS, Field, Schema, element_of, list_of
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, list_of
 
 __all__ = ["GpuBackend"]
 
@@ -49,6 +49,7 @@ class GpuBackend:
         self._index = cupy.cuda.runtime.getDevice()
         self.device = f"cuda:{self._index}"
         self.transfers = Transfers()
+        self._rows = FusedRows(cupy, self._index)
         self._pool: int | None = None
         if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
             self._pool = cupy.cuda.runtime.deviceGetDefaultMemPool(self._index)
@@ -101,15 +102,7 @@ class GpuBackend:
 
     @explained("coding strings")
     def encode(self, frame: Frame) -> Frame:
-        for name in frame.columns:
-            if not isinstance(name, str):
-                raise SchemaMismatch(
-                    "frame",
-                    "a column's name is no string",
-                    got=name,
-                    expected="strings",
-                    remedy="frame.columns.map(str)",
-                )
+        check_names(frame.columns)
         return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
 
     def decode(self, frame: Frame) -> Frame:
@@ -137,6 +130,16 @@ class GpuBackend:
         if dtype == "timestamp":
             series = series.astype("int64")
         return Column(dtype, series.to_cupy(na_value=False if dtype == "bool" else 0), valid)
+
+    def stored(self, frame: Frame, name: str) -> Stored | None:
+        series = frame[name]
+        dtype = _dtype_name(name, series.dtype)
+        if not series.has_nulls or dtype not in (*INTEGERS, "bool"):
+            return stored_of(self.column(frame, name))
+        column = series.to_pylibcudf()[0]
+        first = column.offset()
+        data = cupy.asarray(column.data()).view(dtype)[first : first + len(series)]
+        return Stored(data, cupy.asarray(column.null_mask()).view("uint8"), first, 8)
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         return _built({name: _series(column) for name, column in columns.items()}, num_rows)
@@ -188,6 +191,13 @@ class GpuBackend:
     def to_host(self, array: Array) -> Any:
         self.transfers.add(array.nbytes)
         return cupy.asnumpy(array)
+
+    def fuses(self) -> bool:
+        return self._rows.works()
+
+    @explained("writing the feature block")
+    def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
+        return self._rows.write(words, columns, ids, halves)
 
     def make_room(self, num_bytes: int) -> None:
         if self._pool is None:
@@ -333,13 +343,7 @@ def _dtype_name(name: str, dtype: Any) -> str:
         found = str(getattr(dtype, "numpy_dtype", dtype))
         if found in DTYPES:
             return found
-    raise SchemaMismatch(
-        f"column {name!r}",
-        "this type is not worked with",
-        got=str(dtype),
-        expected="numbers, booleans, strings or timestamps, or lists of them",
-        remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
-    )
+    return refuse_type(name, dtype)
 
 
 def _field(name: str, series: Any) -> Field:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.errors import OutOfDeviceMemory
 
-__all__ = ["etl_limit", "explained"]
+__all__ = ["etl_limit", "explained", "on_default_stream"]
 
 _ASKED = re.compile(
     r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
@@ -64,6 +64,18 @@ def explained(where: str) -> Iterator[None]:
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
         raise _error(where, _bytes_asked(str(cause)), free, "the device has not enough memory") from cause
+
+
+def on_default_stream(device: int) -> AbstractContextManager[object]:
+    """Let torch, and Triton, launch on the stream that cuDF and CuPy use; it is the device's default stream.
+
+    Example:
+        >>> with on_default_stream(0):  # nothing happens without a GPU
+        ...     pass
+    """
+    if not torch.cuda.is_available():
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.default_stream(device))
 
 
 def _bytes_asked(message: str) -> int | None:

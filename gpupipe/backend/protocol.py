@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend.ragged import module_of, places_of
 from gpupipe.schema import FLOATS, Field, Schema
 
-__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Transfers"]
+__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Stored", "Transfers"]
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
@@ -67,6 +67,23 @@ class Column:
         starts, ends = self.data[:-1][rows], self.data[1:][rows]
         places, offsets = places_of(starts, ends - starts, module_of(self.data))
         return Column(self.dtype, offsets, valid, None, self.elements.take(places))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """The numbers or booleans of a column just as its frame stores them.
+
+    Args:
+        data: n values; what one holds where a value is missing means nothing, but NaN is missing too.
+        mask: uint8 or booleans, of whose bits 1 is a value that is there; None without a mask.
+        first: the first value's bit in the mask.
+        per_byte: 1, or 8 where each bit of a byte, the lowest first, is that of a value.
+    """
+
+    data: Array
+    mask: Array | None = None
+    first: int = 0
+    per_byte: int = 1
 
 
 @dataclass(slots=True)
@@ -142,6 +159,9 @@ class Backend(Protocol):
     def column(self, frame: Frame, name: str) -> Column:
         """One column as arrays, sharing the frame's memory where the frame holds them so."""
 
+    def stored(self, frame: Frame, name: str) -> Stored | None:
+        """One column of numbers or booleans as the frame stores it, shared; None for any other."""
+
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         """A coded frame of these columns."""
 
@@ -178,6 +198,27 @@ class Backend(Protocol):
 
     def to_host(self, array: Array) -> Any:
         """This backend's array as a NumPy array: the only door to the host, counted in `transfers`."""
+
+    def fuses(self) -> bool:
+        """Whether `write_rows` can do its work here: then what becomes of each number by itself is left to it."""
+
+    def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
+        """Write rows of a block in one pass over the columns, which are numbers or booleans without a mask.
+
+        Column j becomes word j, what is left of a row 0. What a `LateColumn` stands for is worked out here.
+
+        Args:
+            words: n x W int32, W a multiple of 8, at an address that is a multiple of 32.
+            columns: equally long.
+            ids: of each column, whether it is stored as int32, else as float32.
+            halves: as many of the first columns are stored as bfloat16, two in a word.
+
+        Returns:
+            Whether that was done. Else there is no such pass here, or a value is missing, infinite, or one that a step
+            refuses: what is in `words` then means nothing.
+
+        Memory: 136 bytes a column to the device, and a flag back.
+        """
 
     def make_room(self, num_bytes: int) -> None:
         """Give memory kept for reuse back to the device, before torch allocates a block of that size.

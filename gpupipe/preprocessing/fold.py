@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.backend.columns import missing_column
 from gpupipe.backend.estimators import transformer_tags
+from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import FLOATS, Field, element_of
 from gpupipe.step import Step
@@ -84,6 +85,17 @@ class FoldStep(Step, ABC):
         Raises:
             SchemaMismatch: a column's type is not what the step works on.
         """
+
+    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+        """What becomes of each number of a column, where that is all the step does; None where it does more.
+
+        A fitted step is asked. What it says has to be what `transform_columns` does, to the bit.
+
+        Args:
+            name: of the column.
+            dtype: its type, of numbers or booleans.
+        """
+        return None
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The names of the outputs for inputs of these names; the same unless a step says otherwise."""

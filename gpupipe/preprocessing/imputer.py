@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
+from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_numeric, refuse, row_blocks
 from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
@@ -157,6 +158,15 @@ class SimpleImputer(FoldStep):
                 data = backend.xp.zeros(len(column), dtype=bool) if missing is None else missing
                 made[_flag_name(name)] = Column("bool", data)
         return made
+
+    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+        value = self.statistics_[name]
+        if self.add_indicator or isinstance(value, str):
+            return None
+        averaged = self.strategy in ("mean", "median") and dtype not in FLOATS
+        return Pointwise(
+            fill=float(np.float32(value) if dtype == "float32" else value), dtype="float64" if averaged else dtype
+        )
 
     def _filled(self, column: Column, value: Any, backend: Backend, infinite: list[Array]) -> Column:
         """The column with `value` where it was missing; whether a block holds an infinity is added to `infinite`."""

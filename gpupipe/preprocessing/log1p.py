@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpupipe.backend import Backend, Column
+from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import float32_columns, float32_fields, floats
 from gpupipe.preprocessing.fold import Columns, Invertible
@@ -46,6 +47,9 @@ class Log1p(StatelessStep, Invertible):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         _check(columns, backend)
         return float32_columns(columns, lambda _, block: backend.xp.log1p(block), backend, "Log1p")
+
+    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+        return Pointwise(log=True)
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         return float32_columns(columns, lambda _, block: backend.xp.expm1(block), backend, "Log1p.inverse_transform")

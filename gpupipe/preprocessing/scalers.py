@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.pointwise import Pointwise, Scale
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.blocks import check_finite, check_values, float32_columns, float32_fields
 from gpupipe.preprocessing.extremes import Extremes
@@ -45,6 +46,11 @@ class _Scaler(Invertible):
 
         return float32_columns(columns, scaled, backend, type(self).__name__)
 
+    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+        offsets, divisors = self._affine()
+        place = self.names_in_.index(name)
+        return Pointwise(scale=self._scale(float(offsets[place]), float(divisors[place])))
+
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         affine = self._by_name()
 
@@ -57,6 +63,9 @@ class _Scaler(Invertible):
     def _by_name(self) -> dict[str, tuple[float, float]]:
         offsets, divisors = self._affine()
         return dict(zip(self.names_in_, zip(offsets.tolist(), divisors.tolist(), strict=True), strict=True))
+
+    def _scale(self, offset: float, divisor: float) -> Scale:
+        return Scale(offset, divisor)
 
     def _ranged(self, unit: Array, backend: Backend) -> Array:
         return unit
@@ -184,6 +193,11 @@ class MinMaxScaler(_Scaler):
     def _affine(self) -> tuple[Any, Any]:
         width = self.data_max_ - self.data_min_
         return self.data_min_, np.where(width > 0, width, 1.0)
+
+    def _scale(self, offset: float, divisor: float) -> Scale:
+        low, high = self.feature_range
+        held = (low, high) if self.clip else (-np.inf, np.inf)
+        return Scale(offset, divisor, high - low, low, *held)
 
     def _ranged(self, unit: Array, backend: Backend) -> Array:
         low, high = self.feature_range

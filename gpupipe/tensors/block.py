@@ -254,9 +254,12 @@ class Block:
         for item in self._fields:
             check_column(item, columns[item.name])
         xp, ids, floats = backend.xp, _array(words, backend), _array(words.view(torch.float32), backend)
-        num_numeric, places = self._num_numeric, self._places()
+        num_numeric, places, half = self._num_numeric, self._places(), self.dtype != "float32"
+        written, indices = [columns[item.name] for item in self._fields], [*map(is_index, self._fields)]
+        if backend.write_rows(ids, written, indices, num_numeric if half else 0):
+            return
         step = min(_HOST_ROWS if backend.name == "cpu" else _DEVICE_ROWS, max(len(words), 1))
-        halves = None if self.dtype == "float32" else torch.empty((step, num_numeric), device=words.device)
+        halves = torch.empty((step, num_numeric), device=words.device) if half else None
         staged = floats if halves is None else _array(halves, backend)
         finite = xp.asarray(True)
         with np.errstate(over="ignore"):  # what overflows is told by name below

@@ -53,11 +53,12 @@ LIBRARIES = {
     "cloudpickle",
     "dask",
     "distributed",
+    "triton",
 }
 THEIRS: dict[str, set[str]] = {
     "backend": {
         *{"pandas", "sklearn", "pyarrow", "numpy", "packaging"},
-        *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml"},
+        *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
     },
     "cluster": {"cloudpickle", "dask", "distributed"},
     "io": {"pyarrow", "numpy", "fsspec", "tqdm"},

@@ -102,6 +102,16 @@ class PlcColumn:
         made.series = series
         return made
 
+    def offset(self) -> int:
+        """As of a slice: what its buffers hold before is not its own."""
+        return 3
+
+    def data(self) -> Any:
+        return np.concatenate([np.ones(3, self.series.data.dtype), self.series.data]).view(np.uint8)
+
+    def null_mask(self) -> Any:
+        return np.packbits(np.append([False, True, False], self.series.notnull_mask()), bitorder="little")
+
 
 def _bools_to_mask(*args: Any, **kwargs: Any) -> tuple[Any, int]:
     check("pylibcudf.transform.bools_to_mask", pylibcudf.transform.bools_to_mask, args, kwargs)

@@ -1,0 +1,148 @@
+"""Whole rows of a block written by one kernel: what it is told of the columns, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, nan
+from subprocess import SubprocessError
+from types import ModuleType
+from typing import Self
+
+import numpy as np
+import triton.language as tl
+from triton.errors import TritonError
+
+from gpupipe.backend.feature_kernel import write_tile
+from gpupipe.backend.pointwise import LateColumn, Pointwise, Scale
+from gpupipe.backend.protocol import Array, Column, Stored
+
+__all__ = ["why_not", "write_rows"]
+
+_TILE = 2048  # values of one program: 16 for each of its threads
+_WORDS, _HALVES = 8, 16  # columns of a tile: 32 bytes, a sector of the memory
+_TYPES = {
+    **{name: getattr(tl, name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+    "float32": tl.float32,
+    "float64": tl.float64,
+    "bool": tl.uint8,
+}
+_AS_IS = Scale(offset=0.0, divisor=1.0)
+
+
+def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp: ModuleType, halves: int = 0) -> bool:
+    """Write rows of a block, each word once: column j becomes word j, and what is left of a row 0.
+
+    Args:
+        words: n x W int32, W a multiple of 8, at an address that is a multiple of 32.
+        columns: equally long numbers; what a `LateColumn` stands for is worked out here.
+        ids: of each column, whether it is stored as int32, else as float32.
+        xp: numpy or cupy.
+        halves: as many of the first columns are stored as bfloat16, two in a word.
+
+    Returns:
+        Whether that was done. Else a value is missing or infinite, or one that a step refuses: what is in `words` then
+        means nothing.
+
+    Memory: 136 bytes a column to the device, and a flag back; copies columns that do not lie value by value.
+    """
+    if not len(words):
+        return True
+    sources = [_Source.of(column, is_id, xp) for column, is_id in zip(columns, ids, strict=True)]
+    flag = xp.zeros(1, dtype=xp.int32)
+    if halves:
+        _launch(words, sources[:halves], _HALVES, 0, flag, xp)
+    if len(columns) > halves or not halves:
+        begin = -(-halves // 2)
+        _launch(words, [_NOTHING] * begin + sources[halves:], _WORDS, begin, flag, xp)
+    return not bool(flag[0])
+
+
+def why_not(xp: ModuleType) -> str:
+    """Why no kernel can run here, such as for want of a C compiler; nothing if one can: one value is written to see."""
+    try:
+        write_rows(xp.zeros((1, 8), dtype=xp.int32), [Column("float32", xp.zeros(1, dtype=xp.float32))], [False], xp)
+    except (TritonError, RuntimeError, OSError, ImportError, SubprocessError) as cause:
+        return f"Triton: {cause}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A column as the kernel reads it: where its values and its mask lie, and what becomes of them."""
+
+    stored: Stored | None
+    program: Pointwise
+    is_id: bool
+
+    @classmethod
+    def of(cls, column: Column, is_id: bool, xp: ModuleType) -> Self:
+        if isinstance(column, LateColumn):
+            stored, program = column.source, column.program
+        else:
+            stored, program = Stored(column.data), Pointwise()
+        mask = None if stored.mask is None else xp.ascontiguousarray(stored.mask)
+        return cls(replace(stored, data=xp.ascontiguousarray(stored.data), mask=mask), program, is_id)
+
+    def integers(self, types: Sequence[tl.dtype]) -> list[int]:
+        """The first rows of the table: address, type, mask, its first bit and bits a byte, id, logarithm."""
+        stored = self.stored
+        if stored is None:
+            return [0, -1, 0, 0, 1, 0, 0]
+        kind = types.index(_TYPES[stored.data.dtype.name])
+        mask = 0 if stored.mask is None else _address(stored.mask)
+        return [_address(stored.data), kind, mask, stored.first, stored.per_byte, self.is_id, self.program.log]
+
+    def numbers(self) -> list[float]:
+        """The other rows: fill, limits, scale."""
+        scale, clip = self.program.scale or _AS_IS, self.program.clip or (-inf, inf)
+        fill = nan if self.program.fill is None else self.program.fill
+        held = (scale.stretch, scale.shift, scale.floor, scale.ceiling)
+        return [fill, *clip, scale.offset, scale.divisor, *held]
+
+
+_NOTHING = _Source(None, Pointwise(), is_id=False)
+
+
+def _launch(words: Array, sources: list[_Source], tile: int, first: int, flag: Array, xp: ModuleType) -> None:
+    """One kernel over all rows; the last ones, which fill no tile, are another's, as its loads are narrower."""
+    num_rows, width = words.shape
+    num_columns = width if tile == _WORDS else -(-len(sources) // tile) * tile
+    sources = sources + [_NOTHING] * (num_columns - len(sources))
+    names = dict.fromkeys(source.stored.data.dtype.name for source in sources if source.stored is not None)
+    types = tuple(dict.fromkeys(_TYPES[name] for name in sorted(names)))
+    integers = np.array([source.integers(types) for source in sources], dtype=np.int64).T
+    numbers = np.array([source.numbers() for source in sources]).view(np.int64).T
+    logs = integers[6].reshape(-1, tile).max(axis=1).repeat(tile)  # of each column, whether its tile has a logarithm
+    table = xp.asarray(np.ascontiguousarray(np.concatenate([integers, [logs], numbers])))
+    programs = [source.program for source in sources]
+    whole = num_rows // (_TILE // tile) * (_TILE // tile) if not (integers[0] % 16).any() else 0
+    for start, end, values in ((0, whole, _TILE), (whole, num_rows, _TILE // 4)):
+        if start == end:
+            continue
+        rows = values // tile
+        write_tile[(-(-(end - start) // rows) * (num_columns // tile),)](
+            _address(table),
+            _address(words),
+            _address(flag),
+            start,
+            num_rows,
+            num_columns,
+            width // _WORDS,
+            first,
+            TYPES=types,
+            ROWS=rows,
+            COLUMNS=tile,
+            WHOLE=end == whole,
+            MASKS=bool(integers[2].any()),
+            CLIPS=any(program.clip for program in programs),
+            LOGS=bool(logs.any()),
+            MOVES=any(program.scale is not None and program.scale.moves for program in programs),
+            IDS=any(source.is_id for source in sources),
+            FIRST=first > 0,
+            enable_fp_fusion=False,  # a fused multiply and add has other bits than NumPy
+        )
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
