@@ -15,7 +15,7 @@ comma := ,
 EXTRA := $(if $(CUDA),cuda$(CUDA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-rapids test-triton test-gpu soak notebooks demo bench bench-gpu
+.PHONY: help setup fmt check test test-rapids test-triton test-gpu soak notebooks docs package resolve demo bench bench-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,20 @@ soak: $(VENV)/.dev ## the fault tests twenty times, about half an hour; the log 
 
 notebooks: $(VENV)/.dev ## run the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbmake notebooks
+
+docs: $(VENV)/.dev ## build the documentation site into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+package: $(VENV)/.dev ## build wheel and sdist, install each into a new environment, run the demo there; some minutes
+	rm -rf build/package
+	$(BIN)/python -m build --outdir build/package
+	for file in build/package/gpupipe-*; do \
+		$(PYTHON) -m venv --clear build/package/env && build/package/env/bin/python -m pip install -q $(OPTIONS) $$file && \
+		(cd build/package && env/bin/gpupipe demo --data $(CURDIR)/data --no-reference) || exit 1; done
+
+resolve: $(VENV)/.dev ## whether pip finds versions for both CUDA majors that go together; downloads some GB to look at
+	$(BIN)/python -m pip install --dry-run --ignore-installed '.[cuda13]'
+	$(BIN)/python -m pip install --dry-run --ignore-installed --extra-index-url $(or $(TORCH_INDEX),$(error TORCH_INDEX=...)) '.[cuda12]'
 
 demo: $(VENV)/.base ## a year of flights: from Parquet to a trained, saved, reloaded model
 	$(BIN)/gpupipe demo

@@ -146,10 +146,3 @@ def test_errors_that_are_told_exist() -> None:
         for line in re.findall(r"^ +((?:[A-Z]\w+(?:, )?)+): ", text.partition("Raises:")[2], re.MULTILINE):
             unknown = {name for name in line.split(", ") if name.endswith(("Error", "Missing", "Failed", "Mismatch"))}
             assert unknown <= {*errors.__all__, *dir(builtins)}, function.__qualname__
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "data/README.md", "docs/architecture.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    file = ROOT / page
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text()):
-        assert (file.parent / target).exists(), target

@@ -37,7 +37,7 @@ STREAM_BYTES = 32 << 20
 
 _STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "created")
 _PACKAGES = {
-    **dict.fromkeys(("s3", "s3a"), "pip install 'gpupipe[s3]'"),
+    **dict.fromkeys(("s3", "s3a"), "pip install s3fs"),
     **dict.fromkeys(("gs", "gcs"), "pip install gcsfs"),
     **dict.fromkeys(("abfs", "abfss", "az"), "pip install adlfs"),
 }

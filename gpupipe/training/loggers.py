@@ -101,7 +101,7 @@ class TensorBoardLogger(Callback):
                 "TensorBoardLogger",
                 "TensorBoard is not installed",
                 expected="the package tensorboard",
-                remedy="pip install 'gpupipe[tensorboard]'",
+                remedy="pip install tensorboard",
             ) from cause
 
     def on_fit_start(self, run: Run) -> None:

@@ -16,7 +16,7 @@ from gpupipe.errors import GpupipeError
 from tests.io.tables import damage, values
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide-files.md").read_text()
-ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*)\|$", GUIDE.partition("\n## Bad files\n")[2], re.MULTILINE)
+ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*)\|$", GUIDE.partition("\n### Bad files\n")[2], re.MULTILINE)
 TABLE = {name: (outcome, message.strip("` ")) for name, outcome, message in ROWS if set(name) != {"-"}}
 TABLE.pop("file", None)
 

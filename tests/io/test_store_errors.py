@@ -109,7 +109,7 @@ def test_http_says_what_the_server_said(s3: str) -> None:
 @pytest.mark.parametrize(
     ("url", "module", "remedy"),
     [
-        ("s3://bucket/x", "s3fs", "pip install 'gpupipe[s3]'"),
+        ("s3://bucket/x", "s3fs", "pip install s3fs"),
         ("gs://bucket/x", "gcsfs", "pip install gcsfs"),
         ("abfs://container@account.dfs.core.windows.net/x", "adlfs", "pip install adlfs"),
     ],
