@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any, cast
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
-__all__ = ["group_of", "join", "joined", "open_store"]
+__all__ = ["MEETING", "group_of", "join", "joined", "on_hosts", "open_store", "stacked"]
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # To meet for the first time; ranks read their tables before that, some of them longer than others.
@@ -63,6 +63,27 @@ def group_of(store: Any, rank: int, world_size: int, patience: float) -> Iterato
         yield
     finally:
         distributed.destroy_process_group()
+
+
+@contextmanager
+def on_hosts(patience: timedelta) -> Iterator[Any]:
+    """A group of gloo's of all ranks, for what lies on the host, whatever the program's own group talks by.
+
+    Args:
+        patience: in which each has to answer the others.
+    """
+    group = distributed.new_group(backend="gloo", timeout=patience)
+    try:
+        yield group
+    finally:
+        distributed.destroy_process_group(group)
+
+
+def stacked(tensor: Tensor, group: Any) -> Tensor:
+    """A tensor of every rank of such a group, one after the other; all of them have the same shape."""
+    found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(found, tensor, group=group)
+    return torch.stack(found)
 
 
 def open_store(address: tuple[str, int] | None = None, *, patience: float = 10.0) -> Any:

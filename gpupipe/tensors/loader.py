@@ -162,6 +162,11 @@ class Loader:
         return len(self._table) if isinstance(self._table, Block) else sum(self._table.rows)
 
     @property
+    def total_rows(self) -> int:
+        """Rows of the tables of all ranks, each counted once."""
+        return self._ranks.total_rows
+
+    @property
     def dictionaries(self) -> Mapping[str, Dictionary]:
         """The strings that the codes of kept columns stand for, by column; on the host."""
         return self._like.dictionaries

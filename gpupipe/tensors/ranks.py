@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import distributed
 
 from gpupipe.errors import BadConfig
-from gpupipe.tensors.joining import join, joined
+from gpupipe.tensors.joining import MEETING, join, joined, on_hosts, stacked
 
 __all__ = ["Ranks", "Step"]
 
@@ -146,9 +147,8 @@ def rows_of_all(sharded: bool | Sequence[int], num_rows: int, rank: int, world_s
                 expected="an initialised process group, or the numbers",
                 remedy="sharded=[rows of rank 0, rows of rank 1, ...]",
             )
-        found: list[int] = [0] * world_size
-        distributed.all_gather_object(found, num_rows)
-        return tuple(found)
+        with on_hosts(MEETING) as group:
+            return tuple(stacked(torch.tensor(num_rows), group).tolist())
     if len(sharded) != world_size or sharded[rank] != num_rows:
         raise BadConfig(
             "loader",

@@ -153,7 +153,7 @@ def folders(folder: Path) -> list[Folder]:
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def find(folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+def find(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
     """The last checkpoint of a folder that is whole, as its path and what `read` gives; None where there is none.
 
     Raises:
@@ -162,7 +162,7 @@ def find(folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
     trouble = None
     for checkpoint in reversed(folders(folder)):
         try:
-            return checkpoint.path, *read(checkpoint.path)
+            return str(checkpoint.path), *read(checkpoint.path)
         except ArtifactError as error:
             logger.warning("%s; the one before is tried", str(error).splitlines()[0])
             trouble = trouble or error

@@ -46,7 +46,7 @@ def evaluate(
             for metric in metrics:
                 metric.update(*_of_all(output, batch, ranks))
     figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
-    defined = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+    defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
     return (together or ranks).from_first(lambda: defined)  # all decide by the same, to the last bit
 
 

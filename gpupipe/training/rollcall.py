@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Collection, Sequence
 
 from gpupipe.errors import ClusterLost
 from gpupipe.tensors.joining import open_store
@@ -71,25 +72,30 @@ class RollCall:
         )
 
     def linger(self) -> None:
-        """Rank 0 keeps the store until those that are still there have read it, or some seconds."""
+        """Rank 0 keeps the store until those that are still there have read it or failed too, or some seconds."""
         deadline = time.monotonic() + ANSWER
         while self.rank == 0 and self._waits_for and time.monotonic() < deadline:
-            self._waits_for = {rank for rank in self._waits_for if not self._store.check([f"read {rank}"])}
+            failed = {rank for rank, reason in self._reasons(self._waits_for).items() if reason}
+            self._waits_for = {rank for rank in self._waits_for - failed if not self._store.check([f"read {rank}"])}
             time.sleep(0.05)
 
     def _called(self) -> tuple[dict[int, str], list[int]]:
         """The reasons of those that have failed by themselves, and who has not answered in time."""
         others, deadline = [rank for rank in range(self.size) if rank != self.rank], time.monotonic() + ANSWER
         while True:
-            here = [rank for rank in others if self._store.check([f"rank {rank}"])]
-            reasons = {rank: self._store.get(f"rank {rank}").decode() for rank in here}
+            reasons = self._reasons(others)
             failed = {rank: reason for rank, reason in reasons.items() if reason}
-            if failed or len(here) == len(others) or time.monotonic() > deadline:
+            if failed or len(reasons) == len(others) or time.monotonic() > deadline:
                 return failed, [rank for rank in others if rank not in reasons]
             time.sleep(0.05)
 
+    def _reasons(self, ranks: Collection[int]) -> dict[int, str]:
+        """What those of them that go have said."""
+        here = [rank for rank in ranks if self._store.check([f"rank {rank}"])]
+        return {rank: self._store.get(f"rank {rank}").decode() for rank in here}
 
-def host_for(hosts: list[str]) -> str:
+
+def host_for(hosts: Sequence[str]) -> str:
     """The name by which ranks on these hosts reach the first: one machine needs no network.
 
     Example:

@@ -61,7 +61,7 @@ class RowWise(AdamW):
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())  # which AdamW looks for when a state is loaded
-            state["squares"] = torch.zeros(len(parameter), device=parameter.device)
+            state["squares"] = torch.zeros(len(parameter), dtype=parameter.dtype, device=parameter.device)
         rows, values = entries(gradient)
         bad = getattr(self, "found_inf", None)
         if bad is not None:

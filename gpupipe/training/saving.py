@@ -209,9 +209,9 @@ def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> boo
         )
     place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
 
-    def looked_for() -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+    def looked_for() -> tuple[str, dict[str, Any], dict[str, Any]] | None:
         found = find(place)
-        return (place, *read(place)) if found is None and wanted != "latest" else found
+        return (str(place), *read(place)) if found is None and wanted != "latest" else found
 
     found = run.together.from_first(looked_for)  # the folder need not be there where the other ranks are
     if found is None:
@@ -234,7 +234,7 @@ def about(run: Run) -> dict[str, Any]:
         "weights": _shapes(run.model),
         "optimizer": type(run.update.optimizer).__name__,
         "batches per epoch": run.steps_per_epoch,
-        "rows": getattr(run.train, "num_rows", None),
+        "rows": getattr(run.train, "total_rows", None),
         "schema": digest,
     }
 
@@ -243,7 +243,7 @@ def _shapes(model: nn.Module) -> dict[str, str]:
     return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in model.state_dict().items()}
 
 
-def _check_same(path: Path, saved: dict[str, Any], here: dict[str, Any]) -> None:
+def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
     differ = [what for what, now in here.items() if saved.get(what) != now]
     if not differ:
         return
@@ -253,7 +253,7 @@ def _check_same(path: Path, saved: dict[str, Any], here: dict[str, Any]) -> None
         name = next(name for name in [*now, *then] if now.get(name) != then.get(name))
         what, then, now = f"weight {name!r}", then.get(name, "none"), now.get(name, "none")
     raise SchemaMismatch(
-        str(path),
+        path,
         f"the checkpoint is of another {owner}: {what}",
         got=then,
         expected=f"{now!r}, as in this fit",

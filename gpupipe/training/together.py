@@ -6,7 +6,6 @@ in one call per step, and divided there: every row counts once, whichever rank h
 
 from __future__ import annotations
 
-import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from gpupipe.errors import BadConfig, ClusterLost
+from gpupipe.tensors.joining import on_hosts, stacked
 from gpupipe.tensors.ranks import who_am_i
 from gpupipe.training.many import copy_, entries
+from gpupipe.training.messages import packed, told_by_all, unpacked
 from gpupipe.training.rollcall import RollCall, host_for
 
 __all__ = ["Together", "meeting"]
@@ -27,6 +28,7 @@ __all__ = ["Together", "meeting"]
 Value = TypeVar("Value")
 
 _LOOK_EVERY = timedelta(seconds=1)
+_DENSE = -1
 
 
 class Together:
@@ -43,6 +45,7 @@ class Together:
         self.rank, self.size = rank, size
         self._talk, self._roll = talk, roll
         self._statistics: list[Tensor] = []
+        self._tables: set[nn.Parameter] = set()
 
     @property
     def first(self) -> bool:
@@ -57,21 +60,25 @@ class Together:
             self._done(tensor, partial(distributed.broadcast, tensor, 0))
         running = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
         self._statistics = [b for module in running for b in module.buffers(recurse=False) if b.is_floating_point()]
+        sparse = [module for module in model.modules() if getattr(module, "sparse", False) is True]
+        self._tables = {parameter for module in sparse for parameter in module.parameters(recurse=False)}
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], weight: Tensor) -> None:
         """Add up gradients and `weight` over the ranks, in place, and average running statistics: one call per dtype.
 
-        Sparse gradients get the entries of all ranks, which must have as many each.
+        Sparse gradients of modules with `sparse=True` get the entries of all ranks; those of others are made dense.
 
         Memory: the gradients once more meanwhile.
         """
         if self.size == 1:
             return
+        if tables := [parameter for parameter in parameters if parameter in self._tables]:
+            self._join_entries(tables)
         for parameter in parameters:
             if parameter.grad is None:  # this rank's rows had no use for it
                 parameter.grad = torch.zeros_like(parameter)
-            elif parameter.grad.is_sparse:
-                parameter.grad = self._all_entries(parameter.grad)
+            elif parameter.grad.is_sparse and parameter not in self._tables:  # others may not have it so
+                parameter.grad = parameter.grad.to_dense()
         for statistic in self._statistics:
             statistic.div_(self.size)
         dense = [g for parameter in parameters if (g := parameter.grad) is not None and not g.is_sparse]
@@ -104,27 +111,23 @@ class Together:
 
     def gather(self, value: Value) -> list[Value]:
         """A plain value of every rank, in their order, on all of them."""
-        if self.size == 1:
-            return [value]
-        content = _as_bytes(value)
-        sizes = self.each(torch.tensor(len(content))).tolist()
-        padded = self.each(torch.cat([content, content.new_zeros(max(sizes) - len(content))]))
-        return [_from_bytes(row[:size]) for row, size in zip(padded, sizes, strict=True)]
+        return [value] if self.size == 1 else told_by_all(value, self.each)
 
     def from_first(self, make: Callable[[], Value]) -> Value:
-        """What the first rank makes, on all of them; what it raises, too."""
+        """What the first rank makes, a plain value, on all of them; where it raises, the others are told of it.
+
+        Raises:
+            ClusterLost: it raised, and this is another rank.
+        """
         if self.size == 1:
             return make()
-        made: tuple[Any, Exception | None] = (None, None)
-        if self.first:
-            try:
-                made = make(), None
-            except Exception as error:  # noqa: BLE001 - raised below, on all ranks
-                made = None, error
-        value, failure = self._broadcast(made)
-        if failure is not None:
-            raise failure
-        return value  # type: ignore[no-any-return]
+        content = packed(make()) if self.first else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor(len(content))
+        self._done(size, partial(distributed.broadcast, size, 0))
+        content = content if self.first else content.new_empty(int(size))
+        self._done(content, partial(distributed.broadcast, content, 0))
+        value: Value = unpacked(content)
+        return value
 
     def leave(self, error: BaseException) -> None:
         """Tell the others that this rank goes, and why."""
@@ -134,20 +137,32 @@ class Together:
             self._roll.leave(f"{type(error).__name__}: {error}".partition("\n")[0])
         self._roll.linger()
 
-    def _broadcast(self, value: Any) -> Any:
-        content = _as_bytes(value)
-        size = torch.tensor([len(content)])
-        self._done(size, partial(distributed.broadcast, size, 0))
-        if not self.first:
-            content = torch.empty(int(size), dtype=torch.uint8)
-        self._done(content, partial(distributed.broadcast, content, 0))
-        return _from_bytes(content)
+    def close(self) -> None:
+        """Let go of the connections: where an error's traceback keeps this object, others would wait for their end."""
+        self._talk = None
 
-    def _all_entries(self, gradient: Tensor) -> Tensor:
-        indices, values = entries(gradient)
-        return torch.sparse_coo_tensor(
-            self.rows(indices)[None], self.rows(values), gradient.shape, check_invariants=False
-        )
+    def _join_entries(self, tables: Sequence[nn.Parameter]) -> None:
+        """Give sparse gradients the entries of all ranks, which may have different numbers of them, or none."""
+        counts = self.each(torch.tensor([_num_entries(parameter.grad) for parameter in tables]))
+        for parameter, of_ranks in zip(tables, counts.T.tolist(), strict=True):
+            gradient = parameter.grad
+            if _DENSE in of_ranks:  # on some rank, so on all
+                if gradient is not None and gradient.is_sparse:
+                    parameter.grad = gradient.to_dense()
+                continue
+            if gradient is None:
+                rows, values = torch.empty(0, dtype=torch.int64, device=parameter.device), parameter.detach()[:0]
+            else:
+                rows, values = entries(gradient)
+            rows, values = self._rows_of(rows, of_ranks), self._rows_of(values, of_ranks)
+            parameter.grad = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False)
+
+    def _rows_of(self, tensor: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all ranks, which have so many each."""
+        most = max(*counts, 1)
+        padded = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+        parts = self.rows(padded).view(self.size, most, *tensor.shape[1:])
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def _sum(self, tensor: Tensor) -> None:
         self._done(tensor, partial(distributed.all_reduce, tensor))
@@ -164,13 +179,20 @@ class Together:
         try:
             if tensor.is_cuda:
                 call()
-                return
-            work = call(group=self._talk, async_op=True)
-            while not self._waited(work):
-                if self._roll.alarm():
-                    work.wait(_LOOK_EVERY)  # the last time
+            else:
+                self._wait_for(call)
         except RuntimeError as cause:
-            raise self._roll.lost(cause) from cause
+            lost = self._roll.lost(cause)
+        else:
+            return
+        raise lost  # without its cause, whose traceback would keep connections open that others wait for
+
+    def _wait_for(self, call: Callable[..., Any]) -> None:
+        assert self._roll is not None
+        work = call(group=self._talk, async_op=True)
+        while not self._waited(work):
+            if self._roll.alarm():
+                work.wait(_LOOK_EVERY)  # the last time
 
     @staticmethod
     def _waited(work: Any) -> bool:
@@ -184,12 +206,10 @@ class Together:
         return True
 
 
-def _as_bytes(value: object) -> Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-
-
-def _from_bytes(content: Tensor) -> Any:
-    return pickle.loads(content.numpy().tobytes())  # noqa: S301 - from the same program's other ranks
+def _num_entries(gradient: Tensor | None) -> int:
+    if gradient is None:
+        return 0
+    return len(entries(gradient)[0]) if gradient.is_sparse else _DENSE
 
 
 @contextmanager
@@ -209,8 +229,7 @@ def meeting(loader: object, patience: float, *, alone: bool = False) -> Iterator
     if size == 1 or getattr(loader, "world_size", 1 if alone else size) == 1:
         yield Together()
         return
-    talk = distributed.new_group(backend="gloo", timeout=timedelta(seconds=patience))
-    try:
+    with on_hosts(timedelta(seconds=patience)) as talk:
         together = Together(rank, size, talk, _roll_call(rank, size, talk))
         try:
             _check(together, loader)
@@ -218,18 +237,16 @@ def meeting(loader: object, patience: float, *, alone: bool = False) -> Iterator
         except BaseException as error:
             together.leave(error)
             raise
-    finally:
-        distributed.destroy_process_group(talk)
+        finally:
+            together.close()
 
 
 def _roll_call(rank: int, size: int, talk: Any) -> RollCall:
-    """The store, which rank 0 opens and the others are told of."""
-    hosts: list[Any] = [None] * size
-    distributed.all_gather_object(hosts, socket.gethostname(), group=talk)
+    """The store, which rank 0 opens and tells the others of."""
     mine = RollCall(rank, size) if rank == 0 else None
-    told: list[Any] = [(host_for(hosts), mine.port) if mine is not None else None]
-    distributed.broadcast_object_list(told, src=0, group=talk)
-    return mine or RollCall(rank, size, told[0])
+    told = told_by_all((socket.gethostname(), mine.port if mine else 0), partial(stacked, group=talk))
+    hosts, ports = zip(*told, strict=True)
+    return mine or RollCall(rank, size, (host_for(hosts), ports[0]))
 
 
 def _check(together: Together, loader: Any) -> None:

@@ -155,8 +155,11 @@ class Update:
 
     def step(self) -> None:
         """Move the weights by the gradients that were learnt."""
-        if not self._waiting and self.together.size == 1:  # all batches were empty
-            return
+        if not self._waiting:  # all batches were empty
+            if self.together.size == 1:
+                return
+            for parameter in self.parameters:
+                parameter.grad = None  # it is the last update's, and the other ranks may have rows
         self._finish_gradients()
         torch.index_select(self.rates, 0, self.count, out=self._rate)
         for lr, factor in self._own_rates:

@@ -12,17 +12,21 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from gpupipe.models import MLP
-from gpupipe.tensors import Block, Loader
-from gpupipe.training import Callback, EarlyStopping, Run, Trainer
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.tensors import Batch, Block, Loader, Ragged
+from gpupipe.training import Callback, EarlyStopping, Run, Trainer, rowwise
 from tests.training.resumed import SCHEMA, block
 
 RANK = int(os.environ.get("RANK", "0"))
+SEVERAL = "RANK" in os.environ
+LISTS = Schema([*SCHEMA, Field("seen", "list<int32>", cardinality=7, role=Role.FEATURE)])
 # "uneven" learns all rows in one batch, "empty" in many of them, at a rate that moves nothing.
-SHARDS = {"uneven": [200, 70, 0, 30], "empty": [300, 0]}
+SHARDS = {"uneven": [200, 70, 0, 30], "empty": [300, 0], "shards": [200, 100]}
 
 
 class Writes(Callback):
@@ -42,12 +46,17 @@ class Acts(Callback):
     every_rank = True
 
     def __init__(self, rank: int, what: str, step: int = 5) -> None:
-        self.rank, self.what, self.step = rank, what, step
+        self.rank, self.what, self.step, self.done = rank, what, step, False
 
     def on_step_end(self, run: Run) -> None:
         if self.rank != RANK or run.step != self.step:
             return
-        if self.what == "kill":
+        if self.what == "stop":
+            run.stop = True
+        if self.what == "spoil" and not self.done:
+            next(run.model.parameters()).data.fill_(float("inf"))
+        self.done = True
+        if self.what in ("kill", "behead"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.what == "term":
             os.kill(os.getpid(), signal.SIGTERM)
@@ -65,10 +74,29 @@ def part(whole: Block, sizes: list[int]) -> Block:
     return own
 
 
+def with_lists(plain: Block) -> Block:
+    """The rows, each with none to four ids."""
+    made = Block(LISTS, plain.words, {}, {})
+    draw = torch.Generator().manual_seed(5)
+    lengths = torch.randint(0, 5, (len(plain),), generator=draw)
+    ids = torch.randint(0, 7, (int(lengths.sum()),), generator=draw, dtype=torch.int32)
+    made.put_lists(0, {"seen": Ragged(ids, torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))})
+    return made
+
+
+def some(batches: list[Batch]) -> list[Batch]:
+    """This rank's parts, of which the second has rows in every other batch only, and fewer."""
+    parts = []
+    for number, batch in enumerate(batches):
+        cut = len(batch) if number % 2 else 20
+        rows = slice(cut) if RANK == 0 else slice(cut, None)
+        parts.append(Batch(batch.numeric[rows], batch.codes[rows], batch.target[rows]) if SEVERAL else batch)
+    return parts
+
+
 def fitted(folder: str, case: str) -> dict[str, Any]:
-    double = case == "double"
     settings: dict[str, Any] = {
-        "max_epochs": 5 if double else 3,
+        "max_epochs": 3,
         "lr": 0.01,
         "device": "cpu",
         "gradient_clip": 1.0,
@@ -77,38 +105,61 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         "callbacks": [Writes(folder, case)],
         "patience": 120.0,
     }
-    network = MLP.from_schema(SCHEMA, hidden=(16, 8), dropout=0.2 if case in ("term", "resume") else 0.0, seed=1 + RANK)
-    rows, sharded = block(300), False
+    rows, sharded, resume = block(300), False, None
     if case in SHARDS:
         sizes = SHARDS[case]
-        rows, sharded = (part(rows, sizes), True) if "RANK" in os.environ else (rows, False)
+        rows, sharded = (part(rows, sizes), True) if SEVERAL else (rows, False)
+    rows, other = (with_lists(rows), with_lists(block(101, 9))) if case == "lists" else (rows, block(101, 9))
+    if case == "infinite":
+        rows.numeric[17, 1] = float("inf")
+    dropout = 0.2 if case in ("term", "resume") else 0.0
+    network = MLP.from_schema(rows.schema, hidden=(16, 8), dropout=dropout, seed=1 + RANK)
     batch_size = 4 * 200 if case == "uneven" else 32
     train = Loader(rows, batch_size=batch_size, shuffle="rows", seed=3, sharded=sharded)
-    valid = Loader(block(101, 9), batch_size=32)
-    resume = None
-    if double:
+    valid = Loader(other, batch_size=32)
+    if case in ("double", "lists"):
         network.double()
         train, valid = Double(train), Double(valid)
-    elif case in ("kill", "hang", "fail"):
-        settings["callbacks"].append(Acts(1, case))
-        settings["patience"] = 8.0
+    if case == "double":
+        settings["max_epochs"] = 5
+    elif case in ("kill", "behead", "hang", "fail", "stop"):
+        settings["callbacks"].append(Acts(0 if case in ("stop", "behead") else 1, case))
+        settings["patience"] = 8.0 if case == "hang" else 600.0
+    elif case == "waits":
+        settings |= {"early_stopping": EarlyStopping(patience=1, min_delta=0.1), "lr": 1e-6}
     elif case in ("term", "resume"):
-        settings |= {"checkpoints": f"{folder}/saved", "early_stopping": EarlyStopping(patience=4)}
+        settings |= {"checkpoints": f"{folder}/saved{RANK}", "early_stopping": EarlyStopping(patience=4)}
         resume = "latest"
         if case == "term":
             settings["callbacks"].append(Acts(1, "term", 14))
+    elif case == "spoil":
+        settings |= {"checkpoints": f"{folder}/spoilt{RANK}", "on_divergence": "rollback"}
+        settings["callbacks"].append(Acts(0, case, 12))
+    elif case == "shards":
+        settings["checkpoints"], resume = f"{folder}/shards{RANK}", "latest"
+    elif case == "refused":
+        settings["checkpoints"] = f"{folder}/spoilt{RANK}"  # where there are some of another run, of the first rank's
     elif case == "empty":
         settings["lr"] = 1e-12
-    elif case == "accumulate":
+    elif case in ("accumulate", "lists"):
         settings["accumulate"] = 2
-    elif case == "rowwise":
+    if case in ("rowwise", "lists"):
         settings["optimizer"] = "rowwise"
     elif case == "unequal":
         train, settings["loss"] = list(train)[: 3 + RANK], "bce"
-    history = Trainer(network, **settings).fit(train, valid, resume=resume)
+    elif case == "some":
+        train, settings["loss"] = some(list(Loader(rows, batch_size=32, rank=0, world_size=1))), "bce"
+    with patch.object(rowwise, "TABLE", 1):  # or these tables would be too small for gradients of single rows
+        history = Trainer(network, **settings).fit(train, valid, resume=resume)
     weights = torch.cat([weight.flatten() for weight in network.state_dict().values()]).double()
     timeless = [{k: v for k, v in row.items() if not k.startswith(("seconds", "rows"))} for row in history]
     return {"weights": weights.tolist(), "history": timeless}
+
+
+def refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
+    """Nothing that a fit reads, from other ranks or from files, may name something to call."""
+    if event == "pickle.find_class":
+        raise RuntimeError(f"{arguments} is unpickled")
 
 
 class Double:
@@ -131,10 +182,13 @@ class Double:
 
 def main(folder: str, *cases: str) -> None:
     torch.set_num_threads(1)
+    sys.addaudithook(refuse_code)
+    errors = []  # kept, as Dask keeps them: their tracebacks must not hold on to connections
     for case in cases:
         try:
             found = fitted(folder, case)
         except Exception as error:
+            errors.append(error)
             found = {"error": type(error).__name__, "text": str(error)}
             if case == cases[-1]:
                 raise

@@ -25,7 +25,10 @@ from gpupipe.training.together import Together
 from tests.training import ranked
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 120
+LIMIT, BOUND = 180, 45
+"""Seconds for a job, and for the other ranks to end after one of them is gone (15 on a machine with time to spare)."""
+CASES = ["unequal", "infinite", "fail", "double", "plain", "accumulate", "rowwise", "lists", "some"]
+CASES += ["waits", "stop", "spoil", "refused", "shards", "shards", "empty"]
 
 
 def start(folder: Path, cases: Sequence[str], size: int) -> list[subprocess.Popen[str]]:
@@ -43,14 +46,22 @@ def start(folder: Path, cases: Sequence[str], size: int) -> list[subprocess.Pope
     ]
 
 
-def ran(folder: Path, cases: Sequence[str], size: int) -> tuple[list[int], list[str], dict[str, list[Any]]]:
-    """The exit codes, what went to stderr, and what each rank found in each case; none is left behind."""
+def ran(
+    folder: Path, cases: Sequence[str], size: int, gone: int | None = None
+) -> tuple[list[int], list[str], dict[str, list[Any]]]:
+    """The exit codes, what went to stderr, and what each rank found in each case; none is left behind.
+
+    After the rank `gone` the others have to end in time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LIMIT
     with ExitStack() as stack:
         processes = [stack.enter_context(process) for process in start(folder, cases, size)]
         for process in processes:
             stack.callback(process.kill)
+        if gone is not None:
+            processes[gone].wait(LIMIT)
+            deadline = time.monotonic() + BOUND
         told = [process.communicate(timeout=deadline - time.monotonic())[1] for process in processes]
         codes = [process.returncode for process in processes]
     return codes, told, {case: [found_in(folder / f"{case}{rank}.json") for rank in range(size)] for case in cases}
@@ -72,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(folder: Path) -> tuple[list[str], dict[str, list[Any]]]:
     """What two ranks told and found, in one job of many fits; the first are those of different lengths, which end."""
-    codes, told, found = ran(folder, ["unequal", "double", "plain", "accumulate", "rowwise", "empty"], 2)
+    codes, told, found = ran(folder, CASES, 2)
     assert codes == [0, 0], told
     return told, found
 
@@ -89,11 +100,13 @@ def is_that_of_one(ranks: list[Any], case: str, tmp_path: Path, within: float) -
         assert mine == pytest.approx(theirs, abs=1e-3)
 
 
-def test_weights_of_two_ranks_are_those_of_one(two: Any, tmp_path: Path) -> None:
-    is_that_of_one(two[1]["double"], "double", tmp_path, 1e-5)  # 5 epochs of 10 updates in float64
+@pytest.mark.parametrize("case", ["double", "lists"])
+def test_weights_of_two_ranks_are_those_of_one(case: str, two: Any, tmp_path: Path) -> None:
+    """In float64: 5 epochs of 10 updates; and gradients of single rows, as many as a rank's lists have elements."""
+    is_that_of_one(two[1][case], case, tmp_path, 1e-5)
 
 
-@pytest.mark.parametrize("case", ["plain", "accumulate", "rowwise"])
+@pytest.mark.parametrize("case", ["plain", "accumulate", "rowwise", "some"])
 def test_the_curve_and_the_figures_are_those_of_one(case: str, two: Any, folder: Path, tmp_path: Path) -> None:
     is_that_of_one(two[1][case], case, tmp_path, 1e-3)
     np.testing.assert_allclose(curve(folder, case), curve(tmp_path, case), atol=1e-3)
@@ -108,16 +121,33 @@ def test_an_empty_rank_takes_part(two: Any, tmp_path: Path) -> None:
     is_that_of_one(two[1]["empty"], "empty", tmp_path, 1e-6)
 
 
+def test_all_ranks_end_when_one_says_so_or_the_figure_does(two: Any, tmp_path: Path) -> None:
+    for case, epochs in (("stop", 1), ("waits", 2)):
+        is_that_of_one(two[1][case], case, tmp_path, 1e-3)
+        assert [len(rank["history"]) for rank in two[1][case]] == [epochs, epochs]
+
+
+def test_all_ranks_roll_back_when_one_has_diverged(two: Any, tmp_path: Path) -> None:
+    is_that_of_one(two[1]["spoil"], "spoil", tmp_path, 1e-3)
+    assert [row["lr"] < 0.0011 for row in two[1]["spoil"][1]["history"]] == [False, True, True]
+
+
+def test_a_value_that_is_not_finite_is_named_on_all_ranks(two: Any) -> None:
+    for rank in two[1]["infinite"]:
+        assert rank["error"] == "Diverged" and "column 'x1'" in rank["text"] and "(rows 17)" in rank["text"]
+
+
 def test_ranks_of_different_lengths_are_told_at_the_start(two: Any) -> None:
     for rank in two[1]["unequal"]:
         assert rank["error"] == "BadConfig" and "got [3, 4]" in rank["text"]
 
 
 def test_four_ranks_and_uneven_shards(tmp_path: Path) -> None:
-    codes, told, found = ran(tmp_path / "ranks", ["double", "uneven"], 4)
+    codes, told, found = ran(tmp_path / "ranks", ["double", "plain", "uneven", "lists"], 4)
     assert codes == [0] * 4, told
-    for case in ("double", "uneven"):
-        is_that_of_one(found[case], case, tmp_path, 1e-5)
+    for case, within in (("double", 1e-5), ("plain", 1e-3), ("uneven", 1e-5), ("lists", 1e-5)):
+        is_that_of_one(found[case], case, tmp_path, within)
+        np.testing.assert_allclose(curve(tmp_path / "ranks", case), curve(tmp_path, case), atol=1e-3)
 
 
 def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:
@@ -139,34 +169,48 @@ def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:
     assert weight.item() == 4 and (parameter.grad / weight).tolist() == [2.0, 2.0]
 
 
+def test_a_rank_that_fails_ends_the_fit_of_all_and_is_named_and_they_fit_again(two: Any) -> None:
+    first, second = two[1]["fail"]
+    assert first["error"] == "ClusterLost" and "rank 1 failed (ValueError: there is a fly in it)" in first["text"]
+    assert "rank 0 of 2" in first["text"] and second == {"error": "ValueError", "text": "there is a fly in it"}
+    assert CASES.index("fail") < CASES.index("plain")
+
+
+def test_a_fit_of_shards_goes_on_and_finds_nothing_left_to_do(two: Any, folder: Path) -> None:
+    """The case came twice: 3 epochs of 13 updates, looked at after 5, 10 and 13 of them, once."""
+    first, second = two[1]["shards"]
+    assert first == second and len(first["history"]) == 3 and len(curve(folder, "shards")) == 9
+
+
+def test_what_the_first_rank_is_refused_is_told_by_all(two: Any) -> None:
+    first, second = two[1]["refused"]
+    told = "the folder holds checkpoints of another run"
+    assert first["error"] == "BadConfig" and told in first["text"]
+    assert second["error"] == "ClusterLost" and "rank 0 failed (BadConfig" in second["text"] and told in second["text"]
+
+
 # ends -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("case", "size", "reason"),
-    [
-        ("kill", 4, "rank 1 is gone or hangs"),
-        ("hang", 2, "rank 1 is gone or hangs"),
-        ("fail", 2, "rank 1 failed (ValueError: there is a fly in it)"),
-    ],
-)
-def test_a_rank_that_fails_ends_all_and_is_named(case: str, size: int, reason: str, tmp_path: Path) -> None:
-    codes, told, found = ran(tmp_path, [case], size)
-    assert codes[1] == (-signal.SIGKILL if case == "kill" else 1), told
-    for rank in {*range(size)} - {1}:
+@pytest.mark.parametrize(("case", "size", "lost"), [("kill", 4, 1), ("behead", 2, 0), ("hang", 2, 1)])
+def test_a_rank_that_is_gone_ends_all_and_is_named(case: str, size: int, lost: int, tmp_path: Path) -> None:
+    codes, told, found = ran(tmp_path, [case], size, gone=None if case == "hang" else lost)
+    assert codes[lost] == (1 if case == "hang" else -signal.SIGKILL), told
+    for rank in {*range(size)} - {lost}:
         result = found[case][rank]
-        assert codes[rank] == 1 and result["error"] == "ClusterLost" and reason in result["text"]
-        assert f"rank {rank} of {size}" in result["text"]
+        assert codes[rank] == 1 and result["error"] == "ClusterLost"
+        assert f"rank {rank} of {size}" in result["text"] and f"rank {lost} is gone or hangs" in result["text"]
 
 
 def test_sigterm_on_one_rank_saves_and_ends_all_and_they_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     codes, told, _ = ran(tmp_path / "a", ["term"], 2)
     assert codes == [143, 143], told
-    assert [checkpoint.step for checkpoint in folders(tmp_path / "a" / "saved")] == [10, 15], "agreed at the next look"
+    assert [checkpoint.step for checkpoint in folders(tmp_path / "a" / "saved0")] == [10, 15], "agreed at the next look"
     codes, told, stopped = ran(tmp_path / "a", ["resume"], 2)
     assert codes == [0, 0], told
     _, _, undisturbed = ran(tmp_path / "b", ["resume"], 2)
     assert stopped == undisturbed
+    assert not (tmp_path / "a" / "saved1").exists(), "the first rank alone writes, and reads for all"
 
 
 # alone ----------------------------------------------------------------------------------------------------------------
