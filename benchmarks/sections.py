@@ -1,0 +1,190 @@
+"""A benchmark's section of the documentation: its tables, a plot, its bars, and where the figures come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plots
+from environment import shown
+
+__all__ = ["BENCHMARKS", "GROWTH", "markdown", "plot"]
+
+BENCHMARKS = {
+    "etl": "From Parquet to features",
+    "joins": "Joins and a group's mean",
+    "large": "Ten times as many rows",
+    "vocabulary": "Ever more distinct values",
+    "cluster": "Two workers beside one",
+    "peer_nvtabular": "NVTabular's own kind of job",
+    "operators": "Each operator by itself",
+    "loader": "Shuffled batches",
+    "trainer": "The training loop beside one by hand",
+    "accuracy": "The demonstration's model",
+    "models": "Every network beside the baselines",
+}
+GROWTH = "growth"  # has a page of its own
+TASKS = {
+    "late": "Whether a flight arrives more than 15 minutes late",
+    "minutes": "How many minutes late a flight arrives",
+}
+UNITS = {
+    "cpu_s": "CPU s",
+    "wall_s": "wall s",
+    "peak_gb": "peak GB",
+    "auc": "AUC",
+    "rmse": "RMSE",
+    "fit_s": "seconds to fit",
+    "million_rows_per_s": "million rows/s",
+}
+
+
+def markdown(name: str, result: dict[str, Any]) -> str:
+    """A result's plot, its figures, its bars, and where they come from."""
+    tables = {"loader": loader_tables, "operators": operators_table, "trainer": trainer_table, "models": models_tables}
+    if name == GROWTH:
+        return "\n\n".join([*growth_tables(result), provenance(result)])
+    made = tables[name](result) if name in tables else figures_table(result["figures"])
+    bars = loader_bars(result) if name == "loader" else result["bars"]
+    lines = [[b["what"], f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"] for b in bars]
+    asked = [table(["asked for", "found", "bar", ""], lines)] if lines else []
+    picture = [f"![{BENCHMARKS[name]}](plots/{name}.svg)"] if plot(name, result) else []
+    return "\n\n".join([f"## {BENCHMARKS[name]}", *picture, *made, *asked, provenance(result)])
+
+
+def plot(name: str, result: dict[str, Any]) -> str | None:
+    """The result as a picture (SVG); None where a table says all."""
+    figures = result["figures"]
+    if name == GROWTH:
+        series = {what: {float(size): found for size, found in sizes.items()} for what, sizes in figures.items()}
+        return plots.lines("CPU seconds", "rows, columns, distinct values, partitions", "both axes logarithmic", series)
+    if name == "operators":
+        ratios = {
+            operator: {
+                "median": found["Polars"]["median"] / found["gpupipe"]["median"],
+                "min": found["Polars"]["min"] / found["gpupipe"]["max"],
+                "max": found["Polars"]["max"] / found["gpupipe"]["min"],
+            }
+            for operator, found in figures.items()
+            if "Polars" in found
+        }
+        return plots.bars("CPU seconds of Polars", "per one of gpupipe: above 1 gpupipe is faster", ratios, ours="")
+    if name == "loader":
+        figures = next(iter(figures.values()))
+    elif name in ("trainer", "models", "accuracy"):
+        return None
+    key = "cpu_s" if name != "loader" else "wall_s"
+    return plots.bars(BENCHMARKS[name], UNITS[key], {engine: found[key] for engine, found in figures.items()}, digits=2)
+
+
+def growth_tables(result: dict[str, Any]) -> list[str]:
+    """The exponents, and the figures of each series."""
+    made = ["![How CPU seconds grow](plots/growth.svg)"]
+    lines = [
+        [what, *(f"{found[key]:.2f}" for key in ("all", "largest"))] for what, found in result["exponents"].items()
+    ]
+    made.append(table(["CPU seconds grow with", "exponent, all sizes", "exponent, the two largest"], lines))
+    for what, sizes in result["figures"].items():
+        rows = [[f"{int(size):,}", shown(found, digits=2)] for size, found in sizes.items()]
+        made.append(table([what, "CPU s"], rows))
+    return made
+
+
+def models_tables(result: dict[str, Any]) -> list[str]:
+    made = []
+    for task, found in result["figures"].items():
+        name, _, rows = task.partition(", ")
+        made += [f"{TASKS[name]}, {rows}:", *figures_table(found)]
+    return made
+
+
+def figures_table(figures: dict[str, Any]) -> list[str]:
+    keys = list(next(iter(figures.values())))
+    digits = {"auc": 4, "rmse": 2, "peak_gb": 2, "million_rows_per_s": 2}
+    rows = [[name, *(shown(found[k], digits=digits.get(k, 1)) for k in keys)] for name, found in figures.items()]
+    return [table(["", *(UNITS[key] for key in keys)], rows)]
+
+
+def loader_tables(result: dict[str, Any]) -> list[str]:
+    """One table per number of threads."""
+    rows, made = result["setting"]["rows"], []
+    for threads, figures in result["figures"].items():
+        lines = [
+            [
+                name,
+                *(shown(found[key], 1e3, 0) for key in ("wall_s", "cpu_s")),
+                f"{rows / found['wall_s']['median'] / 1e6:.2f}",
+            ]
+            for name, found in figures.items()
+        ]
+        made.append(table([threads.replace("1 threads", "1 thread"), "wall ms", "CPU ms", "million rows/s"], lines))
+    return made
+
+
+def trainer_table(result: dict[str, Any]) -> list[str]:
+    """What each costs over the loop by hand that ran in turns with it."""
+    head = ["", "ms a step", "by hand", "more", "95 % of the ratio", "CPU ms", "by hand"]
+    lines = []
+    for batch, figures in result["figures"].items():
+        for name, found in figures.items():
+            wall, cpu = found["wall"], found["cpu"]
+            low, high = wall["ratio"]["interval"]
+            told = [shown(wall[key], digits=3) for key in ("ms", "by_hand_ms", "difference_ms")]
+            spent = [shown(cpu[key], digits=3) for key in ("ms", "by_hand_ms")]
+            lines.append([f"{name}, {batch}", *told, f"{low:.3f} to {high:.3f}", *spent])
+    setting = result["setting"]
+    told = (
+        [f"Versions: {', '.join(f'{n} {v}' for n, v in setting['versions'].items())}."] if setting["versions"] else []
+    )
+    told += [f"Not installed, and left out: {', '.join(setting['not_installed'])}."] if setting["not_installed"] else []
+    return [table(head, lines), *told]
+
+
+def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """How many times as fast ours is, by the clock, for each number of threads."""
+    bars = []
+    for threads, figures in result["figures"].items():
+        for name, least in result["bars"].items():
+            found = figures[name]["wall_s"]["median"] / figures["gpupipe"]["wall_s"]["median"]
+            what = f"gpupipe as fast as {name}, {threads.replace('1 threads', '1 thread')}"
+            bars.append({"what": what, "bar": f"at least {least:g} x", "found": found, "met": found >= least})
+    return bars
+
+
+def operators_table(result: dict[str, Any]) -> list[str]:
+    """A line for each operator, how many times ours each engine takes, and whether a bar was missed."""
+    missed = {bar["what"].partition(":")[0] for bar in result["bars"] if not bar["met"]}
+    engines = ("gpupipe", "Polars", "scikit-learn")
+    rows = []
+    for name, found in result["figures"].items():
+        ours = found["gpupipe"]["median"]
+        cells = [f"**{name}**" if name in missed else name, result["operators"][name]["kind"]]
+        for engine in engines:
+            cell = shown(found[engine], digits=0) if engine in found else "-"
+            few = engine == "scikit-learn" and engine in found and result["operators"][name]["slow"]
+            cells.append(f"{cell} †" if few else cell)
+        cells += [f"{found[e]['median'] / ours:.2f}" if e in found else "-" for e in engines[1:]]
+        rows.append(cells)
+    times = [f"{engine} / gpupipe" for engine in engines[1:]]
+    note = "CPU milliseconds per million rows. † of the first million rows. Bold: a bar is missed."
+    return [table(["operator", "kind", *engines, *times], rows), note]
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def provenance(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    names = ("numpy", "pandas", "pyarrow", "polars", "scikit_learn", "torch")
+    found = machine["libraries"]
+    libraries = ", ".join(f"{name.replace('_', '-')} {found[name]}" for name in names if name in found)
+    kind = result.get("setting", {}).get("file_system")
+    place = f" The files lay in {kind}." if kind else ""
+    changed = " with uncommitted changes" if machine["uncommitted_changes"] else ""
+    return (
+        f"{machine['date']}, commit `{machine['commit'][:12]}`{changed}. {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB, {'no GPU' if not machine['gpus'] else ', '.join(machine['gpus'])}; Python "
+        f"{machine['python']}, {libraries}. Load average {machine['load_before']} before the first round, "
+        f"{machine['load_after']} after the last.{place}"
+    )
