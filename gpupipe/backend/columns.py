@@ -56,14 +56,14 @@ def ends(values: Array, xp: ModuleType) -> tuple[Array, Array]:
     return xp.where(missing, xp.inf, values).min(), xp.where(missing, -xp.inf, values).max()
 
 
-def refuse_type(name: str, dtype: object) -> NoReturn:
+def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn:
     """Raise `SchemaMismatch` for a column of a type that there is nothing here for."""
     raise SchemaMismatch(
         f"column {name!r}",
         "this type is not worked with",
         got=str(dtype),
         expected="numbers, booleans, strings or timestamps, or lists of them",
-        remedy=f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
+        remedy=remedy or f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
     )
 
 

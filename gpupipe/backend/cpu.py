@@ -297,7 +297,16 @@ def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
     found = str(plain)
     if found in FLOATS or pd.api.types.is_integer_dtype(dtype):
         return found
-    return refuse_type(name, dtype)
+    return refuse_type(name, dtype, _remedy(name, values))
+
+
+def _remedy(name: str, objects: Any) -> str | None:
+    """What makes a column of a column of Python's objects; None where that is not told by them."""
+    kind = None if objects is None else pd.api.types.infer_dtype(objects, skipna=True)
+    dtype = {"boolean": "boolean", "integer": "Int64", "floating": "float64", "decimal": "float64"}.get(kind or "")
+    if kind in ("date", "datetime"):
+        return f"frame[{name!r}] = pd.to_datetime(frame[{name!r}])"
+    return None if dtype is None else f"frame.astype({{{name!r}: {dtype!r}}})"
 
 
 def _all_text(values: Any) -> bool:
