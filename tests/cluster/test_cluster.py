@@ -133,7 +133,7 @@ def test_nothing_is_left_of_a_released_cluster(caplog: pytest.LogCaptureFixture)
 
 def test_a_dask_cluster_or_client_of_the_users_is_used_and_stays_open(flights: gp.Dataset) -> None:
     expected = len(flights.filter("dep_delay > 15"))
-    one = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    one = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     # Dask's nanny leaves variables behind.
     with patch.dict(os.environ), LocalCluster(**one) as theirs, Client(theirs) as client:
         for address in (theirs, theirs.scheduler_address, client):
