@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,40 @@ from gpupipe.errors import BackendMissing
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail where no GPU can be used, instead of skipping")
+    parser.addoption("--gpu-cases", type=int, default=0, help="fail where fewer cases than these ran on a GPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # where xdist shares the tests out, who shares them out counts
+        config.pluginmanager.register(GpuCases(config.getoption("--gpu-cases")))
+
+
+@pytest.hookimpl(tryfirst=True)  # `-m gpu` chooses among the marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if repr(params.get("backend")) == "'gpu'":
+            item.add_marker("gpu")
+
+
+class GpuCases:
+    """Counts the cases that ran on a GPU: a suite that skips them all is not to pass for a proof."""
+
+    def __init__(self, least: int) -> None:
+        self.least, self.passed = least, 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.passed += report.when == "call" and report.passed and "gpu" in report.keywords
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.passed < self.least and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.least:
+            told = f"{self.passed} cases passed on a GPU, at least {self.least} are asked for"
+            terminalreporter.write_line(told, red=self.passed < self.least, green=self.passed >= self.least)
 
 
 @pytest.fixture(scope="session", params=["cpu", "gpu"])

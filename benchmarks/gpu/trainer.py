@@ -170,10 +170,10 @@ def gather_share(block: Block, rows: int) -> dict[str, float]:
 
 
 def bars(figures: dict[int, dict[str, dict[str, float]]], gathered: dict[str, float]) -> list[dict[str, Any]]:
-    """What is asked for on an H200 beside what was found; without the batch sizes that were not run."""
+    """What is asked for on an H200 beside what was found; without the batch sizes and ways that were not run."""
     asked: list[tuple[str, float, float, bool]] = []
     for what, way, beside, batch, least in RATIOS:
-        if batch in figures:
+        if {way, beside} <= figures.get(batch, {}).keys():
             found = figures[batch][beside]["ms"] / figures[batch][way]["ms"]
             asked.append((f"{what}, batch {batch}", found, least, found >= least))
     for batch, least in MILLIONS:
@@ -181,8 +181,9 @@ def bars(figures: dict[int, dict[str, dict[str, float]]], gathered: dict[str, fl
             found = max(way["million_rows_per_s"] for way in figures[batch].values())
             asked.append((f"million rows/s, batch {batch}", found, least, found >= least))
     for batch, ways in figures.items():
-        found = ways["captured"]["idle"]
-        asked.append((f"idle share inside replays, batch {batch}", found, IDLE, found <= IDLE))
+        if "captured" in ways:
+            found = ways["captured"]["idle"]
+            asked.append((f"idle share inside replays, batch {batch}", found, IDLE, found <= IDLE))
     asked.append(
         (f"gather of {gathered['rows']} rows, share of a copy", gathered["share"], GATHER, gathered["share"] >= GATHER)
     )

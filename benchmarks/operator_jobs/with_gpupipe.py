@@ -25,14 +25,20 @@ class Data:
     flights: gp.Dataset
     planes: pd.DataFrame
     weather: pd.DataFrame
+    backend: str = "cpu"
 
 
-def load(folder: Path, rows: int | None) -> Data:
-    """The first rows, or all, with strings as codes: what a dataset in memory holds."""
-    select("cpu")
-    flights = pd.read_parquet(folder / "flights.parquet", columns=s.COLUMNS)
+def load(folder: Path, rows: int | None, backend: str = "cpu") -> Data:
+    """The first rows, or all, with strings as codes: what a dataset in memory, the device's on a GPU, holds."""
+    select(backend)
+    file = folder / "flights.parquet"
+    if backend == "cpu":
+        flights = pd.read_parquet(file, columns=s.COLUMNS)[:rows].copy()
+    else:
+        lazy = gp.read_parquet(file, columns=s.COLUMNS, backend=backend)
+        flights = lazy.compute() if rows is None else lazy.head(rows)
     planes, weather = (pd.read_parquet(folder / f"{name}.parquet") for name in ("planes", "weather"))
-    return Data(gp.from_frame(flights[:rows].copy(), backend="cpu"), planes[s.PLANES], weather[s.WEATHER])
+    return Data(gp.from_frame(flights, backend=backend), planes[s.PLANES], weather[s.WEATHER], backend)
 
 
 def columns(frames: Sequence[pd.DataFrame]) -> Iterator[Any]:
@@ -41,14 +47,14 @@ def columns(frames: Sequence[pd.DataFrame]) -> Iterator[Any]:
         yield pd.concat([frame[name] for frame in frames], ignore_index=True)
 
 
-def _transformed(data: gp.Dataset, steps: Sequence[T.Transform], features: gp.Features | None) -> list[pd.DataFrame]:
-    pipeline = gp.Pipeline(steps, features, backend="cpu", drift=None).fit(data)
-    return list(pipeline.transform(data))
+def _transformed(data: Data, steps: Sequence[T.Transform], features: gp.Features | None) -> list[pd.DataFrame]:
+    pipeline = gp.Pipeline(steps, features, backend=data.backend, drift=None).fit(data.flights)
+    return list(pipeline.transform(data.flights))
 
 
 def _learned(names: Sequence[str], make: Callable[[], Any], target: str | None = None) -> Callable[[Data], Any]:
     def job(data: Data) -> list[pd.DataFrame]:
-        made = _transformed(data.flights, [], gp.Features((names, make()), target=target))
+        made = _transformed(data, [], gp.Features((names, make()), target=target))
         return made if target is None else [frame[list(names)] for frame in made]
 
     return job
@@ -56,14 +62,14 @@ def _learned(names: Sequence[str], make: Callable[[], Any], target: str | None =
 
 def _stateless(make: Callable[[], T.Transform], wanted: Sequence[str]) -> Callable[[Data], Any]:
     def job(data: Data) -> list[pd.DataFrame]:
-        return _transformed(data.flights, [make(), T.Select(wanted)], None)
+        return _transformed(data, [make(), T.Select(wanted)], None)
 
     return job
 
 
 def _joined(data: Data) -> list[pd.DataFrame]:
     joins = [T.Join(data.planes, on="tailnum"), T.Join(data.weather, on=["origin", "time_hour"])]
-    return _transformed(data.flights, [*joins, T.Select(s.JOINED)], None)
+    return _transformed(data, [*joins, T.Select(s.JOINED)], None)
 
 
 def _aggregated(*keys: str) -> Callable[[Data], Any]:

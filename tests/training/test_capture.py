@@ -24,7 +24,8 @@ from gpupipe.training.optimizers import make_optimizer, parameter_groups
 from gpupipe.training.update import Update
 
 CPU = torch.device("cpu")
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"))
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+GPU = pytest.param("cuda", marks=[on_gpu, pytest.mark.gpu])
 
 
 def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
@@ -150,7 +151,8 @@ def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pyt
         Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu", capture=True).fit(loader)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@on_gpu
+@pytest.mark.gpu
 def test_a_replay_makes_no_host_wait() -> None:
     batches = CursorBatches(loader_of(64 * 12, "cuda"))
     captured = CapturedUpdate(update_of(MLP(2, [9], hidden=(8,), seed=1).cuda(), torch.device("cuda")), batches)

@@ -1,0 +1,1 @@
+"""The parts of the GPU benchmark: each has `measure(stage)`, which tells the stage what it finds."""
