@@ -6,14 +6,14 @@ import html
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpupipe.backend.probe import RAPIDS, Gpu, Library, Machine, choose_backend, install_lines
+from gpupipe.backend.probe import LIBCUDA, RAPIDS, Gpu, Library, Machine, choose_backend, install_lines, torch_line
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing
 
@@ -108,6 +108,8 @@ def _hardware(machine: Machine) -> Iterator[Row]:
         yield Row("GPU", f"none: {machine.hidden}")
         return
     yield Row("driver", f"{machine.driver}, runs CUDA up to {machine.cuda[0]}.{machine.cuda[1]}")
+    if machine.no_libcuda:
+        yield Row("libcuda", f"does not load: {machine.no_libcuda}", Verdict.FAIL, LIBCUDA)
     if machine.hidden:
         yield Row(
             "visible GPUs",
@@ -119,6 +121,8 @@ def _hardware(machine: Machine) -> Iterator[Row]:
     oldest = OLDEST_GPU.get(max(builds, default=12), (7, 0))
     for index, gpu in enumerate(machine.gpus):
         yield _gpu(index, gpu, oldest)
+        yield from _shared(index, machine.gpus)
+        yield from _slowed(index, gpu)
 
 
 def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
@@ -136,6 +140,29 @@ def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
     return Row(
         f"GPU {index}", found, *_unless(roomy, "`nvidia-smi` shows which process holds the memory", Verdict.WARN)
     )
+
+
+def _shared(index: int, gpus: Sequence[Gpu]) -> Iterator[Row]:
+    """Who else computes on a GPU: two programs that each take what is free run out of memory in turn."""
+    users = gpus[index].users
+    if not users:
+        return
+    holds = (f"process {pid} holds {f'{held / 2**30:.1f} GiB' if held else 'some memory'}" for pid, held in users)
+    free = next((gpu.uuid for gpu in gpus if not gpu.users), "")
+    other = f"CUDA_VISIBLE_DEVICES={free}, a GPU that nobody uses, or " if free else ""
+    share = "a share for each: gp.Cluster(device_memory='60 GB'), pipeline.loader(..., residency='host')"
+    remedy = f"kill {' '.join(str(pid) for pid, _ in users)} if you started that; else {other}{share}"
+    yield Row(f"GPU {index} users", ", ".join(holds), Verdict.WARN, remedy)
+
+
+def _slowed(index: int, gpu: Gpu) -> Iterator[Row]:
+    """Whether its clock is held back at this moment, by heat or by power."""
+    if not gpu.throttled:
+        return
+    heat = any("thermal" in reason for reason in gpu.throttled)
+    look = f"`nvidia-smi -i {gpu.uuid} -q -d {'TEMPERATURE' if heat else 'POWER'}`"
+    cure = "better cooling" if heat else "a higher limit (nvidia-smi -pl WATTS, as root), or a look at its power supply"
+    yield Row(f"GPU {index} clock", f"held back: {', '.join(gpu.throttled)}", Verdict.WARN, f"{look}, then {cure}")
 
 
 def _libraries(machine: Machine) -> Iterator[Row]:
@@ -190,10 +217,14 @@ def _cuda_builds(machine: Machine) -> Iterator[Row]:
         needed = OLDEST_DRIVER.get(majors[0], 0)
         remedy = f"a driver {needed} or newer, or RAPIDS for CUDA {machine.cuda[0]}: {install_lines(machine)}"
         yield Row("CUDA of RAPIDS", f"{majors[0]}, newer than the driver's {machine.cuda[0]}", Verdict.FAIL, remedy)
-    if torch is not None and majors and torch.cuda != majors[0]:
-        found = f"{torch.cuda or 'none'}, beside RAPIDS for {majors[0]}"
-        remedy = f"a torch built for CUDA {majors[0]}, see https://pytorch.org/get-started/locally"
-        yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, remedy)
+    if torch is None or not majors:
+        return
+    wanted = min(majors[0], machine.cuda[0]) if machine.cuda else majors[0]
+    if torch.cuda != wanted:
+        beyond = torch.cuda == majors[0]
+        why = f"newer than the driver's {wanted}" if beyond else f"beside RAPIDS for {majors[0]}"
+        found = f"{torch.cuda or 'none'}, {why}"
+        yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, torch_line(wanted))
 
 
 def _backend(machine: Machine, requested: str) -> Row:

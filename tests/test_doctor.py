@@ -112,7 +112,28 @@ def test_two_builds_of_one_library_fail() -> None:
 def test_torch_for_another_cuda_than_rapids_fails() -> None:
     report = diagnose(having(GPU_MACHINE, torch=Library("torch", "2.13.0+cu126", ("torch",), 12)), "auto")
     assert row(report, "CUDA of torch").found == "12, beside RAPIDS for 13"
+    assert row(report, "CUDA of torch").remedy.startswith(
+        "pip install --force-reinstall torch   (PyPI's is for CUDA 13"
+    )
     assert report.exit_code == 1
+
+
+def test_torch_for_the_cuda_of_an_older_rapids_comes_from_its_own_index() -> None:
+    twelve = {name: replace(library, cuda=12) for name, library in RAPIDS.items()}
+    older = replace(having(GPU_MACHINE, **twelve), driver="550.90.07", cuda=(12, 4))
+    advice = row(diagnose(older, "auto"), "CUDA of torch")
+    assert advice.found == "13, beside RAPIDS for 12"
+    assert "--index-url INDEX   (PyTorch's of builds for CUDA 12, see https://pytorch.org" in advice.remedy
+    assert "pytorch-gpu 'cuda-version=12.*'" in advice.remedy
+
+
+def test_where_all_of_it_is_newer_than_the_driver_each_is_told_to_become_older() -> None:
+    report = diagnose(replace(GPU_MACHINE, driver="550.90.07", cuda=(12, 4)), "auto")
+    assert row(report, "CUDA of torch").found == "13, newer than the driver's 12"
+    assert "builds for CUDA 12" in row(report, "CUDA of torch").remedy
+    fitting = having(GPU_MACHINE, torch=Library("torch", "2.13.0+cu126", ("torch",), 12))
+    report = diagnose(replace(fitting, driver="550.90.07", cuda=(12, 4)), "auto")
+    assert [row.name for row in report.rows if "CUDA" in row.name] == ["CUDA of RAPIDS"]
 
 
 def test_torch_without_cuda_beside_rapids_fails_where_a_gpu_is() -> None:
@@ -151,6 +172,43 @@ def test_gpus_that_are_old_full_or_silent(gpu: Gpu, verdict: Verdict, remedy: st
     found = row(diagnose(replace(GPU_MACHINE, gpus=(gpu,)), "auto"), "GPU 0")
     assert found.verdict is verdict
     assert remedy in found.remedy
+
+
+def test_a_driver_without_its_cuda_library_fails() -> None:
+    report = diagnose(replace(GPU_MACHINE, no_libcuda="libcuda.so.1: cannot open shared object file"), "gpu")
+    assert row(report, "libcuda").found == "does not load: libcuda.so.1: cannot open shared object file"
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in row(report, "libcuda").remedy
+    assert "does not load" in row(report, "backend").found
+    assert report.exit_code == 1
+
+
+def test_others_on_the_same_gpu_are_named_with_ways_out() -> None:
+    shared = replace(H200, memory_free=20 << 30, users=((77, 0), (4242, 100 << 30)))
+    report = diagnose(replace(GPU_MACHINE, gpus=(shared,)), "auto")
+    advice = row(report, "GPU 0 users")
+    assert advice.found == "process 77 holds some memory, process 4242 holds 100.0 GiB"
+    assert (advice.verdict, report.exit_code) == (Verdict.WARN, 0)
+    assert advice.remedy.startswith(
+        "kill 77 4242 if you started that; else a share for each: gp.Cluster(device_memory="
+    )
+    beside = diagnose(replace(GPU_MACHINE, gpus=(shared, replace(H200, uuid="GPU-2"))), "auto")
+    assert "CUDA_VISIBLE_DEVICES=GPU-2, a GPU that nobody uses" in row(beside, "GPU 0 users").remedy
+    assert not [row for row in beside.rows if row.name == "GPU 1 users"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "look", "cure"),
+    [
+        ("hardware thermal slowdown", "-d TEMPERATURE", "cooling"),
+        ("software power cap", "-d POWER", "nvidia-smi -pl"),
+        ("hardware power brake", "-d POWER", "power supply"),
+    ],
+)
+def test_a_clock_that_is_held_back_is_worth_a_warning(reason: str, look: str, cure: str) -> None:
+    report = diagnose(replace(GPU_MACHINE, gpus=(replace(H200, throttled=(reason,)),)), "auto")
+    advice = row(report, "GPU 0 clock")
+    assert (advice.found, advice.verdict, report.exit_code) == (f"held back: {reason}", Verdict.WARN, 0)
+    assert look in advice.remedy and cure in advice.remedy and "GPU-1" in advice.remedy
 
 
 def test_a_mask_that_hides_gpus_is_worth_a_warning() -> None:

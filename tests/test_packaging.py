@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ EXTRAS = {name: [Requirement(line) for line in PROJECT["optional-dependencies"][
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed here")
 
 
-def conda_pins() -> dict[str, str]:
-    """Each package of environment.yml and what stands behind its name."""
-    lines = (ROOT / "environment.yml").read_text().splitlines()
+def conda_pins(file: str = "environment.yml") -> dict[str, str]:
+    """Each package of a conda environment and what stands behind its name."""
+    lines = (ROOT / file).read_text().splitlines()
     found = (re.match(r"  - ([a-z0-9-]+)([=<>][^ #]*)?", line) for line in lines)
     return {match[1]: match[2] or "" for match in found if match}
 
@@ -60,15 +60,51 @@ def test_conda_pins_rapids_as_the_extras_do() -> None:
     assert set(RAPIDS) <= {plain(requirement.name) for requirement in EXTRAS["cuda13"]}
 
 
-def test_conda_brings_the_base_dependencies_so_that_pip_adds_none() -> None:
-    pins = conda_pins()
+@pytest.mark.parametrize(
+    ("file", "torch"), [("environment.yml", "pytorch-gpu"), ("environment-cpu.yml", "pytorch-cpu")]
+)
+def test_conda_brings_the_base_dependencies_so_that_pip_adds_none(file: str, torch: str) -> None:
+    pins = conda_pins(file)
     for requirement in BASE:
-        name = {"torch": "pytorch-gpu"}.get(requirement.name, requirement.name)
+        name = {"torch": torch}.get(requirement.name, requirement.name)
         assert pins[name] == as_conda(requirement.specifier), requirement
 
 
-def test_conda_python_is_one_we_support() -> None:
-    assert conda_pins()["python"].removeprefix("=") in SpecifierSet(PROJECT["requires-python"])
+def test_conda_brings_nothing_else() -> None:
+    base = {requirement.name for requirement in BASE} - {"torch"} | {"python", "pip"}
+    rapids = {plain(requirement.name) for requirement in EXTRAS["cuda13"]}
+    assert conda_pins("environment-cpu.yml").keys() == base | {"pytorch-cpu"}
+    assert conda_pins().keys() == base | rapids | {"pytorch-gpu", "cuda-version"}
+
+
+@pytest.mark.parametrize("file", ["environment.yml", "environment-cpu.yml"])
+def test_conda_python_is_one_we_support(file: str) -> None:
+    assert conda_pins(file)["python"].removeprefix("=") in SpecifierSet(PROJECT["requires-python"])
+
+
+def test_conda_is_for_a_cuda_that_there_are_wheels_for() -> None:
+    """By wheels because no solver runs here: conda's packages of RAPIDS are built from the same sources."""
+    assert f"cuda{conda_pins()['cuda-version'].removeprefix('=').partition('.')[0]}" in EXTRAS
+
+
+@pytest.mark.parametrize("name", sorted(EXTRAS))
+def test_conda_pins_what_the_installed_rapids_can_work_with(name: str) -> None:
+    pins = conda_pins()
+    for extra in EXTRAS[name]:
+        try:
+            wheel = metadata(extra.name)
+        except PackageNotFoundError:
+            pytest.skip(f"{extra.name} is not installed here: run `make test-rapids`")
+        pinned = pins[plain(extra.name)]
+        wanted = SpecifierSet(pinned if pinned.startswith(">") else f"={pinned}.*")
+        assert wanted.contains(wheel["Version"]), extra.name
+        if wheel["Requires-Python"]:
+            assert SpecifierSet(wheel["Requires-Python"]).contains(pins["python"].removeprefix("="))
+        for requirement in (Requirement(line) for line in wheel.get_all("Requires-Dist") or []):
+            if requirement.marker is None and pins.get(requirement.name, "").startswith(">="):
+                installed = version(requirement.name)  # one that both allow, so that a solver has an answer
+                assert SpecifierSet(pins[requirement.name]).contains(installed), requirement
+                assert requirement.specifier.contains(installed), requirement
 
 
 def test_the_install_line_of_errors_names_the_pinned_release() -> None:

@@ -79,12 +79,6 @@ def test_the_notebook_has_the_program_of_the_readme(name: str) -> None:
     assert assigned(notebook_program(), name) == assigned(readme_program(), name)
 
 
-def test_the_notebook_holds_no_outputs() -> None:
-    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
-    assert set(NOTEBOOK["metadata"]) == {"kernelspec", "language_info"}
-
-
 def test_a_loaded_scorer_takes_todays_table_and_streams_to_a_folder(tmp_path: Path) -> None:
     flights = gp.read_parquet(DATA / "flights.parquet", filters="month == 2")
     weather = gp.read_parquet(DATA / "weather.parquet")

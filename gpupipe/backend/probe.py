@@ -1,15 +1,16 @@
 """What this machine has: the GPUs CUDA would show, the driver, and the installed libraries.
 
-Everything is asked of the driver's management library (NVML) and of package metadata: no CUDA context is made, and none
-of cuDF, CuPy or torch is imported, so a process that asks stays free to choose its devices and to fork.
+Everything is asked of the driver's management library (NVML), of package metadata and of the linker: no CUDA context is
+made, and none of cuDF, CuPy or torch is imported, so a process that asks stays free to choose its devices and to fork.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -20,7 +21,7 @@ import pynvml
 from gpupipe.backend.devices import Gpu, visible_gpus
 from gpupipe.errors import BackendMissing, BadConfig
 
-__all__ = ["Gpu", "Library", "Machine", "choose_backend", "install_lines", "probe"]
+__all__ = ["LIBCUDA", "Gpu", "Library", "Machine", "choose_backend", "install_lines", "probe", "torch_line"]
 
 LIBRARIES = (
     *("gpupipe", "numpy", "pandas", "pyarrow", "scikit_learn", "torch"),
@@ -30,6 +31,12 @@ RAPIDS = ("cudf", "cuml", "cupy", "rmm")
 """What the GPU backend imports; cuDF and cuML bring the other two."""
 
 RAPIDS_VERSION = "26.10"
+
+LIBCUDA = (
+    "the driver's own libcuda.so.1: in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility and --gpus all; "
+    "elsewhere the driver installed again with its compute libraries, and its folder known to ldconfig"
+)
+"""What to do where the driver answers, and the library that computes does not load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Machine:
         driver: the driver's version ("580.82.07"); None without one.
         cuda: the newest CUDA version the driver runs; None without a driver.
         libraries: by import name, only those that are installed.
+        no_libcuda: why CUDA's driver library does not load; empty where it does, or without a driver.
     """
 
     gpus: tuple[Gpu, ...]
@@ -66,6 +74,7 @@ class Machine:
     driver: str | None
     cuda: tuple[int, int] | None
     libraries: Mapping[str, Library]
+    no_libcuda: str = ""
 
 
 def probe(
@@ -73,6 +82,7 @@ def probe(
     nvml: Any = pynvml,
     path: Sequence[str] | None = None,
     prefix: str = sys.prefix,
+    load: Callable[[str], Any] = ctypes.CDLL,
 ) -> Machine:
     """Look at this machine without touching a device.
 
@@ -81,6 +91,7 @@ def probe(
         nvml: the module `pynvml`, or an object with the functions of it that are used here.
         path: the folders searched for package metadata; `sys.path` by default.
         prefix: the environment's folder; a conda environment keeps its CUDA version there.
+        load: opens a shared library, which starts nothing.
 
     Example:
         >>> machine = probe({"CUDA_VISIBLE_DEVICES": ""})
@@ -96,7 +107,8 @@ def probe(
         nvml.nvmlShutdown()
     except nvml.NVMLError as error:
         return Machine((), f"no NVIDIA driver answers ({error})", None, None, libraries)
-    return Machine(gpus, hidden, driver, (version // 1000, version % 1000 // 10), libraries)
+    cuda = version // 1000, version % 1000 // 10
+    return Machine(gpus, hidden, driver, cuda, libraries, _refused(load, "libcuda.so.1"))
 
 
 def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
@@ -130,22 +142,48 @@ def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
 
 def install_lines(machine: Machine) -> str:
     """The pip and the conda command that bring what the GPU backend needs, for the CUDA this machine's driver runs."""
-    major = 12 if machine.cuda and machine.cuda < (13, 0) else 13
+    major = _major(machine)
     pip = f"pip install 'cudf-cu{major}=={RAPIDS_VERSION}.*' 'cuml-cu{major}=={RAPIDS_VERSION}.*'"
     conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} pytorch-gpu 'cuda-version={major}.*'"
     return f"{pip}   or   conda install -c rapidsai -c conda-forge {conda}"
+
+
+def _major(machine: Machine) -> int:
+    """The CUDA major to install for: the newest the driver runs."""
+    return 12 if machine.cuda and machine.cuda < (13, 0) else 13
+
+
+def torch_line(major: int) -> str:
+    """The command that brings a torch built for this CUDA major."""
+    conda = f"conda install -c conda-forge pytorch-gpu 'cuda-version={major}.*'"
+    where = "https://pytorch.org/get-started/locally"
+    if major == 13:
+        return f"pip install --force-reinstall torch   (PyPI's is for CUDA 13; others: {where})   or   {conda}"
+    pip = f"pip install --force-reinstall torch --index-url INDEX   (PyTorch's of builds for CUDA {major}, see {where})"
+    return f"{pip}   or   {conda}"
+
+
+def _refused(load: Callable[[str], Any], name: str) -> str:
+    """Why a shared library does not load; empty where it does."""
+    try:
+        load(name)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _obstacle(machine: Machine) -> tuple[str, str]:
     """What keeps the GPU backend from working, and what to do; empty when nothing does."""
     if not machine.gpus:
         return machine.hidden, f'backend="cpu" here; on a machine with a GPU: {install_lines(machine)}'
+    if machine.no_libcuda:
+        return f"CUDA's driver library does not load ({machine.no_libcuda})", LIBCUDA
     if missing := [name for name in RAPIDS if name not in machine.libraries]:
         return f"{', '.join(missing)} not installed", install_lines(machine)
     torch = machine.libraries.get("torch")
     if torch is None or torch.cuda is None:
         problem = "torch not installed" if torch is None else f"torch {torch.version} is built without CUDA"
-        return problem, "the line for your CUDA from https://pytorch.org/get-started/locally"
+        return problem, torch_line(_major(machine))
     for library in (*(machine.libraries[name] for name in RAPIDS), torch):
         if machine.cuda and library.cuda and library.cuda > machine.cuda[0]:
             runs = f"the driver ({machine.driver}) runs CUDA {machine.cuda[0]}"

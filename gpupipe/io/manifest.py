@@ -11,6 +11,7 @@ from typing import Any
 from gpupipe.errors import BadFile
 from gpupipe.io.remote import StorageOptions, opened, stamp_of
 from gpupipe.io.source import FileNote
+from gpupipe.words import counted
 
 __all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "quarantine_lines", "write_quarantine"]
 
@@ -112,7 +113,8 @@ class Manifest:
     def __repr__(self) -> str:
         new = len(self.parts) - self.num_done
         before = f", {self.num_done} of them before" if self.num_done else ""
-        rows = f"{self.rows_out:,} of {self.rows_in:,} rows in {len(self.parts)} parts{before}; {new} written now"
+        parts = f"{counted(len(self.parts), 'part')}{before}; {new} written now"
+        rows = f"{self.rows_out:,} of {self.rows_in:,} rows in {parts}"
         return "\n".join([rows, *map(str, self.notes), *(told for part in self.parts for told in part.halved)])
 
 

@@ -15,21 +15,13 @@ from typing import Any
 import pynvml
 import torch
 
+from gpupipe.throttling import throttles
 from gpupipe.training.callbacks import Callback
 from gpupipe.training.run import Run
 
 __all__ = ["GpuStats"]
 
 EVERY = 1.0
-# Bits of nvmlDeviceGetCurrentClocksEventReasons that mean: slower than it could be, and not for want of work.
-# Source: nvml.h, "Clocks Event Reasons".
-THROTTLES = {
-    0x4: "software power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +99,7 @@ class GpuStats(Callback):
             reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         except nvml.NVMLError:
             return
-        self._throttled.update(name for bit, name in THROTTLES.items() if reasons & bit)
+        self._throttled.update(throttles(reasons))
 
     def _stop(self) -> None:
         thread, self._thread = self._thread, None

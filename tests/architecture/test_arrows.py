@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-FLOOR = {"words", "durations", "errors", "scratch", "atomic", "tables", "schema", "config", "step", "expressions"}
+FLOOR = {
+    "words",
+    "durations",
+    "errors",
+    "scratch",
+    "atomic",
+    "tables",
+    "throttling",
+    "schema",
+    "config",
+    "step",
+    "expressions",
+}
 ROOMS = {"backend", "cluster", "io", "transforms", "preprocessing", "tensors", "training", "models"}
 
 OURS: dict[str, set[str]] = {
@@ -20,6 +32,7 @@ OURS: dict[str, set[str]] = {
     "scratch": set(),
     "atomic": {"errors"},
     "tables": set(),
+    "throttling": set(),
     "schema": {"words", "errors", "tables"},
     "step": {"words", "errors"},
     "config": {"errors"},

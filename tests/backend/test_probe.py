@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -106,6 +107,20 @@ def test_without_a_driver_there_is_no_gpu_and_a_reason(tmp_path: Path) -> None:
     assert seen == Machine((), "no NVIDIA driver answers (NVML Shared Library Not Found)", None, None, {})
 
 
+def test_a_driver_without_its_cuda_library_is_seen(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def missing(name: str) -> None:
+        asked.append(name)
+        raise OSError(f"{name}: cannot open shared object file")
+
+    nvml = FakeNvml([FakeGpu("GPU-1")])
+    seen = probe({}, nvml, [str(tmp_path)], load=missing)
+    assert (seen.no_libcuda, asked) == ("libcuda.so.1: cannot open shared object file", ["libcuda.so.1"])
+    assert probe({}, nvml, [str(tmp_path)], load=asked.append).no_libcuda == ""
+    assert probe({}, FakeNvml(driver=None), [str(tmp_path)], load=missing).no_libcuda == ""  # nothing to load
+
+
 def test_probing_imports_none_of_what_it_looks_for() -> None:
     code = (
         "import sys; from gpupipe.backend.probe import probe; probe(); "
@@ -136,6 +151,11 @@ OBSTACLES = [
     (machine(TORCH_13, GPU), "cudf", "conda install -c rapidsai -c conda-forge cudf=26.10 cuml=26.10 pytorch-gpu"),
     (machine(TORCH_13, GPU, cuda=(12, 8)), "cudf", "pip install 'cudf-cu12==26.10.*'"),
     (machine({k: v for k, v in RAPIDS_13.items() if k != "cuml"} | TORCH_13, GPU), "cuml not installed", "pip install"),
+    (
+        replace(machine(RAPIDS_13 | TORCH_13, GPU), no_libcuda="libcuda.so.1: cannot open shared object file"),
+        "CUDA's driver library does not load (libcuda.so.1",
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    ),
     (machine(RAPIDS_13, GPU), "torch not installed", "pytorch.org"),
     (
         machine(RAPIDS_13 | {"torch": Library("torch", "2.13.0+cpu", ("torch",))}, GPU),

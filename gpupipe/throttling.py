@@ -1,0 +1,25 @@
+"""What holds a GPU's clock back, in words."""
+
+from __future__ import annotations
+
+__all__ = ["throttles"]
+
+_REASONS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+
+
+def throttles(bits: int) -> list[str]:
+    """The reasons among NVML's clock events that mean: slower than it could be, and not for want of work.
+
+    Source: nvml.h, "Clocks Event Reasons", as nvmlDeviceGetCurrentClocksEventReasons gives them.
+
+    Example:
+        >>> throttles(0x1 | 0x4)
+        ['software power cap']
+    """
+    return [reason for bit, reason in _REASONS.items() if bits & bit]

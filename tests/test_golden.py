@@ -1,0 +1,174 @@
+"""What people see of the things that show themselves, in a terminal and in a notebook, as files under tests/golden/.
+
+After a change that is meant: `RENEW_GOLDEN=1 python -m pytest tests/test_golden.py`, and a look at the difference.
+A page is checked besides: it is well formed, brings no script, and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import io
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.backend.devices import Gpu
+from gpupipe.backend.probe import Library, Machine
+from gpupipe.doctor import Report, diagnose
+from gpupipe.reports import FitReport, StepReport
+
+GOLDEN = Path(__file__).parent / "golden"
+FLIGHTS = pd.DataFrame(
+    {
+        "origin": ["JFK", "LGA", "JFK", None, "<b>"],
+        "dep_delay": [2.0, None, 16.0, 4.0, 8.0],
+        "hour": pd.array([5, 6, 23, 12, None], dtype="Int16"),
+        "arr_delay": [20.0, 3.0, 30.0, 1.0, 17.0],
+    }
+)
+AIRPORTS = pd.DataFrame({"origin": ["JFK", "LGA"], "runways": [4, 2]})
+
+
+def dataset() -> gp.Dataset:
+    return gp.from_frame(FLIGHTS).with_units({"dep_delay": "min"})
+
+
+def pipeline(**options: Any) -> gp.Pipeline:
+    steps = [T.Join(AIRPORTS, on="origin", name="airports"), T.Derive(night="hour < 6 or hour >= 22")]
+    features = gp.Features(
+        (["dep_delay"], [pre.SimpleImputer("median"), pre.StandardScaler()]),
+        (["origin"], pre.Categorify()),
+        target="arr_delay > 15",
+        keep=["hour"],
+    )
+    return gp.Pipeline(steps, features, **options)
+
+
+def fitted() -> gp.Pipeline:
+    return pipeline().fit(dataset())
+
+
+def fit_report() -> FitReport:
+    steps = [
+        StepReport(1, "SimpleImputer + StandardScaler", "dep_delay", 1, None, 0.25, 40),
+        StepReport(2, "Categorify", "origin", 1, 0.2, 0.125, 2_000_000),
+    ]
+    return replace(fitted().fit_report or FitReport(), seconds=0.5, steps=steps)
+
+
+def checks() -> Any:
+    watched = pipeline(expect={"dep_delay": gp.Expect(min=0, max=10, nullable=False)}).fit(dataset())
+    assert watched.fit_report is not None
+    return watched.fit_report.checks
+
+
+def drift() -> Any:
+    early = pd.DataFrame({"x": [float(i % 10) for i in range(2000)], "kind": ["a", "b"] * 1000})
+    late = pd.DataFrame({"x": [float(i % 10 + 8) for i in range(2000)], "kind": ["a", "<c>"] * 1000})
+    made = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), (["kind"], pre.Categorify())), drift=gp.Drift())
+    made.fit(early).transform(late)
+    return made.drift_report()
+
+
+def history() -> gp.History:
+    rows = [
+        {"epoch": 1, "train_loss": 0.5, "valid_loss": 0.375, "valid_auc": 0.75, "seconds": 2.0},
+        {"epoch": 2, "train_loss": 0.25, "valid_loss": 0.25, "valid_auc": 0.875, "seconds": 1.5},
+        {"epoch": 3, "train_loss": 0.125, "valid_loss": 0.3125, "valid_auc": 0.8125, "seconds": 1.5},
+    ]
+    gpu = {"power_watts": {"min": 80.0, "median": 410.0, "max": 512.5}}
+    return gp.History("valid_loss", rows=rows, gpu=gpu, throttled={"software power cap": 0.125})
+
+
+def doctor() -> Report:
+    libraries = [
+        *(Library(name, "3.1.2", (name,)) for name in ("numpy", "pandas", "pyarrow", "scikit_learn")),
+        Library("torch", "2.13.0+cpu", ("torch",)),
+        Library("cudf", "26.10.2", ("cudf-cu13",), 13, ("pandas<3.1.0,>=3.0.0",)),
+    ]
+    gpu = Gpu("NVIDIA H200", "GPU-1", 140 << 30, 60 << 30, (9, 0))
+    report = diagnose(Machine((gpu,), "", "550.54.15", (12, 4), {item.name: item for item in libraries}), "gpu")
+    return Report(tuple(row for row in report.rows if row.name != "Python"))  # which is this process's
+
+
+def baselines() -> gp.Baselines:
+    rows = [{"model": "Ridge", "rmse": 2.0, "seconds": 0.125}, {"model": "MLP", "rmse": None, "seconds": None}]
+    return gp.Baselines(rows, None, [])
+
+
+SHOWN: dict[str, Callable[[], Any]] = {
+    "baselines": baselines,
+    "checks": checks,
+    "dataset": dataset,
+    "doctor": doctor,
+    "drift": drift,
+    "explain": lambda: pipeline().explain(dataset()),
+    "fit_report": fit_report,
+    "history": history,
+    "importance": lambda: gp.Importance({"night": [0.0, 0.0], "distance": [0.25, 0.5]}, "auc", 0.75),
+    "inspect": lambda: io.inspect(dataset()),
+    "pipeline": pipeline,
+    "schema": lambda: fitted().schema,
+}
+
+
+class Page(HTMLParser):
+    """Which elements are open, and which are never closed."""
+
+    EMPTY = frozenset({"br", "circle", "polyline", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.add(tag)
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.EMPTY:
+            assert self.open and self.open.pop() == tag, tag
+
+
+def page(shown: Any) -> str:
+    """What a notebook is given, a line per element; of the table that pandas draws of a frame, that it is there."""
+    frame = re.compile(r"<div>\s*<style scoped>.*</table>.*?</div>", re.DOTALL)
+    text = frame.sub("(the frame)", shown._repr_html_())
+    return re.sub(r"(</tr>|</p>|</svg>|</div>|</thead>)", r"\1\n", text).rstrip("\n") + "\n"
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_it_shows_itself_as_it_did(name: str) -> None:
+    gp.configure(backend="cpu")
+    shown = SHOWN[name]()
+    found = {"txt": f"{shown!r}\n", "html": page(shown)}
+    for ending, text in found.items():
+        path = GOLDEN / f"{name}.{ending}"
+        if os.environ.get("RENEW_GOLDEN"):
+            path.write_text(text)
+        assert text == path.read_text(), f"{path.name}: another picture; see the head of this file"
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_its_page_is_well_formed_and_fetches_nothing(name: str) -> None:
+    text = (GOLDEN / f"{name}.html").read_text()
+    made = Page()
+    made.feed(text)
+    assert made.open == [] and made.seen
+    assert not made.seen & {"script", "img", "link", "iframe", "b"}  # <b> is a value of the data
+    assert re.findall(r"\b(?:src|href)=|url\(", text) == []
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}.{end}" for name in SHOWN for end in ("txt", "html")}
