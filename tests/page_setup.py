@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 COMMON = """
-import logging
 import numpy as np, pandas as pd, pyarrow as pa, torch
 import gpupipe as gp
 from gpupipe import preprocessing as pre, transforms as T
-logging.getLogger("gpupipe").setLevel(logging.ERROR)
 flights = gp.read_parquet("data/flights.parquet", filters="month == 1 and day <= 5")
 """
 

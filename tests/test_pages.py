@@ -5,6 +5,7 @@ A block that cannot be run here has a comment above it that says why: `<!-- not 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -52,7 +53,10 @@ def test_home_has_the_program_of_the_readme() -> None:
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "gpupipe")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
     (tmp_path / "data").symlink_to(ROOT / "data")
