@@ -2,9 +2,10 @@
 
     python benchmarks/big_flights.py [--out data/big/flights.parquet] [--copies 30]
 
-Each copy is shuffled; its delays, times in the air and distances are jittered; columns are added that a year of flights
-lacks: a customer (100,000 names, a long tail, 2 % missing), a fare (log-normal, 5 % missing), a load, the flight number
-as text. Written as zstd Parquet in row groups of a million, a copy at a time.
+Beside it lie the planes and the weather of that year, in the columns that jobs look up. Each copy is shuffled; its
+delays, times in the air and distances are jittered; columns are added that a year of flights lacks: a customer (100,000
+names, a long tail, 2 % missing), a fare (log-normal, 5 % missing), a load, the flight number as text. Written as zstd
+Parquet in row groups of a million, a copy at a time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ AS_THEY_ARE = {
 JITTERED = ["dep_delay", "arr_delay", "air_time", "distance"]
 CUSTOMERS = pa.array([f"C{number:06d}" for number in range(100_000)], pa.large_string())
 ROWS_PER_GROUP = 1_000_000
+LOOKUPS = {
+    "planes": ["tailnum", "year", "type", "manufacturer", "model", "engines", "seats", "engine"],
+    "weather": ["origin", "time_hour", "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"],
+}
 
 
 def another_year(flights: pa.Table, random: np.random.Generator) -> pa.Table:
@@ -80,6 +85,17 @@ def make(out: Path = DEFAULT, copies: int = 30, seed: int = 7) -> None:
                 waiting = waiting.slice(ROWS_PER_GROUP)
         writer.write_table(waiting, row_group_size=ROWS_PER_GROUP)
     draft.replace(out)
+    make_lookups(out.parent)
+
+
+def make_lookups(folder: Path) -> None:
+    """Write the planes and the weather where they are not there; a plane's year is no longer called as a flight's."""
+    for name, columns in LOOKUPS.items():
+        path = folder / f"{name}.parquet"
+        if not path.exists():
+            table = pq.read_table(ROOT / "data" / path.name, columns=columns)
+            names = ["plane_year" if column == "year" else column for column in table.column_names]
+            pq.write_table(table.rename_columns(names), path)
 
 
 def main() -> None:
