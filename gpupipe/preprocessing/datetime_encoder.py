@@ -10,6 +10,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dates import CYCLES, date_parts, turn
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+from gpupipe.preprocessing.blocks import check_one_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
@@ -56,14 +57,7 @@ class DatetimeEncoder(StatelessStep):
             (self.cyclic, CYCLES, "cyclic"),
         ):
             for word in as_list(given):
-                if word not in allowed:
-                    raise BadConfig(
-                        "DatetimeEncoder",
-                        f"unknown {name}",
-                        got=word,
-                        expected=f"of {', '.join(allowed)}",
-                        remedy=f"{name}={allowed[0]!r}",
-                    )
+                check_one_of(word, allowed, name, "DatetimeEncoder")
         if not as_list(self.parts) and not as_list(self.cyclic):
             raise BadConfig("DatetimeEncoder", "no part is asked for", expected="one at least", remedy="parts=['year']")
         for item in fields:

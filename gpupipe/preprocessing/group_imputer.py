@@ -10,13 +10,14 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, ranked, united
-from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, check_one_of, floats, refuse
 from gpupipe.preprocessing.cells import NumberCells, coded
 from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.group_keys import key_field
 from gpupipe.preprocessing.grouped import GroupedValues
 from gpupipe.preprocessing.vocabulary import FIRST, lookup_of
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.schema import FLOATS, Field
 
 __all__ = ["GroupImputer"]
 
@@ -79,17 +80,7 @@ class GroupImputer(FoldStep):
         check_one_of(self.strategy, _STRATEGIES, "strategy", "GroupImputer")
         values = [item for item in fields if item.name != self.by]
         check_numeric(values, "GroupImputer")
-        keys = [item for item in fields if item.name == self.by]
-        if not keys:
-            raise ColumnNotFound.among("GroupImputer(by=...)", self.by, [item.name for item in fields])
-        if keys[0].dtype not in ("string", "bool", *INTEGERS):
-            raise SchemaMismatch(
-                f"GroupImputer, column {self.by!r}",
-                "its values are no groups",
-                got=keys[0].dtype,
-                expected="strings, integers or booleans",
-                remedy=f"Cast({{{self.by!r}: 'int64'}}) for whole numbers",
-            )
+        key = key_field(fields, self.by, "GroupImputer")
         if not values:
             raise BadConfig(
                 "GroupImputer",
@@ -103,7 +94,7 @@ class GroupImputer(FoldStep):
                 item,
                 dtype=item.dtype if item.dtype in FLOATS else "float64",
                 nullable=False,
-                lineage=item.lineage | keys[0].lineage,
+                lineage=item.lineage | key.lineage,
             )
             for item in values
         ]

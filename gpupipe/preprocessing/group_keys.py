@@ -10,11 +10,29 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend
 from gpupipe.backend.dictionaries import searched
+from gpupipe.errors import ColumnNotFound, SchemaMismatch
+from gpupipe.schema import INTEGERS, Field
 
-__all__ = ["GroupKeys"]
+__all__ = ["GroupKeys", "key_field"]
 
 # Codes are looked up by direct address where they span at most this many (4 bytes each).
 _DIRECT_SPAN = 1 << 22
+
+
+def key_field(fields: Sequence[Field], name: str, where: str) -> Field:
+    """The field of that name; `ColumnNotFound` or `SchemaMismatch` where rows cannot be grouped by it."""
+    found = [item for item in fields if item.name == name]
+    if not found:
+        raise ColumnNotFound.among(f"{where}(by=...)", name, [item.name for item in fields])
+    if found[0].dtype not in ("string", "bool", *INTEGERS):
+        raise SchemaMismatch(
+            f"{where}, column {name!r}",
+            "its values are no groups",
+            got=found[0].dtype,
+            expected="strings, integers or booleans",
+            remedy=f"Cast({{{name!r}: 'int64'}}) for whole numbers",
+        )
+    return found[0]
 
 
 class GroupKeys:

@@ -11,14 +11,14 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.dictionaries import ordered, positions_in
 from gpupipe.backend.reduction import FUNCTIONS, State, outcome
-from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, check_one_of, floats, refuse
 from gpupipe.preprocessing.cells import coded
 from gpupipe.preprocessing.fold import Columns, FoldStep
-from gpupipe.preprocessing.group_keys import GroupKeys
+from gpupipe.preprocessing.group_keys import GroupKeys, key_field
 from gpupipe.preprocessing.group_table import GroupTable
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, Lookups
-from gpupipe.schema import INTEGERS, Field
+from gpupipe.schema import Field
 from gpupipe.words import as_list
 
 __all__ = ["GroupStats"]
@@ -121,17 +121,7 @@ class GroupStats(FoldStep):
                 where, "a statistic stands there twice", got=stats, expected="each once", remedy="stats='mean'"
             )
         for name in by:
-            found = [item for item in fields if item.name == name]
-            if not found:
-                raise ColumnNotFound.among(f"{where}(by=...)", name, [item.name for item in fields])
-            if found[0].dtype not in ("string", "bool", *INTEGERS):
-                raise SchemaMismatch(
-                    f"{where}, column {name!r}",
-                    "its values are no groups",
-                    got=found[0].dtype,
-                    expected="strings, integers or booleans",
-                    remedy=f"Cast({{{name!r}: 'int64'}}) for whole numbers",
-                )
+            key_field(fields, name, where)
         values = [item for item in fields if item.name not in by]
         if not by or not self._wanted([item.name for item in fields]):
             raise BadConfig(
