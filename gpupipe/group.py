@@ -100,6 +100,11 @@ class Group:
                     columns = step.transform_columns(columns, backend)
         return columns
 
+    def allocated(self, schema: Schema) -> set[str]:
+        """The outputs in memory that nobody else holds."""
+        own = bool(self.steps) and self.steps[-1].allocates
+        return {self.rename(item.name) for item in self.fields(schema)} if own else set()
+
     def rename(self, name: str) -> str:
         """The output's name: with a group's name in front, where one was given."""
         return name if self.name is None else f"{self.name}_{name}"

@@ -182,7 +182,7 @@ class Pipeline(Watched):
         Memory: a new frame; a Dataset is worked on a partition at a time.
         """
         run = self.bound_to(data)
-        return run.over(data, run.apply, run.schema, self.backend, self.fingerprint)
+        return run.over(data, run.apply, run.schema, self.backend, self.fingerprint, run.own)
 
     def fit_transform(self, data: Any, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
@@ -205,7 +205,7 @@ class Pipeline(Watched):
         run = self.bound_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
         identity = self.fingerprint if self.features is None or not self.features.cross_fits else lambda: None
-        return run.over(data, run.apply, run.schema, self.backend, identity)
+        return run.over(data, run.apply, run.schema, self.backend, identity, run.own)
 
     def loader(
         self,

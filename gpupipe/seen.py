@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.numbers import ends
 from gpupipe.expectations import Expectations, Findings
 from gpupipe.preprocessing.blocks import tabulate
-from gpupipe.preprocessing.extremes import Extremes, extremes
+from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.schema import Schema
@@ -132,7 +133,7 @@ def told_by(summary: object) -> dict[str, Seen]:
 def _of_numbers(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
     if not columns:
         return {}
-    return told_by(Extremes.of_blocks(columns, tabulate(columns, extremes, 3, backend)))
+    return told_by(Extremes.of_blocks(columns, tabulate(columns, ends, 3, backend)))
 
 
 def _of_others(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -51,8 +51,10 @@ class Transformation:
         watch: Watch | None = None,
     ) -> None:
         wanted, after = None, None
+        self.own: set[str] = set()
         if features is not None:
             after = Prefix(steps, source, None, predicting=predicting).output_schema
+            self.own = {name for group in features.groups for name in group.allocated(after)}
             wanted = _wanted(features, after, source, names, predicting)
         self._prefix = Prefix(steps, source, wanted, predicting=predicting)
         self._seen = self._prefix.output_schema.select(self._prefix.wanted)
@@ -82,11 +84,19 @@ class Transformation:
         return self
 
     def over(
-        self, data: Any, function: FrameFunction, schema: Schema, backend: str, identity: Callable[[], str | None]
+        self,
+        data: Any,
+        function: FrameFunction,
+        schema: Schema,
+        backend: str,
+        identity: Callable[[], str | None],
+        own: Collection[str] = (),
     ) -> Any:
         """`function`, from a coded frame of `reads` to one of `schema`, on a Dataset lazily or on a frame at once.
 
         With `draws_rows` it takes the rows' identities as a third argument, by default the frame's own row numbers.
+
+        `own` are the columns it puts out in memory nobody else holds.
 
         Memory: a new frame, which has the given one's index; columns nobody reads are not looked at.
         """
@@ -101,12 +111,13 @@ class Transformation:
                 backend=backend,
                 identity=identity,
                 draws_rows=self.draws_rows,
+                own=own,
             )
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
         self.expect(owner.schema_of(coded))
         made = function(coded, owner)
-        result = owner.decode(made)
+        result = owner.decode(made, own)
         result.index = data.index.take(owner.positions(made))
         return result
 

@@ -15,7 +15,6 @@ from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of
 
 __all__ = [
     "check_names",
-    "ends",
     "floats",
     "missing_column",
     "refuse_lists",
@@ -38,22 +37,6 @@ def floats(column: Column, xp: ModuleType) -> Array:
     """
     data = column.data.astype(xp.float64, copy=False)
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
-
-
-def ends(values: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """The least and the greatest of n floats, missing ones apart; +inf and -inf where there is none.
-
-    Memory: none with NumPy, whose reductions can pass over NaN; else two temporaries of n.
-
-    Example:
-        >>> import numpy as np
-        >>> [float(end) for end in ends(np.array([2.0, np.nan, 5.0]), np)]
-        [2.0, 5.0]
-    """
-    if xp is np:
-        return np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
-    missing = xp.isnan(values)
-    return xp.where(missing, xp.inf, values).min(), xp.where(missing, -xp.inf, values).max()
 
 
 def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn:

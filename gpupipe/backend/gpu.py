@@ -9,7 +9,7 @@ Inside coded frames floats hold NaN and no nulls, so that a column is shared wit
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import cudf
@@ -105,10 +105,10 @@ class GpuBackend:
         check_names(frame.columns)
         return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
 
-    def decode(self, frame: Frame) -> Frame:
-        return _built(
-            {name: _decoded(series) for name, series in _columns(frame).items()}, len(frame), frame.index
-        ).copy()
+    def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
+        columns = {name: _decoded(series) for name, series in _columns(frame).items()}
+        columns |= {name: series.copy() for name, series in columns.items() if name not in own}
+        return _built(columns, len(frame), frame.index)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(name, frame[name]).as_source() for name in frame.columns)

@@ -8,7 +8,7 @@ brings it back; a `Column` is one of its columns as arrays, which is what steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
@@ -149,8 +149,11 @@ class Backend(Protocol):
             SchemaMismatch: a column has a type the library does not work with, or a name that is no string.
         """
 
-    def decode(self, frame: Frame) -> Frame:
-        """A coded frame as a user expects it: plain strings, in memory of its own that may be written on."""
+    def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
+        """A coded frame as a user expects it: plain strings, in memory of its own that may be written on.
+
+        Columns named in `own` are in such memory already, and are not copied.
+        """
 
     def schema_of(self, frame: Frame) -> Schema:
         """The fields of a coded frame, each the start of a lineage."""

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.by_blocks import GroupedFloats, grouped_floats
+from gpupipe.backend.by_group import GroupedFloats
 from gpupipe.backend.columns import floats, with_missing_row
 from gpupipe.backend.ordering import Groups, differs, sort_order
 from gpupipe.backend.ragged import offsets_of
@@ -63,12 +63,12 @@ class State:
 def of_rows(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
     """The states of each group of rows, with its keys.
 
-    Memory: three arrays of 8 bytes a row at a time; of floats in few groups on a CPU, a block of rows.
+    Memory: three arrays of 8 bytes a row at a time; none for floats on a CPU.
     """
     columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     values = {name: backend.column(frame, name) for name in dict.fromkeys(state.column for state in states)}
     wanted = {name: [state.statistic for state in states if state.column == name] for name in values}
-    known = _by_blocks(values, wanted, groups, backend)
+    known = _by_loop(values, wanted, groups, backend)
     for name, column in values.items():
         if name in known:
             found = _told(known[name], column, groups)
@@ -132,18 +132,17 @@ def whole_outcome(function: str, frame: Frame, groups: Groups, item: Field, back
     return _typed(Column("float64", middle), item)
 
 
-def _by_blocks(
+def _by_loop(
     columns: Mapping[str, Column], wanted: Mapping[str, Sequence[str]], groups: Groups, backend: Backend
 ) -> Mapping[str, GroupedFloats]:
-    """The columns whose statistics a CPU finds block by block: of floats, more than their number and no place."""
+    """The columns whose statistics a CPU finds in a loop: of floats, more than their number and no place."""
     if backend.name != "cpu":
         return {}
-    fast = {
-        name: floats(column, backend.xp)
+    return {
+        name: GroupedFloats.of(floats(column, backend.xp), groups.ids, len(groups))
         for name, column in columns.items()
         if column.dtype in FLOATS and not {"first", "last"} & {*wanted[name]} and {*wanted[name]} - {"size", "count"}
     }
-    return (grouped_floats(fast, groups.ids, len(groups)) if fast else None) or {}
 
 
 def _told(found: GroupedFloats, column: Column, groups: Groups) -> dict[str, Column]:

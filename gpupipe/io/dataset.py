@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -119,7 +119,7 @@ class Dataset(Splitting, Verbs):
         """The partitions as frames, strings plain."""
         backend = select(self.backend)
         for partition in self.partitions:
-            yield _plain(self.read(partition, None, backend), backend)
+            yield _plain(self.read(partition, None, backend), backend, self.query.own)
 
     def read(self, partition: Partition, columns: Sequence[str] | None = None, backend: Backend | None = None) -> Frame:
         """One partition as a coded frame of these columns (all by default), in this order.
@@ -209,6 +209,7 @@ class Dataset(Splitting, Verbs):
         backend: str | None = None,
         identity: Callable[[], str | None] = lambda: None,
         draws_rows: bool = False,
+        own: Iterable[str] = (),
     ) -> Dataset:
         """A dataset whose partitions are `function(frame, backend)` of this one's.
 
@@ -220,9 +221,10 @@ class Dataset(Splitting, Verbs):
             backend: the new dataset's own; this one's by default.
             identity: gives what tells the function apart from any other, so that a job can be resumed.
             draws_rows: whether it has a third argument, the identities (uint64) of the rows that the index counts.
+            own: the columns that come out in memory nobody else holds, which need no copy for a user.
         """
         self.require(reads, "map_frames")
-        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows))
+        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(own)))
         return replace(self, schema=schema, query=query, backend=backend or self.backend)
 
     def write_parquet(
@@ -309,6 +311,6 @@ def _rows_of(backend: str, part: Dataset) -> int:
     return len(part.read(part.partitions[0], [], select(backend)))
 
 
-def _plain(frame: Frame, backend: Backend) -> Frame:
-    """As a user expects it: strings plain, rows counted from 0."""
-    return backend.decode(frame).reset_index(drop=True)
+def _plain(frame: Frame, backend: Backend, own: Container[str] = ()) -> Frame:
+    """As a user expects it: strings plain, rows counted from 0; see `Backend.decode`."""
+    return backend.decode(frame, own).reset_index(drop=True)

@@ -26,6 +26,7 @@ class Mapped:
         keeps_rows: whether as many rows come out as go in.
         identity: gives a text that tells the function apart from any other, in any process; None where nothing does.
         draws_rows: whether it is given, as third argument, the identities of the rows that the frame's index counts.
+        own: the columns that come out in memory nobody else holds.
     """
 
     function: FrameFunction
@@ -33,6 +34,7 @@ class Mapped:
     keeps_rows: bool
     identity: Callable[[], str | None] = lambda: None
     draws_rows: bool = False
+    own: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Query:
     def repeats_rows(self) -> bool:
         """Whether several rows may come out for one of the source, which would share its identity."""
         return any(isinstance(stage, Mapped) and not stage.keeps_rows for stage in self.stages)
+
+    @property
+    def own(self) -> frozenset[str]:
+        """The columns that come out in memory nobody else holds; selections share or copy what they are given."""
+        return next((stage.own for stage in reversed(self.stages) if isinstance(stage, Mapped)), frozenset())
 
     @property
     def keeps_columns(self) -> bool:

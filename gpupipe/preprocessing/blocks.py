@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, NoReturn
@@ -11,6 +11,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
+from gpupipe.backend.numbers import scale_into
+from gpupipe.backend.pointwise import Scale
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
@@ -31,29 +33,33 @@ __all__ = [
     "num_rows",
     "refuse",
     "row_blocks",
+    "scaled_columns",
     "stacked",
     "tabulate",
 ]
 
 # 256 KiB of float64: a block and a temporary of its size stay in a core's second-level cache.
 _CACHED_NUMBERS = 1 << 15
+# Compiled loops have no temporaries but a block's own float64, and take longer to call than to leave the cache.
+_LOOPED_NUMBERS = 1 << 17
 # 512 MiB: more at once does not make a GPU faster.
 _DEVICE_NUMBERS = 1 << 26
 # The squares of 10^17 numbers of this size still have a sum that is a float.
 LARGEST_SQUARED = 1e145
 
 
-def row_blocks(num_rows: int, backend: Backend, width: int = 1) -> Iterator[slice]:
+def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool = False) -> Iterator[slice]:
     """Slices that cover the rows, for work on `width` float64 per row; none for no rows.
 
-    On a CPU they are pieces that stay in cache, on a GPU (nearly always) everything at once.
+    On a CPU they are pieces that stay in cache, longer ones for compiled loops, on a GPU (nearly always) everything.
 
     Example:
         >>> from gpupipe.backend import select
         >>> [rows.stop for rows in row_blocks(40_000, select("cpu"))]
         [32768, 40000]
     """
-    size = max((_CACHED_NUMBERS if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
+    on_cpu = _LOOPED_NUMBERS if looped else _CACHED_NUMBERS
+    size = max((on_cpu if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
 
@@ -82,7 +88,7 @@ def tabulate(
     xp = backend.xp
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in row_blocks(num_rows(columns), backend):
+        for rows in row_blocks(num_rows(columns), backend, looped=True):
             for place, column in enumerate(columns.values()):
                 more = () if centres is None else (centres[place],)
                 found = function(floats(column.take(rows), xp), xp, *more)
@@ -109,6 +115,28 @@ def float32_columns(
             for rows in row_blocks(len(column), backend):
                 out[rows] = function(name, floats(column.take(rows), xp))
                 infinite.append(xp.isinf(out[rows]).any())
+            made[name] = Column("float32", out)
+    if infinite and backend.to_host(xp.stack(infinite)).any():
+        refuse(columns, backend, where, too_large="a result does not fit float32")
+    return made
+
+
+def scaled_columns(columns: Columns, scales: Mapping[str, Scale], backend: Backend, where: str) -> dict[str, Column]:
+    """Each column by its scale, worked out in float64 and stored as float32; missing stays NaN.
+
+    Raises:
+        BadData: a result is infinite.
+
+    Memory: n float32 per column on the device, and one float64 block of a column of another type at a time.
+    """
+    xp = backend.xp
+    made, infinite = {}, []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, column in columns.items():
+            out = xp.empty(len(column), dtype=xp.float32)
+            for rows in row_blocks(len(column), backend, looped=True):
+                block = floats(column.take(rows), xp)
+                infinite.append(xp.asarray(scale_into(out[rows], block, scales[name], xp)))
             made[name] = Column("float32", out)
     if infinite and backend.to_host(xp.stack(infinite)).any():
         refuse(columns, backend, where, too_large="a result does not fit float32")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend
-from gpupipe.backend.columns import ends
+from gpupipe.backend import Backend
+from gpupipe.backend.numbers import ends
 from gpupipe.preprocessing.blocks import refuse, tabulate
 from gpupipe.preprocessing.fold import Columns
 
-__all__ = ["Extremes", "extremes"]
+__all__ = ["Extremes"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Extremes:
 
         Memory: one float64 block at a time; 3 numbers per block and column go to the host.
         """
-        found = cls.of_blocks(columns, tabulate(columns, extremes, 3, backend))
+        found = cls.of_blocks(columns, tabulate(columns, ends, 3, backend))
         if np.isneginf(found.low).any() or np.isposinf(found.high).any():
             refuse(columns, backend, where)
         return found
@@ -63,13 +62,3 @@ class Extremes:
         low = np.where(self.missing > 0, np.minimum(self.low, fill), self.low)
         high = np.where(self.missing > 0, np.maximum(self.high, fill), self.high)
         return replace(self, missing=np.zeros_like(self.missing), low=low, high=high)
-
-
-def extremes(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Missing values, the least and the greatest of the others (+inf and -inf where there is none) of n float64.
-
-    Example:
-        >>> [float(number) for number in extremes(np.array([2.0, np.nan, 5.0]), np)]
-        [1.0, 2.0, 5.0]
-    """
-    return xp.count_nonzero(xp.isnan(block)), *ends(block, xp)

@@ -53,6 +53,8 @@ class FoldStep(Step, ABC):
     monotone: bool = False
     """Whether each number becomes one of the same order, whatever the other columns hold: then the outputs' range
     follows from the inputs'."""
+    allocates: bool = False
+    """Whether all arrays it puts out are new, and nobody else's: then a user's frame is made of them, not of copies."""
     names_in_: list[str]
 
     _dtypes_seen: Mapping[str, str] = {}

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
+from gpupipe.backend.numbers import fill_into
 from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_numeric, refuse, row_blocks
@@ -74,6 +75,11 @@ class SimpleImputer(FoldStep):
         exact: bool = False,
     ) -> None:
         self.strategy, self.fill_value, self.add_indicator, self.exact = strategy, fill_value, add_indicator, exact
+
+    @property
+    def allocates(self) -> bool:  # type: ignore[override]
+        """Numbers are copied where they are averaged; other columns are shared where nothing is missing."""
+        return self.strategy in ("mean", "median")
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         if self.strategy not in _STRATEGIES:
@@ -175,11 +181,10 @@ class SimpleImputer(FoldStep):
             return _filled_strings(column, column.dictionary, value, backend)
         if column.dtype in FLOATS:
             out = xp.empty_like(column.data)
-            for rows in row_blocks(len(column), backend):
-                block = out[rows]
-                block[:] = column.data[rows]
-                xp.copyto(block, block.dtype.type(value), where=xp.isnan(block))
-                infinite.append(xp.isinf(block).any())
+            infinite += [
+                xp.asarray(fill_into(out[rows], column.data[rows], value, xp))
+                for rows in row_blocks(len(column), backend, looped=True)
+            ]
             return Column(column.dtype, out)
         if self.strategy in ("mean", "median"):
             data = column.data.astype(xp.float64)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend
-from gpupipe.backend.columns import ends
+from gpupipe.backend import Backend
+from gpupipe.backend.numbers import look
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import LARGEST_SQUARED, floats, num_rows, refuse, stacked, tabulate
 from gpupipe.preprocessing.extremes import Extremes
@@ -51,7 +50,7 @@ class Moments:
         Memory: one float64 block at a time; 5 numbers per block and column go to the host.
         """
         centres = _centres(columns, backend)
-        table = tabulate(columns, _look, 5, backend, centres.tolist())
+        table = tabulate(columns, look, 5, backend, centres.tolist())
         extremes = Extremes.of_blocks(columns, table[..., :3])
         if (np.maximum(-extremes.low, extremes.high) > LARGEST_SQUARED).any():
             refuse(columns, backend, where, too_large="a value is too large to be squared")
@@ -119,14 +118,6 @@ def _centres(columns: Columns, backend: Backend) -> Any:
             count[place], total[place] = len(present), float(backend.to_host(present).sum())
     centres = total / np.maximum(count, 1)
     return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
-
-
-def _look(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
-    """Missing values, least and greatest of the others, sum and sum of squares of these less `centre`."""
-    rest = block - centre
-    missing = xp.isnan(rest)
-    xp.copyto(rest, 0.0, where=missing)
-    return xp.count_nonzero(missing), *ends(block, xp), rest.sum(), rest.dot(rest)
 
 
 def joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.pointwise import Pointwise, Scale
 from gpupipe.errors import BadConfig
-from gpupipe.preprocessing.blocks import check_finite, check_values, float32_columns, float32_fields
+from gpupipe.preprocessing.blocks import check_finite, check_values, float32_columns, float32_fields, scaled_columns
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.moments import Moments
@@ -27,6 +27,7 @@ class _Scaler(Invertible):
 
     fills_late = True
     monotone = True
+    allocates = True
 
     @abstractmethod
     def _affine(self) -> tuple[Any, Any]:
@@ -36,15 +37,8 @@ class _Scaler(Invertible):
         return float32_fields(fields, type(self).__name__)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        affine = self._by_name()
-
-        def scaled(name: str, block: Array) -> Array:
-            offset, divisor = affine[name]
-            result = block - offset
-            result /= divisor
-            return self._ranged(result, backend)
-
-        return float32_columns(columns, scaled, backend, type(self).__name__)
+        scales = {name: self._scale(*affine) for name, affine in self._by_name().items()}
+        return scaled_columns(columns, scales, backend, type(self).__name__)
 
     def pointwise(self, name: str, dtype: str) -> Pointwise | None:
         offsets, divisors = self._affine()
@@ -66,9 +60,6 @@ class _Scaler(Invertible):
 
     def _scale(self, offset: float, divisor: float) -> Scale:
         return Scale(offset, divisor)
-
-    def _ranged(self, unit: Array, backend: Backend) -> Array:
-        return unit
 
     def _unranged(self, block: Array) -> Array:
         return block
@@ -198,13 +189,6 @@ class MinMaxScaler(_Scaler):
         low, high = self.feature_range
         held = (low, high) if self.clip else (-np.inf, np.inf)
         return Scale(offset, divisor, high - low, low, *held)
-
-    def _ranged(self, unit: Array, backend: Backend) -> Array:
-        low, high = self.feature_range
-        if (low, high) != (0, 1):
-            unit *= high - low
-            unit += low
-        return backend.xp.clip(unit, low, high) if self.clip else unit
 
     def _unranged(self, block: Array) -> Array:
         low, high = self.feature_range

@@ -66,11 +66,12 @@ LIBRARIES = {
     "cloudpickle",
     "dask",
     "distributed",
+    "numba",
     "triton",
 }
 THEIRS: dict[str, set[str]] = {
     "backend": {
-        *{"pandas", "sklearn", "pyarrow", "numpy", "packaging"},
+        *{"pandas", "sklearn", "pyarrow", "numba", "numpy", "packaging"},
         *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
     },
     "cluster": {"cloudpickle", "dask", "distributed"},

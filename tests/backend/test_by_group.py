@@ -1,4 +1,4 @@
-"""Floats by group, block by block, against pandas."""
+"""Floats by group, against pandas."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend import by_blocks
-from gpupipe.backend.by_blocks import grouped_floats
+from gpupipe.backend.by_group import GroupedFloats
 
 
 @settings(deadline=None, max_examples=40)
@@ -17,21 +16,16 @@ from gpupipe.backend.by_blocks import grouped_floats
     seed=st.integers(0, 2**32 - 1),
     num_rows=st.integers(1, 200),
     num_groups=st.integers(1, 300),
-    rows=st.integers(1, 64),
     offset=st.sampled_from([0.0, 1e9]),
 )
-def test_blocks_of_any_size_are_one_table(seed: int, num_rows: int, num_groups: int, rows: int, offset: float) -> None:
+def test_groups_are_pandas_groups(seed: int, num_rows: int, num_groups: int, offset: float) -> None:
     random = np.random.default_rng(seed)
     ids = random.integers(0, num_groups, num_rows)
     ids = np.unique(ids, return_inverse=True)[1]  # no group is empty
     values = offset + random.integers(-8, 8, num_rows) + random.random(num_rows)
     values[random.random(num_rows) < 0.3] = np.nan
     known = pd.Series(values).groupby(ids)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(by_blocks, "_ROWS", rows)
-        found = grouped_floats({"x": values}, ids, len(known))
-    assert found is not None
-    one, count = found["x"], known.count().to_numpy()
+    one, count = GroupedFloats.of(values, ids, len(known)), known.count().to_numpy()
     assert one.count.tolist() == count.tolist()
     there = count > 0
     np.testing.assert_array_equal(one.low[there], known.min().to_numpy()[there])
@@ -44,16 +38,16 @@ def test_blocks_of_any_size_are_one_table(seed: int, num_rows: int, num_groups: 
 def test_a_group_far_from_the_others_keeps_its_digits() -> None:
     ids = np.arange(100_000) % 2
     values = np.where(ids == 0, 1e12, 0.0) + (np.arange(100_000) // 2 % 2)
-    found = grouped_floats({"x": values}, ids, 2)
-    assert found is not None
-    assert found["x"].squares.tolist() == pytest.approx([12_500.0, 12_500.0], rel=1e-6)
+    found = GroupedFloats.of(values, ids, 2)
+    assert found.squares.tolist() == pytest.approx([12_500.0, 12_500.0], rel=1e-6)
 
 
 def test_no_rows_have_no_values() -> None:
-    found = grouped_floats({"x": np.zeros(0)}, np.zeros(0, dtype="int64"), 0)
-    assert found is not None
-    assert len(found["x"].total) == 0
+    found = GroupedFloats.of(np.zeros(0), np.zeros(0, dtype="int64"), 0)
+    assert len(found.total) == 0
 
 
-def test_with_many_groups_it_leaves_the_work_to_others() -> None:
-    assert grouped_floats({"x": np.zeros(10_000)}, np.arange(10_000), 10_000) is None
+def test_a_group_of_missing_values_has_no_ends() -> None:
+    found = GroupedFloats.of(np.array([np.nan, 1.0]), np.array([0, 1]), 2)
+    assert found.low.tolist() == [np.inf, 1.0] and found.high.tolist() == [-np.inf, 1.0]
+    assert found.count.tolist() == [0, 1]

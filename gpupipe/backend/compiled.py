@@ -1,0 +1,132 @@
+"""Loops over numbers that a CPU runs in one pass, compiled when they are first called and kept on disk; no GIL is held.
+
+A sum is vectorised only if it may be added up in another order (`reassoc`); nothing else about floats is relaxed, for
+NaN is a missing value, and infinities are refused later. The least and the greatest float are found among integers that
+have the same order, because vectors of floats have no minimum that passes over NaN.
+"""
+
+# Numba compiles what is below, and ships no types.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["by_group", "ends", "fill", "look", "scale"]
+
+_ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+_INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
+
+
+def _compiled(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"nogil": True, "fastmath": set(relaxed), "error_model": "numpy"}
+        try:
+            loop: Callable[..., Any] = njit(cache=True, **options)(function)
+        except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
+            loop = njit(**options)(function)
+        return loop
+
+    return compiled
+
+
+@_compiled()
+def _floats(low, high):
+    """The ends that these keys stand for; +inf and -inf where there was no value."""
+    if low == _ALL_BUT_SIGN:
+        return np.inf, -np.inf
+    keys = np.array([low, high])
+    found = (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
+    return found[0], found[1]
+
+
+@_compiled("reassoc", "nsz")
+def look(values, bits, centre):
+    """Missing values, the least and the greatest of the others, their sum and their squares less `centre`.
+
+    `bits` are the values' own, as int64.
+    """
+    missing, low, high = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN
+    total = squares = 0.0
+    for row in range(values.size):
+        there = (bits[row] & _ALL_BUT_SIGN) <= _INFINITY
+        rest = values[row] - centre if there else 0.0
+        missing += not there
+        total += rest
+        squares += rest * rest
+        key = bits[row] ^ ((bits[row] >> 63) & _ALL_BUT_SIGN)
+        low = min(low, key if there else _ALL_BUT_SIGN)
+        high = max(high, key if there else -_ALL_BUT_SIGN)
+    least, greatest = _floats(low, high)
+    return missing, least, greatest, total, squares
+
+
+@_compiled()
+def ends(bits):
+    """Missing values, and the least and the greatest of the others, from the values' bits."""
+    missing, low, high = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN
+    for row in range(bits.size):
+        there = (bits[row] & _ALL_BUT_SIGN) <= _INFINITY
+        missing += not there
+        key = bits[row] ^ ((bits[row] >> 63) & _ALL_BUT_SIGN)
+        low = min(low, key if there else _ALL_BUT_SIGN)
+        high = max(high, key if there else -_ALL_BUT_SIGN)
+    least, greatest = _floats(low, high)
+    return missing, least, greatest
+
+
+@_compiled()
+def scale(out, values, offset, divisor, moves, stretch, shift, floor, ceiling):
+    """Write `(value - offset) / divisor`, moved and held as `Scale` says, as float32; whether one is infinite."""
+    infinite = False
+    for row in range(values.size):
+        number = (values[row] - offset) / divisor
+        if moves:
+            number = number * stretch + shift
+            number = floor if number < floor else number  # noqa: FURB136
+            number = ceiling if number > ceiling else number  # noqa: FURB136
+        out[row] = number
+        infinite |= abs(out[row]) == np.inf
+    return infinite
+
+
+@_compiled()
+def fill(out, values, instead):
+    """Write the values, `instead` for missing ones; whether one is infinite."""
+    infinite = False
+    for row in range(values.size):
+        number = values[row]
+        out[row] = instead if np.isnan(number) else number
+        infinite |= abs(out[row]) == np.inf
+    return infinite
+
+
+@_compiled()
+def by_group(groups, values, count, total, squares, low, high):
+    """Add to what is known of each group; `squares` are deviations from the group's mean in these rows.
+
+    What an addition rounds off is added up beside it, or the mean of a group far from 0 would be farther off than its
+    values spread. Source: Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
+    """
+    rounded_off = np.zeros_like(total)
+    for row in range(values.size):
+        value, group = values[row], groups[row]
+        if not np.isnan(value):
+            count[group] += 1
+            known = total[group]
+            total[group] = known + value
+            large, small = (known, value) if abs(known) >= abs(value) else (value, known)
+            rounded_off[group] += (large - total[group]) + small
+            low[group] = min(low[group], value)
+            high[group] = max(high[group], value)
+    total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # beside infinities it is NaN
+    mean = total / np.maximum(count, 1)
+    for row in range(values.size):
+        value, group = values[row], groups[row]
+        if not np.isnan(value):
+            squares[group] += (value - mean[group]) ** 2
