@@ -15,10 +15,10 @@ comma := ,
 EXTRA := $(if $(CUDA),cuda$(CUDA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-rapids test-triton test-gpu smoke-gpu soak notebooks docs package resolve demo bench bench-gpu
+.PHONY: help setup fmt check test test-rapids test-triton test-gpu smoke-gpu soak notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.dev ## make .venv with everything for developing
 
@@ -41,11 +41,11 @@ test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatu
 test-triton: $(VENV)/.triton ## the feature kernel interpreted and compiled; needs no GPU, installs 1 GB
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels
 
-# Of the 1,490 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.
-GPU_CASES := 1380
+# Of the 1,506 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.
+GPU_CASES := 1395
 
-test-gpu: ## all tests with $PYTHON as it is; fails where no GPU is visible, or fewer than GPU_CASES of them ran on it
-	$(PYTHON) -m pytest -q --require-gpu --gpu-cases $(GPU_CASES)
+test-gpu: ## all tests with $PYTHON as it is; fails without a GPU, or with fewer than GPU_CASES on it; resumes if ended
+	$(PYTHON) -m pytest -q --require-gpu --gpu-cases $(GPU_CASES) --resume build/passed-on-gpu.txt
 
 smoke-gpu: ## what reading could not answer, asked of a GPU with $PYTHON as it is; five minutes
 	PYTHONPATH=. $(PYTHON) benchmarks/gpu/smoke.py benchmarks/results/smoke_gpu.json
@@ -78,7 +78,13 @@ bench: $(VENV)/.dev ## speed beside Polars, pandas and torch, on the CPU
 	$(BIN)/python benchmarks/bench.py
 
 bench-gpu: ## speed on a GPU, with $PYTHON as it is, in less than ten minutes; the result is benchmarks/results/gpu.json
-	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/measure.py
+	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/measure.py $(if $(MINUTES),--minutes $(MINUTES))
+
+bench-gpu-large: ## the same from Parquet to a trained model, at 100 million rows; ten minutes, 20 GB of disk
+	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/measure.py benchmarks/results/gpu_large.json --only large $(if $(MINUTES),--minutes $(MINUTES))
+
+pack-gpu: ## what a GPU host without a network lacks, in parts of 48 MiB in build/offline; downloads 1 GB
+	$(PYTHON) benchmarks/gpu/offline/pack.py build/offline
 
 # installation ---------------------------------------------------------------------------------------------------------
 SOURCES := pyproject.toml constraints-cpu.txt

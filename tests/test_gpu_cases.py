@@ -1,4 +1,4 @@
-"""A suite whose GPU cases were skipped does not pass for one that ran them."""
+"""A suite whose GPU cases were skipped does not pass for one that ran them, and one that was ended can go on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import GpuCases
+
 ROOT = Path(__file__).parents[1]
 
 
-def test_too_few_cases_on_a_gpu_fail_the_run() -> None:
-    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+def run(*options: str) -> tuple[int, str]:
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/backend/test_dates.py"]
     done = subprocess.run(
-        [*call, "tests/backend/test_dates.py", "--gpu-cases", "100000"],
+        [*call, *options],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -21,6 +23,23 @@ def test_too_few_cases_on_a_gpu_fail_the_run() -> None:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "cases passed on a GPU, at least 100000 are asked for" in done.stdout
-    assert " passed" in done.stdout and " failed" not in done.stdout
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_too_few_cases_on_a_gpu_fail_the_run_and_what_passed_is_not_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "passed.txt"
+    status, told = run("--gpu-cases", "100000", "--resume", str(file))
+    assert status == 1, told
+    assert "cases passed on a GPU, at least 100000 are asked for" in told
+    assert " passed" in told and " failed" not in told
+    code, *passed = file.read_text().splitlines()
+    assert len(passed) > 2 and all(case.startswith("tests/backend/test_dates.py::") for case in passed)
+
+    file.write_text("\n".join([code, *passed[1:]]) + "\n")
+    status, told = run("--resume", str(file))
+    assert status == 0, told
+    assert "1 passed" in told and f"{len(passed) - 1} deselected" in told
+    assert not file.exists(), "all have passed: the next run is a new one"
+
+    file.write_text("\n".join(["of other code", *passed]) + "\n")
+    assert GpuCases(0, file).done == set()

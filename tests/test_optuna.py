@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import optuna
 import pandas as pd
 import pytest
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+
+optuna = pytest.importorskip("optuna", reason="optuna is not installed here: run `make setup`")
 
 
 def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,7 @@ def watched(nvml: Any = pynvml) -> Iterator[dict[str, Any]]:
         }
         while True:
             found, looks = _answers(asked, nvml), looks + 1
-            mask = int(found.pop("throttled", 0))
-            reasons.update(throttles(mask))
+            reasons.update(throttles(int(found.pop("throttled", 0))))
             for name, value in found.items():
                 samples.setdefault(name, []).append(float(value))
             if ended.wait(EVERY):

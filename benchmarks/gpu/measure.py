@@ -40,6 +40,7 @@ PARTS = {
     "trainer": 80,
     "whole": 160,
 }
+ALONE = {"large": 540}  # only when asked for: it leaves no time for others
 MINUTES = 9.5
 KILLED_AFTER = 3.0
 
@@ -47,10 +48,11 @@ KILLED_AFTER = 3.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?", default=RESULTS / "gpu.json")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="besides the ceilings")
+    shares = PARTS | ALONE
+    parser.add_argument("--only", nargs="+", choices=shares, default=list(PARTS), help="besides the ceilings")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts together")
     parser.add_argument("--dry", action="store_true", help="on a CPU, a few rows")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # be that part's process
+    parser.add_argument("--part", choices=shares, help=argparse.SUPPRESS)  # be that part's process
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -58,18 +60,20 @@ def main() -> int:
         return be_part(given)
     if not given.dry:
         choose_backend("gpu", probe())  # says what is missing before minutes are spent
-    names = [name for name in PARTS if name in given.only or name == "ceilings"]
-    started, total = time.time(), sum(PARTS[name] for name in names)
+    names = [name for name in shares if name in given.only or name == "ceilings"]
+    started, total = time.time(), sum(shares[name] for name in names)
     minutes = 60.0 if given.dry else given.minutes  # where no figure means anything, all of them are wanted
     parts: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         until = started
         for name in names:
-            until += 60 * minutes * PARTS[name] / total
+            until += 60 * minutes * shares[name] / total
             parts[name] = run_part(name, until, Path(scratch), dry=given.dry)
             print(told(name, parts[name]), flush=True)
-            report(given.out, parts, dry=given.dry, seconds=time.time() - started)
-    bars = [] if given.dry else bars_of({name: part["found"] for name, part in parts.items()})
+            found = {name: part["found"] for name, part in parts.items()}
+            bars = [] if given.dry else bars_of(found, names)
+            written = {"dry": given.dry, "gpu": card(), "seconds": time.time() - started, "bars": bars, "parts": parts}
+            write_result(given.out.stem, written, given.out.parent)
     for bar in bars:
         print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['part']}: {bar['what']}: {bar['found']}, bar {bar['bar']}")
     return int(any("failed" in part for part in parts.values()))
@@ -122,13 +126,6 @@ def be_part(given: argparse.Namespace) -> int:
         stage.fail(traceback.format_exc())
         return 1
     return 0
-
-
-def report(out: Path, parts: Mapping[str, Any], *, dry: bool, seconds: float) -> None:
-    """Write what there is so far."""
-    bars = [] if dry else bars_of({name: part["found"] for name, part in parts.items()})
-    written = {"dry": dry, "gpu": card(), "seconds": seconds, "bars": bars, "parts": parts}
-    write_result(out.stem, written, out.parent)
 
 
 def told(name: str, part: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from gpupipe import transforms as T
 from gpupipe.backend import select
 from operator_jobs import settings as s
 
-__all__ = ["JOBS", "columns", "load"]
+__all__ = ["JOBS", "MORE", "columns", "load"]
 
 
 @dataclass(frozen=True)
@@ -118,4 +118,32 @@ JOBS: dict[str, Callable[[Data], Any]] = {
     ),
     "PCA": _learned(s.PCA_COLUMNS, lambda: pre.PCA(s.NUM_COMPONENTS, solver="fold")),
     "KMeans": _learned(s.WHOLE, lambda: pre.KMeans(s.NUM_CLUSTERS)),
+}
+# Those that the other engines are not asked for: timed on a GPU, beside its copy bandwidth.
+MORE: dict[str, Callable[[Data], Any]] = {
+    "Filter": _stateless(lambda: T.Filter("distance >= 500"), s.NUMBERS),
+    "DropMissing": _stateless(lambda: T.DropMissing("dep_delay"), s.NUMBERS),
+    "Sample": _stateless(lambda: T.Sample(0.5, seed=1), s.NUMBERS),
+    "Cast": _stateless(lambda: T.Cast(dict.fromkeys(s.NUMBERS, "float32")), s.NUMBERS),
+    "Derive": _stateless(lambda: T.Derive(late="dep_delay > 15", speed="distance / air_time"), ["late", "speed"]),
+    "Replace": _stateless(lambda: T.Replace({"origin": {"JFK": "NYC"}}), ["origin"]),
+    "Difference": _stateless(
+        lambda: T.Difference("dep_delay", by="tailnum", order_by=s.TIME), ["dep_delay_diff_1_by_tailnum"]
+    ),
+    "Expanding": _stateless(
+        lambda: T.Expanding("dep_delay", "sum", by="tailnum", order_by=s.TIME), ["dep_delay_expanding_sum_by_tailnum"]
+    ),
+    "CumulativeCount": _stateless(lambda: T.CumulativeCount("tailnum", order_by=s.TIME), ["cumcount_by_tailnum"]),
+    "MaxAbsScaler": _learned(s.NUMBERS, pre.MaxAbsScaler),
+    "Normalizer": _learned(s.WHOLE, pre.Normalizer),
+    "Bucketize": _learned(s.NUMBERS, lambda: pre.Bucketize(edges=[0.0, 15.0, 60.0])),
+    "Downcast": _learned(s.WHOLE, pre.Downcast),
+    "GroupImputer": _learned(["dest", *s.GROUPED], lambda: pre.GroupImputer(by="dest")),
+    "HashedCross": _learned(s.FEW, lambda: pre.HashedCross(s.NUM_BUCKETS)),
+    "HashedNgrams": _learned(["customer"], pre.HashedNgrams),
+    "DatetimeEncoder": _learned([s.TIME], pre.DatetimeEncoder),
+    "VarianceThreshold": _learned(s.NUMBERS, pre.VarianceThreshold),
+    "CorrelationThreshold": _learned(s.PCA_COLUMNS, pre.CorrelationThreshold),
+    "TruncatedSVD": _learned(s.PCA_COLUMNS, lambda: pre.TruncatedSVD(n_components=s.NUM_COMPONENTS)),
+    "IncrementalPCA": _learned(s.PCA_COLUMNS, lambda: pre.IncrementalPCA(n_components=s.NUM_COMPONENTS)),
 }

@@ -27,6 +27,20 @@ def test_rows_do_not_go_to_the_host(backend: Backend) -> None:
     assert moved < 0.01 * table, f"{moved:,} bytes went to the host for a table of {table:,}"
 
 
+def test_what_a_fit_moves_does_not_grow_with_the_rows(backend: Backend) -> None:
+    """Summaries and dictionaries go to the host, and are small beside a table of some size; here it is a small one."""
+    flights = gp.read_parquet(ROOT / "data" / "flights.parquet", backend="cpu").compute()[:150_000]
+    moved = []
+    for times in (1, 2):
+        pipeline = flights_pipeline(gp.read_parquet(ROOT / "data" / "weather.parquet"))
+        pipeline.backend = backend.name
+        table = pd.concat([flights] * times, ignore_index=True)
+        before = backend.transfers.num_bytes
+        pipeline.fit(gp.from_frame(table, backend=backend.name))
+        moved.append(backend.transfers.num_bytes - before)
+    assert moved[1] < 1.1 * moved[0], f"{moved} bytes went to the host for a table, and one of twice the rows"
+
+
 def test_what_goes_to_the_host_is_counted(backend: Backend) -> None:
     before = backend.transfers.count
     backend.to_host(backend.to_device(pd.Series([1.0]).to_numpy()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,26 @@ def test_precision_on_the_cpu(precision: str, dtype: torch.dtype) -> None:
     assert forward(torch.zeros(1, 2)).dtype == forward(torch.zeros(1, 2)).dtype == dtype
     assert model.weight.dtype == torch.float32
     assert not torch.is_autocast_enabled("cpu")
+
+
+on_gpu = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", on_gpu])
+@pytest.mark.parametrize("precision", ["32-true", "tf32", "bf16-mixed", "fp16-mixed"])
+def test_every_precision_trains_alike(precision: str, device: str, problem: Callable[..., Any]) -> None:
+    """Each is the float32 run of a CPU but for what it rounds away; weights stay float32."""
+    losses = {}
+    for name, place in (("32-true", "cpu"), (precision, device)):
+        train = problem("regression", 2000, shuffle=False)
+        model = MLP.from_schema(train.schema, hidden=(32, 16), seed=1)
+        trainer = Trainer(model, max_epochs=3, lr=0.01, device=place, precision=name, progress=False)
+        losses[name] = [row["train_loss"] for row in trainer.fit(train)]
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert losses[precision] == pytest.approx(losses["32-true"], rel=0.1)
+    assert losses[precision][-1] < losses[precision][0] / 2
 
 
 def test_a_session_draws_by_its_seed_and_leaves_the_generator_as_it_was() -> None:

@@ -1,7 +1,8 @@
 """Each operator by itself on flights that lie on the device: rows a second, and its share of the copy bandwidth.
 
-The jobs are those of `benchmarks/operators.py`. The share counts each byte of the columns that are read and of the
-result once, however often a job looks at them: what one pass of a perfect kernel would move.
+The jobs are those of `benchmarks/operators.py`, and those of gpupipe that other engines are not asked for. The share
+counts each byte of the columns that are read and of the result once, however often a job looks at them: what one pass
+of a perfect kernel would move.
 """
 
 from __future__ import annotations
@@ -12,29 +13,33 @@ from typing import Any
 
 from big_flights import make, make_lookups
 from operator_jobs import settings as s
-from operator_jobs.with_gpupipe import JOBS, Data, load
+from operator_jobs.with_gpupipe import JOBS, MORE, Data, load
 from stage import Stage
 
 from gpupipe.io.source import row_bytes
 
 ROWS = 10_000_000
+ALL = JOBS | MORE
 COPIES = 30  # of the year of flights, which make so many rows
 DATA = Path(__file__).parents[3] / "data"
 READS: dict[str, Sequence[str]] = {
-    **dict.fromkeys(["Log1p", "KBinsDiscretizer", "KMeans"], s.WHOLE),
+    **dict.fromkeys(["Log1p", "KBinsDiscretizer", "KMeans", "Normalizer", "Downcast"], s.WHOLE),
     **dict.fromkeys(["Categorify", "CountEncoder", "HashBucket"], s.TEXTS),
-    "OneHotEncoder": s.FEW,
+    **dict.fromkeys(["OneHotEncoder", "HashedCross"], s.FEW),
     "OrdinalEncoder": s.COMPLETE_TEXTS,
     "TargetEncoder": [*s.TEXTS, s.TARGET],
     "Join, two tables": ["tailnum", "origin", "time_hour"],
-    "GroupStats": ["dest", *s.GROUPED],
+    **dict.fromkeys(["GroupStats", "GroupImputer"], ("dest", *s.GROUPED)),
     "group_by(dest).agg": ["dest", *s.GROUPED],
     "group_by(origin, carrier).agg": ["origin", "carrier", *s.GROUPED],
-    "DateParts": [s.TIME],
+    **dict.fromkeys(["DateParts", "DatetimeEncoder"], (s.TIME,)),
     "lower, len, contains, extract": ["flightno", "customer"],
-    "Lag": ["dep_delay", "tailnum", s.TIME],
-    "Rolling": ["dep_delay", "tailnum", s.TIME],
-    "PCA": s.PCA_COLUMNS,
+    **dict.fromkeys(["Lag", "Difference", "Rolling", "Expanding"], ("dep_delay", "tailnum", s.TIME)),
+    "CumulativeCount": ["tailnum", s.TIME],
+    **dict.fromkeys(["PCA", "IncrementalPCA", "TruncatedSVD", "CorrelationThreshold"], s.PCA_COLUMNS),
+    "Derive": ["dep_delay", "distance", "air_time"],
+    "Replace": ["origin"],
+    "HashedNgrams": ["customer"],
 }
 """The columns of a job, where they are not `s.NUMBERS`."""
 
@@ -42,7 +47,7 @@ READS: dict[str, Sequence[str]] = {
 def measure(stage: Stage) -> None:
     data = flights(stage)
     rows = len(data.flights)
-    for name in JOBS:
+    for name in ALL:
         if stage.room(name, 3):
             stage.tell(name, of_job(stage, data, name, rows) | {"rows": rows})
 
@@ -52,13 +57,13 @@ def of_job(stage: Stage, data: Data, name: str, rows: int) -> dict[str, Any]:
     made: list[Any] = []
 
     def run() -> None:
-        made[:] = JOBS[name](data)
+        made[:] = ALL[name](data)
 
     try:
         seconds = stage.seconds(name, run, 3)
     except Exception as error:  # noqa: BLE001 - the figures of the others are still worth having
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
-    read = rows * row_bytes(data.flights.select(READS.get(name, s.NUMBERS)).schema)
+    read = rows * row_bytes(data.flights.select(list(READS.get(name, s.NUMBERS))).schema)
     written = sum(int(frame.memory_usage(index=False).sum()) for frame in made)
     return {
         "million_rows_per_s": rows / seconds["median"] / 1e6,

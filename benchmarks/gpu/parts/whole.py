@@ -19,8 +19,9 @@ from table import files_of
 ROWS = 30_000_000
 OURS, CPU, HAND = "gpupipe", "gpupipe on the CPU", "cuDF, slices"
 SMALL, LARGE = [10_000, 100_000, 1_000_000], 10_000_000
+Contenders = Mapping[str, tuple[list[int], float]]
 # The sizes in the order they are run, and the share of the part's seconds.
-CONTENDERS: dict[str, tuple[list[int], float]] = {
+CONTENDERS: Contenders = {
     OURS: ([ROWS, ROWS, *SMALL], 0.22),
     HAND: ([ROWS, ROWS], 0.25),
     "cuDF, DataLoader": (SMALL[:2], 0.09),
@@ -30,12 +31,18 @@ CONTENDERS: dict[str, tuple[list[int], float]] = {
 
 
 def measure(stage: Stage) -> None:
+    runs = compared(stage, ROWS, CONTENDERS)
+    stage.tell("rows below which the CPU wins", crossover(warm(runs[CPU]), warm(runs[OURS])))
+
+
+def compared(stage: Stage, most: int, contenders: Contenders) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each, told with its seconds at the most rows."""
     folder = stage.scratch / "table"
-    for rows in {stage.rows(rows) for sizes, _ in CONTENDERS.values() for rows in sizes}:
+    for rows in {stage.rows(rows) for sizes, _ in contenders.values() for rows in sizes}:
         files_of(folder, rows)
-    shares = sum(share for _, share in CONTENDERS.values())
+    shares = sum(share for _, share in contenders.values())
     runs: dict[str, list[dict[str, Any]]] = {}
-    for name, (sizes, share) in CONTENDERS.items():
+    for name, (sizes, share) in contenders.items():
         now = time.time()
         until = now + stage.left() * share / shares
         shares -= share
@@ -46,8 +53,8 @@ def measure(stage: Stage) -> None:
         for line in runs[name]:
             if "seconds" not in line:
                 stage.drop(f"{name}: {line}")
-        stage.tell(name, {"runs": runs[name]} | summary(runs[name], ROWS if stage.gpu else DRY_ROWS))
-    stage.tell("rows below which the CPU wins", crossover(warm(runs[CPU]), warm(runs[OURS])))
+        stage.tell(name, {"runs": runs[name]} | summary(runs[name], most if stage.gpu else DRY_ROWS))
+    return runs
 
 
 def warm(runs: Sequence[Mapping[str, Any]]) -> dict[int, float]:

@@ -1,0 +1,139 @@
+"""Make an environment of the parts that lie beside this file, on a GPU host without a network.
+
+    python3.12 unpack.py ENVIRONMENT
+
+Needs Python's standard library alone. The environment has what the parts bring and, behind it, the packages of the
+Python that runs this: its torch, Triton, CuPy. It may be run after each part that arrives, to check it, and again after
+it was ended: what is whole stays, the rest is done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import venv
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+# Lines that the environment's Python runs as it starts. torch would load its own nvJitLink, which is older and has the
+# same name, and libcuvs would not find what it asks for; the host's packages stand behind those of the environment.
+LINKER = "import ctypes, os; os.path.exists({path!r}) and ctypes.CDLL({path!r})\n"
+BEHIND = "import site; site.addsitedir({path!r})\n"
+NEWER = "nvidia/cu13/lib/libnvJitLink.so.13"
+
+
+class NotYet(SystemExit):
+    """What stands in the way, and what to do; ends the program with status 1."""
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        raise NotYet(__doc__)
+    environment = Path(sys.argv[1]).absolute()
+    manifest = json.loads((HERE / "manifest.json").read_text())
+    check_host(manifest["host"])
+    parts = whole_parts(manifest["parts"])
+    packages = made_by_us(environment, sha256((HERE / "manifest.json").read_bytes()).hexdigest())
+    count = install(manifest["wheels"], parts, packages)
+    link(packages, manifest["host"]["libraries"])
+    print(f"{count} packages installed, {len(manifest['wheels']) - count} were there. Now, in the checkout:")
+    for target in ("smoke-gpu", "test-gpu", "bench-gpu"):
+        print(f"    make {target} PYTHON={environment}/bin/python")
+
+
+def whole_parts(wanted: list[dict[str, Any]]) -> bytes:
+    """The parts, joined; each is checked, also where others are not here yet."""
+    read = {part["name"]: (HERE / part["name"]).read_bytes() for part in wanted if (HERE / part["name"]).is_file()}
+    damaged = [
+        f"{part['name']} is damaged: it has {len(read[part['name']]):,} bytes of {part['bytes']:,}, "
+        f"and not the sha256 of the manifest. Bring {part['name']} again; the other parts may stay."
+        for part in wanted
+        if part["name"] in read and sha256(read[part["name"]]).hexdigest() != part["sha256"]
+    ]
+    if damaged:
+        raise NotYet("\n".join(damaged))
+    missing = [part["name"] for part in wanted if part["name"] not in read]
+    if missing:
+        here = f"{len(read)} of {len(wanted)} parts are here and whole"
+        raise NotYet(f"{here}. Bring {', '.join(missing)} into {HERE} and run this again.")
+    return b"".join(read[part["name"]] for part in wanted)
+
+
+def check_host(asked: dict[str, Any]) -> None:
+    """Whether this Python is the one that the parts were made for, and has what they do not bring."""
+    python = asked["python"]
+    if python != VERSION:
+        raise NotYet(f"The parts are for Python {python}, this is {VERSION}: run this with python{python}.")
+    missing = ", ".join(name for name in asked["packages"] if not has(name))
+    if missing:
+        raise NotYet(f"{sys.executable} has no {missing}, and the parts bring none: run this with a Python that has.")
+
+
+def has(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def made_by_us(environment: Path, origin: str) -> Path:
+    """The folder of the environment's packages; the environment is made where it is not there."""
+    packages = environment / "lib" / f"python{VERSION}" / "site-packages"
+    mark = environment / "made-of"
+    if environment.exists() and not (mark.exists() and mark.read_text() == origin):
+        raise NotYet(f"{environment} is there and not made of these parts: remove it, or name another.")
+    environment.mkdir(parents=True, exist_ok=True)
+    mark.write_text(origin)
+    venv.create(environment, symlinks=True)
+    behind = [folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
+    lines = [LINKER.format(path=str(packages / NEWER)), *(BEHIND.format(path=folder) for folder in behind)]
+    (packages / "first.pth").write_text("".join(lines))
+    return packages
+
+
+def install(wheels: list[dict[str, Any]], parts: bytes, packages: Path) -> int:
+    """Unpack each wheel that is not there whole, beside each other; how many those were."""
+    ends = list(accumulate(wheel["bytes"] for wheel in wheels))
+    contents = [memoryview(parts)[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    with ThreadPoolExecutor() as pool:
+        return sum(pool.map(lambda content: unpack(content, packages), contents))
+
+
+def unpack(content: memoryview, packages: Path) -> bool:
+    """One wheel; its RECORD is written last, so a package that has it is whole."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        *names, record = archive.namelist()
+        if (packages / record).exists():
+            return False
+        for folder in {(packages / name).parent for name in archive.namelist()}:
+            folder.mkdir(parents=True, exist_ok=True)  # `extractall` is not ready for others who make the same folder
+        archive.extractall(packages, names)
+        draft = packages / f"{record}.draft"
+        draft.write_bytes(archive.read(record))
+        draft.rename(packages / record)
+    return True
+
+
+def link(packages: Path, libraries: list[str]) -> None:
+    """Put the host's CUDA libraries where those of the wheels look for them: beside themselves."""
+    for place in ("nvidia/cu13/lib", "nvidia/nccl/lib"):
+        (packages / place).mkdir(parents=True, exist_ok=True)
+        for folder in map(Path, sys.path):
+            for library in sorted((folder / place).glob("*.so*")):
+                if not (packages / place / library.name).exists():
+                    (packages / place / library.name).symlink_to(library.resolve())
+    missing = [name for name in libraries if not list(packages.glob(f"nvidia/*/lib/{name}"))]
+    if missing:
+        raise NotYet(f"No {', '.join(missing)} among the host's packages: RAPIDS needs what torch for CUDA 13 brings.")
+
+
+if __name__ == "__main__":
+    main()
