@@ -12,7 +12,7 @@ import pynvml
 from environment import spread
 
 from gpupipe.backend.probe import probe
-from gpupipe.training.gpu_stats import THROTTLES
+from gpupipe.throttling import throttles
 
 __all__ = ["card", "watched"]
 
@@ -66,7 +66,7 @@ def watched(nvml: Any = pynvml) -> Iterator[dict[str, Any]]:
         while True:
             found, looks = _answers(asked, nvml), looks + 1
             mask = int(found.pop("throttled", 0))
-            reasons.update(name for bit, name in THROTTLES.items() if mask & bit)
+            reasons.update(throttles(mask))
             for name, value in found.items():
                 samples.setdefault(name, []).append(float(value))
             if ended.wait(EVERY):
