@@ -38,7 +38,8 @@ def diagram(steps: Sequence[Transform], features: Features | None) -> str:
         '<div style="font-family:mon'
     """
     tables = [f"table {step.name}" for step in steps if isinstance(step, Join)]
-    rows = [_row([_box("data"), *map(_box, tables), *(_arrow(_box(type(s).__name__, repr(s))) for s in steps)])]
+    sources = [_box("data"), *(_led("+", _box(table)) for table in tables)]
+    rows = [_row([*sources, *(_arrow(_box(s.class_name, repr(s))) for s in steps)])]
     if features is not None:
         rows += [_row(_group(group, "features")) for group in features.groups]
         if features.target is not None:
@@ -52,7 +53,7 @@ def diagram(steps: Sequence[Transform], features: Features | None) -> str:
 
 def _group(group: Group, made: str) -> list[str]:
     names = group.given if group.selector is not None else shortened(group.columns)
-    steps = [_arrow(_box(type(step).__name__, repr(step))) for step in group.steps]
+    steps = [_arrow(_box(step.class_name, repr(step))) for step in group.steps]
     return [_box(names, group.given), *steps, _arrow(_box(made if group.name is None else f"{made} {group.name}_*"))]
 
 
@@ -61,7 +62,11 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _arrow(box: str) -> str:
-    return f'<span style="{_PALE}">&rarr;</span>{box}'
+    return _led("&rarr;", box)
+
+
+def _led(sign: str, box: str) -> str:
+    return f'<span style="{_PALE}">{sign}</span>{box}'
 
 
 def _box(text: str, title: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import platform
 import re
 import sys
@@ -16,6 +15,7 @@ from packaging.utils import canonicalize_name
 from gpupipe.backend.probe import LIBCUDA, RAPIDS, Gpu, Library, Machine, choose_backend, install_lines, torch_line
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing
+from gpupipe.tables import html_table
 
 __all__ = ["Report", "Row", "Verdict", "diagnose"]
 
@@ -65,14 +65,8 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{title}</th>" for title in ("", "name", "found", "what to do"))
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in (row.verdict, row.name, row.found, row.remedy))
-            + "</tr>"
-            for row in self.rows
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        rows = [[row.verdict, row.name, row.found, row.remedy] for row in self.rows]
+        return html_table([["", "name", "found", "what to do"], *rows])
 
 
 def diagnose(machine: Machine, requested: str | None = None) -> Report:

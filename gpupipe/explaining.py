@@ -71,18 +71,18 @@ def explained(
 
 def _brings_together(step: WholeTableTransform) -> str:
     of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
-    return f"before: {type(step).__name__} of {', '.join(step.inputs) or 'rows'} brings all rows {of_what} together"
+    return f"before: {step.class_name} of {', '.join(step.inputs) or 'rows'} brings all rows {of_what} together"
 
 
 def _learns(number: int, task: Task) -> str:
-    return f"pass {number}: {' + '.join(type(step).__name__ for step in task.steps)} of {task.group.given}"
+    return f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
 
 
 def _samples(task: Task, dataset: Dataset | None) -> list[str]:
     """What is learned from gathered rows: all of them, or a sample where there are more."""
     told = []
     for step in (step for step in task.steps if isinstance(step, WholeFrameStep)):
-        what = f"{type(step).__name__} of {task.group.given}"
+        what = f"{step.class_name} of {task.group.given}"
         rows = None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
         if rows is None or rows > step.max_rows:
             told.append(f"sampled: {what} learns from at most {step.max_rows:,} rows, gathered in memory")

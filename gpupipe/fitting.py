@@ -120,7 +120,7 @@ class Fitting:
         rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
         return StepReport(
             number + 1,
-            " + ".join(type(step).__name__ for step in task.steps),
+            " + ".join(step.class_name for step in task.steps),
             shortened(task.group.columns),
             sum(self.seen[name].missing for name in names),
             sum(rare) / len(rare) if rare else None,

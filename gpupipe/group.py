@@ -58,8 +58,7 @@ class Group:
             known = {item.name for item in fields} if step.keeps_units else set()
             fields = [item if item.lineage else replace(item, lineage=lineage) for item in made]
             fields = [
-                replace(item, step=type(step).__name__, units=item.units if item.name in known else "")
-                for item in fields
+                replace(item, step=step.class_name, units=item.units if item.name in known else "") for item in fields
             ]
         return fields
 

@@ -33,6 +33,11 @@ class Step:
         (Add(amount=2.0), {'amount': 2.0})
     """
 
+    @property
+    def class_name(self) -> str:
+        """What it is called in plans and reports: its class, or that of the estimator it wraps."""
+        return type(self).__name__
+
     @classmethod
     def _parameters(cls) -> list[inspect.Parameter]:
         if cls.__init__ is object.__init__:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 
 __all__ = ["html_table", "text_table"]
@@ -27,13 +28,27 @@ def _one_line(cell: str) -> str:
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first the head, as HTML.
+    """Rows of cells, the first the head, as HTML; a column of numbers is flush right, any other flush left.
 
     Example:
-        >>> html_table([["column"], ["a<b"]])
-        '<table><thead><tr><th>column</th></tr></thead><tbody><tr><td>a&lt;b</td></tr></tbody></table>'
+        >>> html_table([["column"], ["a<b"]])[70:]
+        '<tbody><tr><td style="text-align:left">a&lt;b</td></tr></tbody></table>'
     """
-    head, *body = [[html.escape(cell) for cell in row] for row in rows]
-    cells = "".join(f"<th>{cell}</th>" for cell in head)
-    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
+    head, *body = rows
+    # Said for each cell, since notebooks set all of them flush right by rules for cells.
+    sides = ["right" if all(map(_is_figure, column)) else "left" for column in zip(*body, strict=True)]
+    sides = sides or ["left"] * len(head)
+
+    def line(row: Sequence[str], tag: str) -> str:
+        cells = (
+            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
+            for side, cell in zip(sides, row, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    lines = "".join(line(row, "td") for row in body)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"
+
+
+def _is_figure(cell: str) -> bool:
+    return re.fullmatch(r"\s*([+-]?[\d,]+(\.\d+)?(e[+-]?\d+)?%?)?\s*", cell) is not None

@@ -157,7 +157,7 @@ class Targets:
         """The stored targets: float32 0/1 or number, or int32 class index."""
         if len(self.each) == 1:
             stored = self.each[0].field(schema)
-            return [replace(stored, step=type(self.group.steps[-1]).__name__) if self.group.steps else stored]
+            return [replace(stored, step=self.group.steps[-1].class_name) if self.group.steps else stored]
         number = {"dtype": "float32", "kind": Kind.CONTINUOUS}
         return [replace(item.field(schema), name=item.text, **number) for item in self.each]  # type: ignore[arg-type]
 

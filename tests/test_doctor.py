@@ -229,7 +229,8 @@ def test_it_prints_as_a_table_with_remedies_below() -> None:
 
 def test_it_shows_in_a_notebook_with_its_text_escaped() -> None:
     page = Report((Row("cudf", "needs pandas<3.1.0", Verdict.FAIL, "pip"),))._repr_html_()
-    assert "<td>fail</td><td>cudf</td><td>needs pandas&lt;3.1.0</td><td>pip</td>" in page
+    cells = [cell.partition("<")[0] for cell in page.split(">")]
+    assert [cell for cell in cells if cell][-4:] == ["fail", "cudf", "needs pandas&lt;3.1.0", "pip"]
 
 
 def test_this_machine_can_do_what_the_tests_need() -> None:

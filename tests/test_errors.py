@@ -88,6 +88,10 @@ def test_it_comes_back_from_another_process() -> None:
     assert error.column == "distnce" and error.remedy == "'distance' (the closest name)"
 
 
+def test_a_name_in_other_capitals_is_close() -> None:
+    assert ColumnNotFound.among("Filter", "DEST", ["distance", "Dest"]).remedy == "'Dest' (the closest name)"
+
+
 def test_a_column_error_shows_its_text_and_not_its_repr() -> None:
     error = ColumnNotFound.among("Filter", "distnce", ["distance", "origin"])
     assert str(error) == (

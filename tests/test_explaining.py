@@ -85,14 +85,18 @@ def test_what_cannot_be_saved_is_told_before(tmp_path: Path) -> None:
 def test_steps_that_gather_rows_are_told() -> None:
     features = gp.Features((["seats"], pre.WholeFrame(PolynomialFeatures(), max_rows=10)))
     made = gp.Pipeline([], features)
-    assert (
-        made.explain().splitlines()[1] == "sampled: WholeFrame of seats learns from at most 10 rows, gathered in memory"
-    )
+    assert made.explain().splitlines() == [
+        "pass 1: PolynomialFeatures of seats",  # the estimator's own name
+        "sampled: PolynomialFeatures of seats learns from at most 10 rows, gathered in memory",
+    ]
+    assert "PolynomialFeatures</span>" in made._repr_html_()
     assert made.explain(table()).splitlines()[1].startswith("sampled")
-    assert (
-        made.explain(table().iloc[:9]).splitlines()[1]
-        == "gathered: WholeFrame of seats learns from all rows, in memory"
-    )
+    few = made.explain(table().iloc[:9]).splitlines()[1]
+    assert few == "gathered: PolynomialFeatures of seats learns from all rows, in memory"
+    made.fit(table())
+    assert made.fit_report is not None
+    assert [step.step for step in made.fit_report.steps] == ["PolynomialFeatures"]
+    assert {item.step for item in made.schema} == {"PolynomialFeatures"}
 
 
 class Tags(HTMLParser):

@@ -178,7 +178,7 @@ def test_it_reads_well() -> None:
     found = gp.Importance({"a<b": [0.5], "c": [1.0]}, "auc", 0.9)
     assert [row["feature"] for row in found.rows] == ["c", "a<b"]
     assert "auc 0.9, lost without" in repr(found)
-    assert "<td>a&lt;b</td>" in found._repr_html_()
+    assert ">a&lt;b</td>" in found._repr_html_()
 
 
 def test_what_makes_no_sense_is_refused(fitted: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -168,11 +169,17 @@ def test_what_no_column_has_is_not_shown() -> None:
 
 def test_the_notebook_shows_the_same_and_names_cannot_be_markup() -> None:
     shown = Schema([Field("<b>&", "int32", Kind.CATEGORICAL, role=Role.FEATURE)])._repr_html_()
-    assert "<td>&lt;b&gt;&amp;</td><td>int32</td><td>categorical</td>" in shown
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", shown)[:3] == ["&lt;b&gt;&amp;", "int32", "categorical"]
     assert shown.endswith("</table><p>ids: 0 missing, 1 unknown or rare, 2.. vocabulary</p>")
     assert FLIGHTS._repr_html_().endswith("</table>")
 
 
 def test_tables_of_nothing_but_a_head() -> None:
     assert text_table([["a", "bc"]]) == "a  bc"
-    assert html_table([["a"]]) == "<table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"
+    empty = '<table><thead><tr><th style="text-align:left">a</th></tr></thead><tbody></tbody></table>'
+    assert html_table([["a"]]) == empty
+
+
+def test_columns_of_numbers_are_flush_right() -> None:
+    rows = [["name", "n", "share", "seen"], ["x", "-1,234", "0.5%", "1e-05"], ["y", "", "12.00%", "n/a"]]
+    assert re.findall(r"text-align:(\w+)", html_table(rows)) == ["left", "right", "right", "left"] * 3

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Any, Literal
 
 from gpupipe.backend import Backend, Frame, resolve, select
 from gpupipe.backend.columns import refuse_lists
@@ -37,7 +37,7 @@ class Dataset(Splitting, Verbs):
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
     identity is its file and its number in that file.
 
-    Memory: one partition at a time, except for `compute`.
+    Memory: one partition at a time, except for `compute` and `to_pandas`.
 
     Example:
         >>> import pandas as pd, gpupipe as gp
@@ -114,6 +114,17 @@ class Dataset(Splitting, Verbs):
         """
         backend = select(self.backend)
         return _plain(backend.concat([self.read(partition, None, backend) for partition in self.partitions]), backend)
+
+    def to_pandas(self) -> Any:
+        """All rows as one pandas frame on the host, as `compute` gives them on the CPU: for plots and other libraries.
+
+        Memory: on a GPU each partition is copied to the host; the whole result there, twice while it is put together.
+        """
+        if (backend := select(self.backend)).name == "cpu":
+            return self.compute()
+        host, fields = select("cpu"), list(self.schema)
+        frames = (self.read(partition, None, backend) for partition in self.partitions)
+        return _plain(host.concat([host.from_arrow(backend.to_arrow(frame), fields) for frame in frames]), host)
 
     def __iter__(self) -> Iterator[Frame]:
         """The partitions as frames, strings plain."""

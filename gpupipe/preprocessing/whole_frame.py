@@ -98,8 +98,12 @@ class WholeFrame(WholeFrameStep):
             )
 
     @property
+    def class_name(self) -> str:
+        return type(self.estimator).__name__
+
+    @property
     def _where(self) -> str:
-        return f"WholeFrame({type(self.estimator).__name__})"
+        return f"WholeFrame({self.class_name})"
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Before `fit` one field stands for all: how many there are is for the fitted estimator to say."""
@@ -110,7 +114,7 @@ class WholeFrame(WholeFrameStep):
 
     @property
     def _stem(self) -> str:
-        return type(self.estimator).__name__.lower()
+        return self.class_name.lower()
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         self.check_fitted()

@@ -185,6 +185,6 @@ def _panel(title: str, lines: dict[str, list[tuple[float, float]]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
         f'font-size="11" font-family="sans-serif">'
-        f'<text x="{MARGIN}" y="14" font-weight="bold">{html.escape(title)}</text>{drawn}'
+        f'<text x="{MARGIN}" y="14" font-weight="bold" fill="currentColor">{html.escape(title)}</text>{drawn}'
         f'<text x="{MARGIN}" y="{HEIGHT - 6}" fill="#888888">{axis}</text></svg>'
     )

@@ -55,4 +55,4 @@ def test_it_shows_itself() -> None:
         "<x>     float64  25.00%   2         1.5  2.5\n\n"
         "0: 2 rows, rows 0 to 2 of a frame\n1: 2 rows, rows 2 to 4 of a frame"
     )
-    assert "<td>&lt;x&gt;</td>" in report._repr_html_()
+    assert ">&lt;x&gt;</td>" in report._repr_html_()

@@ -97,6 +97,14 @@ def test_a_verb_gives_the_same(rehearsed_backend: Backend, sample: Path, verb: s
     same_frames(found.to_pandas(), wanted)
 
 
+def test_to_pandas_is_what_the_cpu_computes(rehearsed_backend: Backend, sample: Path) -> None:
+    there, here = (gp.read_parquet(sample, partition_bytes=40_000, backend=name) for name in ("gpu", "cpu"))
+    assert there.num_partitions > 1
+    wanted = here.filter("distance > 500").compute()
+    assert isinstance(wanted, pd.DataFrame) and len(wanted)
+    pd.testing.assert_frame_equal(there.filter("distance > 500").to_pandas(), wanted)
+
+
 def same_frames(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
     assert list(found.columns) == list(wanted.columns)
     assert len(found) == len(wanted) > 0 or not len(wanted)
