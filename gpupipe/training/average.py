@@ -28,7 +28,9 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._own = {name: value.detach() for name, value in model.state_dict().items() if value.is_floating_point()}
+        # What two modules share is one weight of two names, and changes places once.
+        found = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
+        self._own = {name: value for name, value in found.values() if value.is_floating_point()}
         self._mean = {name: value.clone() for name, value in self._own.items()}
 
     def update(self, count: Tensor) -> None:
@@ -59,6 +61,6 @@ class Average:
         return dict(self._mean)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Go on from what `state_dict` gave; from the weights where it is empty, as of a run without an average."""
         for name, mean in self._mean.items():
-            mean.copy_(state[name])
+            mean.copy_(state[name] if state else self._own[name])

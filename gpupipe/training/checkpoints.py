@@ -27,7 +27,7 @@ from gpupipe.training.trees import joined
 
 __all__ = ["Checkpoints", "Folder", "find", "read", "write"]
 
-FORMAT = 1
+FORMAT = 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
 NAME = re.compile(r"step-(\d{10})")
 

@@ -35,11 +35,11 @@ class Diverged(BadData):
     """A fit whose loss is not finite.
 
     Attributes:
-        rate_factor: what its schedule was multiplied by.
+        slowed: what rollbacks had multiplied its schedule by.
         unclear: whether the batch does not show why.
     """
 
-    rate_factor: float = 1.0
+    slowed: float = 1.0
     unclear: bool = True
 
 
@@ -66,7 +66,7 @@ def look(run: Run, since: int) -> float | None:
         where = f"Trainer.fit, epoch {run.epoch}, update {number}"
         problem = f"the loss is not finite: {reason}"
         error = Diverged(where, problem, got=seen.got, expected=seen.expected, remedy=seen.remedy)
-        error.rate_factor, error.unclear = run.rate_factor, not in_rows
+        error.slowed, error.unclear = run.slowed, not in_rows
         raise error from None
 
 
@@ -128,15 +128,15 @@ def explained(run: Run, checkpoints: Checkpoints | None) -> Iterator[None]:
         if found is None:
             raise
         path, state, _ = found
-        factor = run.rate_factor
+        slowed = run.slowed
         run.load_state_dict(state)
-        run.scale_rates(factor)
+        run.scale_rates(slowed=slowed)
         logger.warning("the loss is not finite: repeating what followed %s to find out why", path)
         cause = replay(run)
         if cause:
             where = f"Trainer.fit, epoch {run.epoch}, update {run.step_in_epoch}"
             better = Diverged(where, cause, got=error.got, expected=error.expected, remedy=error.remedy)
-            better.rate_factor = factor
+            better.slowed = slowed
             raise better from None
         raise
 

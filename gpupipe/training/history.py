@@ -65,11 +65,11 @@ class History:
         """
         if self.monitor not in self.rows[-1]:
             raise BadData(
-                f"EarlyStopping(monitor={self.monitor!r})",
-                "the figure is not defined for the validation data",
+                f"the monitored figure {self.monitor!r}",
+                "it is not defined for the validation data",
                 got=list(self.rows[-1]),
                 expected="validation rows, of more than one class for AUC",
-                remedy="monitor='train_loss'",
+                remedy="EarlyStopping(monitor='train_loss')",
             )
         return self.rows[-1][self.monitor]
 

@@ -43,7 +43,9 @@ class Lamb(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
+        super().__init__(params, {**options, "capturable": True})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph

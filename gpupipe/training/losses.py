@@ -179,7 +179,7 @@ class LossMean:
         if self._many == 1:
             self._total.add_(loss.double() * weight)
             self._weight.add_(weight)
-            self._good.add_(self._total < math.inf)  # a sum that has once been infinite or NaN stays so
+            self._good.add_(self._total.abs() < math.inf)  # a sum that has once not been finite stays so
             return
         self._losses.append(loss)
         self._weights.append(weight)
@@ -191,7 +191,7 @@ class LossMean:
         totals = torch.cat([self._total[None], torch.stack(self._losses) * weights]).cumsum(0)  # in order: exact resume
         self._total.copy_(totals[-1])
         self._weight.copy_(torch.cat([self._weight[None], weights]).cumsum(0)[-1])
-        self._good.add_((totals[1:] < math.inf).sum())
+        self._good.add_((totals[1:].abs() < math.inf).sum())
         self._losses.clear()
         self._weights.clear()
 

@@ -31,7 +31,7 @@ class Profiling(Callback):
     def on_fit_start(self, run: Run) -> None:
         """Start counting updates."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        left = run.steps_per_epoch * run.max_epochs - run.step
+        left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
         first = SKIPPED if left > SKIPPED + WARMING + TRACED else 0
 
         def action(step: int) -> ProfilerAction:

@@ -25,8 +25,7 @@ class ProgressBar(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Draw it."""
-        total = run.steps_per_epoch * run.max_epochs
-        self._bar = tqdm(total=total, initial=run.step, disable=self._hidden, unit=" updates")
+        self._bar = tqdm(total=run.last_step, initial=run.step, disable=self._hidden, unit=" updates")
 
     def on_epoch_start(self, run: Run) -> None:
         """Name the epoch."""

@@ -85,7 +85,7 @@ def compact(gradient: Tensor) -> Tensor:
     rows, values = entries(gradient)
     rows, order = rows.sort()
     values = values.index_select(0, order)
-    new = torch.cat([rows.new_zeros(1), (rows[1:] != rows[:-1]).long()])
+    new = torch.cat([rows.new_zeros(min(len(rows), 1)), (rows[1:] != rows[:-1]).long()])
     slot = new.cumsum(0)
     sums = torch.zeros_like(values).index_add_(0, slot, values)
     # Slots no row has need have sums of 0: they add nothing to row 0.

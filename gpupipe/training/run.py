@@ -43,7 +43,8 @@ class Run:
             spent waiting for batches) since the look before.
         stop: whether this epoch is the last one; set it to end a fit.
         validating: whether the validation loader is being gone through.
-        rate_factor: what the schedule is multiplied by: below 1 after a rollback.
+        slowed: what rollbacks have multiplied the schedule by.
+        fallen: what a plateau has.
         range: names parts of an update for a profiler.
     """
 
@@ -63,8 +64,10 @@ class Run:
     figures: dict[str, float] = field(default_factory=dict)
     stop: bool = False
     validating: bool = False
-    rate_factor: float = 1.0
+    slowed: float = 1.0
+    fallen: float = 1.0
     range: Range = unnamed
+    _offset: int = 0  # batches done more (or fewer) than epochs of this length would make
     _before: float = 0.0  # seconds spent in this epoch by the run that this one goes on from
     _started: float = 0.0
     _waited: float = 0.0
@@ -78,7 +81,12 @@ class Run:
     @property
     def step(self) -> int:
         """Batches done since the fit began."""
-        return (self.epoch - 1) * self.steps_per_epoch + self.step_in_epoch
+        return (self.epoch - 1) * self.steps_per_epoch + self.step_in_epoch + self._offset
+
+    @property
+    def last_step(self) -> int:
+        """The batches done when all epochs are."""
+        return self.max_epochs * self.steps_per_epoch + self._offset
 
     @property
     def completes_update(self) -> bool:
@@ -97,6 +105,11 @@ class Run:
         per_update = self.update.accumulate
         updates = (self.epoch - 1) * -(-self.steps_per_epoch // per_update) + -(-self.step_in_epoch // per_update)
         return float(self.rates[max(updates, 1) - 1]) * self.rate_factor
+
+    @property
+    def rate_factor(self) -> float:
+        """What the schedule is multiplied by."""
+        return self.slowed * self.fallen
 
     @property
     def over(self) -> bool:
@@ -163,12 +176,17 @@ class Run:
         """All that a fit needs to go on from here as if it had never stopped; the ranks gather it together."""
         ended = len(self.history) >= self.epoch  # the epoch's row is there: only the next epoch is left to do
         loader = None if ended else getattr(self.train, "state_dict", None)
+        if self._continues is not None:  # nothing has been done since; the loader is not there yet
+            return self._continues | {"slowed": self.slowed, "fallen": self.fallen}
         return {
             "epoch": self.epoch + ended,
             "step_in_epoch": 0 if ended else self.step_in_epoch,
             "rows": 0 if ended else self.rows,
             "seconds": 0.0 if ended else self.seconds,
-            "rate_factor": self.rate_factor,
+            "lengths": [self.steps_per_epoch, self.update.accumulate],
+            "offset": self._offset,
+            "slowed": self.slowed,
+            "fallen": self.fallen,
             "model": self.model.state_dict(),
             "update": self.update.state_dict(),
             "losses": self.update.losses.of_all(),
@@ -188,17 +206,27 @@ class Run:
         self.update.losses.sums.copy_(state["losses"])
         if not self.together.first:
             self.update.losses.sums[:2] = 0  # the first counts for all
-        self.scale_rates(state["rate_factor"])
+        self._measure(state["offset"], *state["lengths"])
+        self.scale_rates(slowed=state["slowed"], fallen=state["fallen"])
         self.history.rows[:] = state["history"]
         if self.best is not None and state["best"] is not None:
             self.best.load_state_dict(state["best"])
             self.stop = self.best.exhausted
         self._continues = state
 
-    def scale_rates(self, factor: float) -> None:
-        """Multiply the schedule, from the next update on."""
-        self.rate_factor = factor
-        self.update.rates.copy_(self.rates * factor)
+    def scale_rates(self, *, slowed: float | None = None, fallen: float | None = None) -> None:
+        """Multiply the schedule, from the next update on; what is not given stays."""
+        self.slowed = self.slowed if slowed is None else slowed
+        self.fallen = self.fallen if fallen is None else fallen
+        self.update.rates.copy_(self.rates * self.rate_factor)
+
+    def _measure(self, offset: int, steps_per_epoch: int, accumulate: int) -> None:
+        """Where epochs or updates were of another length: batches are counted on, and the schedule goes by epochs."""
+        self._offset = offset + (self.epoch - 1) * (steps_per_epoch - self.steps_per_epoch)
+        steps, each, done = self.steps_per_epoch, self.update.accumulate, self.step_in_epoch
+        if (steps, each) != (steps_per_epoch, accumulate):
+            begun = -(-done // each) if done == steps else done // each
+            self.update.count.fill_((self.epoch - 1) * -(-steps // each) + begun)
 
     def _placed(self) -> Iterator[Any]:
         """An iterator over what is left of this epoch."""

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,6 +30,8 @@ __all__ = ["EXIT_CODE", "Saving", "Terminated", "resume"]
 EXIT_CODE = 128 + signal.SIGTERM
 """Of a program whose fit was told to end by SIGTERM and has saved: 143, as of any program that SIGTERM ends."""
 
+OF_DATA = ("rows", "schema", "batches per epoch")
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,7 +48,7 @@ class Saving(Callback):
     Args:
         checkpoints: where and how often.
         resumed: whether the fit goes on from one of them.
-        at_start: save before the first update, too.
+        at_start: save before the first update, too, where the folder has no checkpoint to go back to.
 
     Raises:
         BadConfig: the folder holds checkpoints of another run.
@@ -66,7 +69,7 @@ class Saving(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and take over SIGTERM where signals reach this thread."""
-        run.together.from_first(self._make_folder)
+        empty = run.together.from_first(self._make_folder)
         self._about, self._last_step = about(run), run.step
         self._takes_signals = threading.current_thread() is threading.main_thread()
         if self._takes_signals:
@@ -77,11 +80,13 @@ class Saving(Callback):
                     raise Terminated(EXIT_CODE)
 
             self._outer = signal.signal(signal.SIGTERM, handle)
-        if self._at_start and not self._resumed:
+        if self._at_start and empty:
             self.save(run)
 
-    def _make_folder(self) -> None:
-        if not self._resumed and (there := folders(self._folder)):
+    def _make_folder(self) -> bool:
+        """Whether there is no checkpoint in it."""
+        there = folders(self._folder)
+        if there and not self._resumed:
             raise BadConfig(
                 "Trainer(checkpoints=)",
                 "the folder holds checkpoints of another run",
@@ -92,6 +97,7 @@ class Saving(Callback):
         self._folder.mkdir(parents=True, exist_ok=True)
         for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
             shutil.rmtree(draft)
+        return not there
 
     def on_log(self, run: Run) -> None:
         """Agree with the other ranks, where there are some."""
@@ -218,7 +224,10 @@ def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> boo
         logger.info("no checkpoint in %s: the fit starts from the beginning", place)
         return False
     path, state, described = found
-    _check_same(path, described, about(run))
+    here = about(run)
+    if not state["step_in_epoch"] and here["rows"] is not None:
+        del here["batches per epoch"]  # between epochs the same rows may be dealt anew
+    _check_same(path, described, here)
     run.load_state_dict(state)
     logger.info("the fit goes on after update %d, from %s", run.step, path)
     return True
@@ -230,12 +239,14 @@ def about(run: Run) -> dict[str, Any]:
     digest = None
     if isinstance(schema, Schema):
         digest = hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()
+    names = {id(parameter): name for name, parameter in run.model.named_parameters()}
     return {
         "weights": _shapes(run.model),
         "optimizer": type(run.update.optimizer).__name__,
-        "batches per epoch": run.steps_per_epoch,
+        "trained parameters": [names.get(id(p)) for p in run.update.parameters],  # in the order of moments
         "rows": getattr(run.train, "total_rows", None),
         "schema": digest,
+        "batches per epoch": run.steps_per_epoch,
     }
 
 
@@ -247,15 +258,18 @@ def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
     differ = [what for what, now in here.items() if saved.get(what) != now]
     if not differ:
         return
-    what, owner = differ[0], "model" if differ[0] in ("weights", "optimizer") else "data set"
+    what = differ[0]
+    problem = f"the checkpoint is of another {'data set' if what in OF_DATA else 'model'}: {what}"
+    remedy = "the model, optimiser and loader it was made with; model.load_state_dict for weights alone"
     then, now = saved.get(what), here[what]
     if what == "weights" and isinstance(then, dict):
         name = next(name for name in [*now, *then] if now.get(name) != then.get(name))
-        what, then, now = f"weight {name!r}", then.get(name, "none"), now.get(name, "none")
-    raise SchemaMismatch(
-        path,
-        f"the checkpoint is of another {owner}: {what}",
-        got=then,
-        expected=f"{now!r}, as in this fit",
-        remedy="the model, optimiser and loader it was made with; model.load_state_dict for weights alone",
-    )
+        problem = problem.replace(what, f"weight {name!r}")
+        then, now = then.get(name, "none"), now.get(name, "none")
+    elif what == "trained parameters" and then is not None:
+        then, now = next((a, b) for a, b in zip_longest(then, now, fillvalue="none") if a != b)
+        remedy = "freeze(), unfreeze() and groups= as they were; model.load_state_dict for weights alone"
+    elif what == "batches per epoch" and here["rows"] is not None:
+        problem = f"the checkpoint is from the middle of an epoch of other batches: {what}"
+        remedy = "as many ranks, and the batch size, as then; or a checkpoint from the end of an epoch"
+    raise SchemaMismatch(path, problem, got=then, expected=f"{now!r}, as in this fit", remedy=remedy)

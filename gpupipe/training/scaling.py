@@ -61,6 +61,7 @@ class LossScale:
         return {"value": self.value, "good": self._good}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave."""
-        self.value.copy_(state["value"])
-        self._good.copy_(state["good"])
+        """Go on from what `state_dict` gave; from the start where it is empty, as of a run without a scale."""
+        if state:
+            self.value.copy_(state["value"])
+            self._good.copy_(state["good"])

@@ -149,6 +149,7 @@ def fallen(schedule: Schedule, history: History) -> float | None:
     if not isinstance(plateau, Plateau):
         return None
     best, waited, share = -math.inf, 0, 1.0
+    history.monitored  # noqa: B018 - says what is wrong where there is no figure
     for row in history:
         value = float(row[history.monitor]) * (1 if history.higher_is_better else -1)
         waited = 0 if value > best else waited + 1

@@ -80,6 +80,11 @@ class BestWeights:
         """Whether it is time to stop."""
         return self._waited >= self._stopping.patience
 
+    @property
+    def seen(self) -> bool:
+        """Whether there are best weights."""
+        return bool(self._state)
+
     def restore(self) -> None:
         """Give the model its best weights back."""
         self._model.load_state_dict(self._state)

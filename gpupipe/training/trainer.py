@@ -195,17 +195,17 @@ class Trainer:
         """
         if executor is not None or isinstance(train, Elsewhere) or isinstance(valid, Elsewhere):
             return fit_elsewhere(self, train, valid, resume, executor)
-        retried, factor = 0, 1.0
+        retried, slowed = 0, 1.0
         while True:
             try:
-                return self._fit(train, valid, resume, factor)
+                return self._fit(train, valid, resume, slowed)
             except Diverged as error:
                 if self.on_divergence == "raise" or retried == ROLLBACKS:
                     raise
-                retried, factor, resume = retried + 1, error.rate_factor * SLOWER, "latest"
-                logger.warning("%s; back to the last checkpoint, lr x %g", str(error).splitlines()[0], factor)
+                retried, slowed, resume = retried + 1, error.slowed * SLOWER, "latest"
+                logger.warning("%s; back to the last checkpoint, lr x %g", str(error).splitlines()[0], slowed)
 
-    def _fit(self, train: Batches, valid: Batches | None, resume: str | Path | None, factor: float) -> History:
+    def _fit(self, train: Batches, valid: Batches | None, resume: str | Path | None, slowed: float) -> History:
         loss, metrics = loss_and_metrics(self, train)
         steps = num_batches(train)
         history = history_of(self, metrics, validated=valid is not None)
@@ -221,7 +221,7 @@ class Trainer:
                 best = BestWeights(self.model, self.early_stopping, higher_is_better=history.higher_is_better)
             run = Run(self.model, update, batches, history, steps, self.max_epochs, rates, device, best, together)
             resumed = resume is not None and go_on(run, resume, self.saves)
-            run.scale_rates(min(factor, run.rate_factor))
+            run.scale_rates(slowed=min(slowed, run.slowed))
             callbacks = callbacks_of(self, together, resumed=resumed)
             with explained(run, self.saves), callbacks.around(run):
                 for epoch in run.epochs():
@@ -237,9 +237,9 @@ class Trainer:
                     with update.averaged():
                         run.stop = run.stop or (best is not None and best.see(history.monitored))
                     if (share := fallen(self.schedule, history)) is not None:
-                        run.scale_rates(factor * share)
+                        run.scale_rates(fallen=share)
                     callbacks.on_epoch_end(run)
-                if best is not None:
+                if best is not None and best.seen:
                     best.restore()
                 elif update.average is not None:
                     update.average.swap()

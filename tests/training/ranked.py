@@ -19,14 +19,14 @@ import torch
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, Block, Loader, Ragged
-from gpupipe.training import Callback, EarlyStopping, Run, Trainer, rowwise
+from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer, rowwise
 from tests.training.resumed import SCHEMA, block
 
 RANK = int(os.environ.get("RANK", "0"))
 SEVERAL = "RANK" in os.environ
 LISTS = Schema([*SCHEMA, Field("seen", "list<int32>", cardinality=7, role=Role.FEATURE)])
 # "uneven" learns all rows in one batch, "empty" in many of them, at a rate that moves nothing.
-SHARDS = {"uneven": [200, 70, 0, 30], "empty": [300, 0], "shards": [200, 100]}
+SHARDS = {"uneven": [200, 70, 0, 30], "empty": [300, 0], "shards": [200, 100], "dealt": [200, 100]}
 
 
 class Writes(Callback):
@@ -95,6 +95,7 @@ def some(batches: list[Batch]) -> list[Batch]:
 
 
 def fitted(folder: str, case: str) -> dict[str, Any]:
+    case, _, step = case.partition("-")  # "moved-16" and "dealt-16" fail after update 17, and have saved 16
     settings: dict[str, Any] = {
         "max_epochs": 3,
         "lr": 0.01,
@@ -117,7 +118,7 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
     batch_size = 4 * 200 if case == "uneven" else 32
     train = Loader(rows, batch_size=batch_size, shuffle="rows", seed=3, sharded=sharded)
     valid = Loader(other, batch_size=32)
-    if case in ("double", "lists"):
+    if case in ("double", "lists", "moved"):
         network.double()
         train, valid = Double(train), Double(valid)
     if case == "double":
@@ -137,6 +138,9 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         settings["callbacks"].append(Acts(0, case, 12))
     elif case == "shards":
         settings["checkpoints"], resume = f"{folder}/shards{RANK}", "latest"
+    elif case in ("moved", "dealt"):
+        settings["checkpoints"], resume = Checkpoints(f"{folder}/moved", every_steps=int(step or 99), keep=9), "latest"
+        settings["callbacks"] += [Acts(0, "fail", int(step) + 1)] if step else []
     elif case == "refused":
         settings["checkpoints"] = f"{folder}/spoilt{RANK}"  # where there are some of another run, of the first rank's
     elif case == "empty":

@@ -208,13 +208,13 @@ def test_tensorboard_that_is_missing_says_how_to_install_it(monkeypatch: pytest.
 # a trace --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batches", [3, 40])
-def test_a_trace_names_the_parts_of_an_update(problem: Problem, tmp_path: Path, batches: int) -> None:
+@pytest.mark.parametrize(("batches", "accumulate"), [(3, 1), (40, 1), (40, 4)])
+def test_a_trace_names_the_parts_of_an_update(problem: Problem, tmp_path: Path, batches: int, accumulate: int) -> None:
     train = problem("binary", batches * 8, batch_size=8)
-    trainer_for(train, profile=tmp_path / "trace", max_epochs=1).fit(train)
+    trainer_for(train, profile=tmp_path / "trace", max_epochs=1, accumulate=accumulate).fit(train)
     events = json.loads((tmp_path / "trace" / "trace.json").read_text())["traceEvents"]
     seen = [event["name"] for event in events if event.get("cat") == "user_annotation"]
-    wanted = 20 if batches == 40 else 1
+    wanted = 20 if (batches, accumulate) == (40, 1) else 1
     for name in ("data", "forward", "backward", "optimizer"):
         assert seen.count(name) >= wanted, (name, seen)
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpupipe.errors import ArtifactError, BadConfig, BadFile, SchemaMismatch
 from gpupipe.models import MLP
-from gpupipe.training import Callback, Checkpoints, Run, Trainer
+from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer, freeze
 from gpupipe.training.checkpoints import TENSORS, folders
 from gpupipe.training.saving import EXIT_CODE
 from tests.training import resumed
@@ -277,11 +277,52 @@ def test_a_checkpoint_of_another_model_or_data_is_refused(saved: Path) -> None:
     train, valid = resumed.loaders()
     train.batch_size = 64
     fewer = type(train)(resumed.block(600), batch_size=32)
-    with pytest.raises(SchemaMismatch, match="of another data set: batches per epoch, got 20"):
-        _fit(saved, "latest", loaders=(fewer, valid))
-    fewer = type(train)(resumed.block(639), batch_size=32)
     with pytest.raises(SchemaMismatch, match="of another data set: rows, got 640"):
         _fit(saved, "latest", loaders=(fewer, valid))
+    with pytest.raises(SchemaMismatch, match="of another data set: rows, got 640"):
+        _fit(saved, "latest", loaders=(list(fewer), valid), loss="bce")
+    frozen = resumed.model()
+    freeze(frozen, "embedding*")
+    with pytest.raises(SchemaMismatch, match=r"trained parameters, got 'embedding\.table'") as caught:
+        _fit(saved, "latest", frozen)
+    assert "freeze()" in caught.value.remedy
+
+
+def test_updates_of_other_batches_go_on_where_the_schedule_is_by_epochs(tmp_path: Path) -> None:
+    """Between epochs the same rows may come in other batches; in the middle of one they may not."""
+    arguments = {"early_stopping": None, "schedule": "linear"}
+    _fit(tmp_path, None, max_epochs=2, **arguments)
+    train, valid = resumed.loaders()
+    larger = type(train)(resumed.block(640), batch_size=64, shuffle="rows", seed=3)
+    steps: list[int] = []
+
+    class Note(Callback):
+        def on_step_end(self, run: Run) -> None:
+            steps.append(run.step)
+            assert run.last_step == 60
+
+    more = {"accumulate": 4, "callbacks": [Note()], **arguments}
+    saves = Checkpoints(tmp_path, every_steps=5, keep=9)
+    trainer = resumed.trainer(None, resumed.model(), checkpoints=saves, **more)
+    history = trainer.fit(larger, valid, resume="latest")
+    assert steps == [44, 48, 50, 54, 58, 60], "counted on"
+    assert [checkpoint.step for checkpoint in folders(tmp_path)][-3:] == [50, 58, 60]
+    assert [row["lr"] for row in history][2:] == pytest.approx([0.01 * (1 - 8 / 12), 0.01 * (1 - 11 / 12)])
+    with pytest.raises(SchemaMismatch, match="an epoch of other batches: batches per epoch, got 10") as caught:
+        _fit(tmp_path, tmp_path / "step-0000000058", **arguments)
+    assert "batch size" in caught.value.remedy
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(
+    "later", [{"average": 0.9}, {"precision": "fp16-mixed"}, {"early_stopping": EarlyStopping(patience=2)}], ids=str
+)
+def test_settings_that_come_later_begin_there(tmp_path: Path, later: dict[str, Any], epochs: int) -> None:
+    first, again = resumed.model(), resumed.model()
+    _fit(tmp_path, None, first, max_epochs=1, early_stopping=None)
+    history = _fit(tmp_path, "latest", again, max_epochs=epochs, **{"early_stopping": None, **later})
+    assert len(history) == epochs
+    assert torch.equal(weights(again), weights(first)) == (epochs == 1)
 
 
 def test_a_folder_of_another_run_is_not_written_to(saved: Path) -> None:

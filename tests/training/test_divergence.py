@@ -15,7 +15,7 @@ from torch import Tensor
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.models import MLP
 from gpupipe.tensors import Loader
-from gpupipe.training import Callback, Checkpoints, Run, Trainer
+from gpupipe.training import Callback, Checkpoints, Plateau, Run, Trainer
 from tests.training import resumed
 
 Problem = Callable[..., Any]
@@ -95,6 +95,49 @@ def test_rollback_goes_on_with_a_lower_rate(tmp_path: Path, caplog: pytest.LogCa
     assert [row["lr"] for row in history] == [pytest.approx(0.01), *[pytest.approx(0.0001)] * 3]
     assert caplog.text.count("back to the last checkpoint, lr x") == 2
     assert all(math.isfinite(row["train_loss"]) for row in history)
+
+
+def test_a_plateaus_share_and_that_of_rollbacks_go_together_once(tmp_path: Path) -> None:
+    """The figure never improves after the first epoch: the plateau halves the rate after each; once it is rolled back.
+
+    The second fit goes on from the first one's last checkpoint, with both.
+    """
+
+    class Fragile(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.step == 50 and run.rate_factor == 0.5:
+                with torch.no_grad():
+                    next(run.model.parameters()).fill_(math.inf)
+
+        def on_epoch_end(self, run: Run) -> None:
+            run.history.rows[-1]["valid_loss"] = float(-10 + run.epoch)
+
+    arguments = {"schedule": Plateau(patience=1, factor=0.5), "callbacks": [Fragile()], "on_divergence": "rollback"}
+    arguments |= {"early_stopping": None}
+    resumed.trainer(tmp_path, resumed.model(), max_epochs=3, **arguments).fit(*resumed.loaders())
+    trainer = resumed.trainer(tmp_path, resumed.model(), max_epochs=5, **arguments)
+    history = trainer.fit(*resumed.loaders(), resume="latest")
+    assert [row["lr"] for row in history] == pytest.approx([0.01, 0.01, 0.0005, 0.00025, 0.000125], rel=1e-6)
+
+
+def test_rollback_before_the_first_checkpoint_of_a_fit_that_goes_on_from_elsewhere(tmp_path: Path) -> None:
+    """It goes back to where it began, in the middle of the second epoch, and not to the spoilt weights."""
+
+    class Fragile(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.step == 29 and run.rate_factor == 1:
+                with torch.no_grad():
+                    next(run.model.parameters()).fill_(math.inf)
+
+    saves = Checkpoints(tmp_path / "first", every_steps=27, keep=9)
+    first = resumed.trainer(None, resumed.model(), checkpoints=saves).fit(*resumed.loaders())
+    saves = Checkpoints(tmp_path / "second", every_epochs=None)
+    arguments = {"callbacks": [Fragile()], "on_divergence": "rollback", "checkpoints": saves}
+    middle = tmp_path / "first" / "step-0000000027"
+    second = resumed.trainer(None, resumed.model(), **arguments).fit(*resumed.loaders(), resume=middle)
+    assert [row["epoch"] for row in second] == [1, 2, 3, 4]
+    shares = [now["lr"] / before["lr"] for now, before in zip(second, first, strict=True)]
+    assert shares == pytest.approx([1, 0.1, 0.1, 0.1])
 
 
 def test_rollback_before_the_first_checkpoint_starts_again(tmp_path: Path) -> None:

@@ -134,13 +134,23 @@ def test_sums_keep_their_digits() -> None:
     assert losses.read() is None
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_mean_that_is_not_finite_is_an_error_that_says_where(value: float) -> None:
     losses = LossMean(CPU)
     losses.add(torch.tensor(value), 1)
     with pytest.raises(BadData, match=f"epoch 2, updates 5 to 9: the loss is not finite, got {value}") as caught:
         losses.read("epoch 2, updates 5 to 9")
     assert "lr=" in caught.value.remedy
+
+
+@pytest.mark.parametrize("together", [1, 64], ids=["each by itself", "many at once"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_batches_before_the_first_that_is_not_finite_are_counted(value: float, together: int) -> None:
+    losses = LossMean(CPU)
+    losses._many = together  # as on a GPU, and on a CPU
+    for number in (1.0, 2.0, value, 3.0):
+        losses.add(torch.tensor(number), 1)
+    assert losses.of_all()[2] == 2
 
 
 @pytest.mark.parametrize(("classes", "loss"), [((False, True), "bce"), (("a", "b"), "cross-entropy"), (None, "mse")])

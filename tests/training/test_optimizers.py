@@ -109,6 +109,23 @@ def test_a_compact_gradient_is_the_same_in_as_many_entries() -> None:
     torch.testing.assert_close(small._values().norm(), gradient.to_dense().norm())  # at most one entry a row
 
 
+def test_lambs_count_of_steps_is_loaded_to_where_the_weights_are() -> None:
+    """It comes from the host; there a captured step would take it for a constant."""
+    weight = nn.Parameter(torch.empty(2, 2, device="meta"))
+    optimizer = Lamb([weight], lr=torch.zeros((), device="meta"))
+    saved = {"step": torch.ones(()), "exp_avg": torch.ones(2, 2), "exp_avg_sq": torch.ones(2, 2)}
+    optimizer.load_state_dict({"state": {0: saved}, "param_groups": optimizer.state_dict()["param_groups"]})
+    assert {value.device.type for value in optimizer.state[weight].values()} == {"meta"}
+
+
+def test_a_gradient_of_no_rows_is_compact() -> None:
+    """As of a batch whose lists are all empty."""
+    bag = nn.EmbeddingBag(7, 2, sparse=True)
+    bag(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0])).sum().backward()
+    small = compact(bag.weight.grad)
+    assert small._values().shape == (0, 2) and not small.to_dense().any()
+
+
 def test_only_large_embeddings_are_tables() -> None:
     model = nn.ModuleList([nn.Embedding(1 << 17, 8), nn.Embedding(100, 8), nn.Linear(1024, 1024)])
     groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1, tables=True)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, BadData
 from gpupipe.models import MLP
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
@@ -83,6 +83,12 @@ def test_a_plateau_falls_and_the_history_shows_it(problem: Any) -> None:
     assert shares == pytest.approx(expected)
     assert fallen(Plateau(patience=1, factor=0.5), history) == pytest.approx(share)
     assert fallen("cosine", history) is None
+
+
+def test_a_plateau_says_so_where_there_is_no_figure_to_go_by(problem: Any) -> None:
+    trainer = Trainer(MLP(3, [6]), max_epochs=1, schedule="plateau", device="cpu")
+    with pytest.raises(BadData, match="the monitored figure 'valid_loss': it is not defined"):
+        trainer.fit(problem("binary", 9), problem("binary", 0))
 
 
 def test_linear_and_own_schedules() -> None:

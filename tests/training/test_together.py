@@ -213,6 +213,51 @@ def test_sigterm_on_one_rank_saves_and_ends_all_and_they_go_on_as_if_nothing_had
     assert not (tmp_path / "a" / "saved1").exists(), "the first rank alone writes, and reads for all"
 
 
+# other ranks than before ----------------------------------------------------------------------------------------------
+
+
+def goes_on(folder: Path, begun: str, before: int, after: int) -> list[Any]:
+    """What each rank finds that goes on with a fit that failed, so many before and after; 1 is this process."""
+    for case, size in ((begun, before), (begun.partition("-")[0], after)):
+        if size > 1:
+            found = ran(folder, [case], size)[2][case]
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            found = [ranked.fitted(str(folder), case)]
+        except ValueError as error:
+            found = [{"error": type(error).__name__, "text": str(error)}]
+        if case == begun:
+            assert "there is a fly in it" in found[0]["text"], found
+    return found
+
+
+@pytest.mark.parametrize(("before", "after", "step"), [(1, 2, 20), (2, 1, 16)], ids=["between epochs", "within one"])
+def test_a_fit_goes_on_with_more_ranks_or_fewer(before: int, after: int, step: int, tmp_path: Path) -> None:
+    """Where all have the whole table batches are the same, so it may be anywhere."""
+    found = goes_on(tmp_path / "ranks", f"moved-{step}", before, after)
+    assert [len(rank["history"]) for rank in found] == [3] * after
+    is_that_of_one(found, "moved", tmp_path / "whole", 1e-5)
+    assert step in [checkpoint.step for checkpoint in folders(tmp_path / "ranks" / "moved")]
+
+
+@pytest.mark.parametrize(("before", "after", "end", "last"), [(1, 2, 20, 33), (2, 1, 26, 36)])
+def test_rows_are_dealt_anew_between_epochs(before: int, after: int, end: int, last: int, tmp_path: Path) -> None:
+    """10 batches an epoch in one process, 13 of two with 200 and 100 rows: the schedule goes by epochs."""
+    found = goes_on(tmp_path, f"dealt-{end}", before, after)
+    assert [checkpoint.step for checkpoint in folders(tmp_path / "moved")] == [end // 2, end, last]
+    whole = ranked.fitted(str(tmp_path), "plain")["history"]
+    for rank in found:
+        assert [row["lr"] for row in rank["history"]][2] == pytest.approx(whole[2]["lr"], rel=1e-3)
+        assert rank["history"][2]["train_loss"] < rank["history"][1]["train_loss"]
+
+
+def test_in_the_middle_of_an_epoch_they_are_not(tmp_path: Path) -> None:
+    (found,) = goes_on(tmp_path, "dealt-16", 2, 1)
+    assert found["error"] == "SchemaMismatch" and "as many ranks, and the batch size, as then" in found["text"]
+    assert "from the middle of an epoch of other batches: batches per epoch, got 13" in found["text"]
+
+
 # alone ----------------------------------------------------------------------------------------------------------------
 
 

@@ -295,7 +295,7 @@ def test_a_monitor_that_will_not_be_there_is_refused_before_training(
 
 def test_a_monitor_that_is_not_defined_for_the_data_is_an_error(problem: Problem) -> None:
     train, valid = problem("binary", 100), problem("binary", 0)
-    with pytest.raises(BadData, match="the figure is not defined for the validation data"):
+    with pytest.raises(BadData, match="it is not defined for the validation data"):
         trainer_for(model_for(train), early_stopping=EarlyStopping()).fit(train, valid)
 
 

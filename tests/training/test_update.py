@@ -326,6 +326,20 @@ def test_the_average_follows_its_formula_and_changes_places(decay: float) -> Non
     assert all(map(torch.equal, model.parameters(), own))
 
 
+def test_a_weight_of_two_names_is_averaged_once() -> None:
+    first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    second.weight = first.weight
+    model = nn.Sequential(first, second)
+    average = Average(model, 0.5)
+    start = first.weight.detach().clone()
+    with torch.no_grad():
+        first.weight += 1
+    average.update(torch.tensor([100]))
+    with average.in_place():
+        torch.testing.assert_close(second.weight, start + 0.5)
+    assert torch.equal(first.weight, start + 1)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lamb", "rowwise"])
 def test_an_overflow_is_left_out_and_the_scale_recovers(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupipe.training.rowwise.TABLE", 1)
