@@ -12,6 +12,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.backend import Backend, Column
 
 
 def table() -> pd.DataFrame:
@@ -61,3 +62,28 @@ def test_writing_on_a_result_changes_nothing_else(name: str, given: str) -> None
             first.loc[:, column] = second[column]
     pd.testing.assert_frame_equal(made(), second)
     pd.testing.assert_frame_equal(frame, table())
+
+
+class AsItIs(pre.StandardScaler):
+    """A subclass that puts out what it is given, where its parent puts out new numbers."""
+
+    def transform_columns(self, columns: pre.Columns, backend: Backend) -> dict[str, Column]:
+        return dict(columns)
+
+
+def test_a_subclass_with_another_transform_is_not_taken_to_put_out_new_memory() -> None:
+    frame = table()
+    result = gp.Pipeline([], gp.Features((["x"], AsItIs())), backend="cpu").fit(frame).transform(frame)
+    result.loc[0, "x"] = -1.0
+    assert frame["x"].tolist() == table()["x"].tolist()
+    steps = pre.StandardScaler(), pre.SimpleImputer(), pre.SimpleImputer("constant"), AsItIs()
+    assert [step.allocates for step in steps] == [True, True, False, False]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_column_is_added_to_a_wide_result_without_a_warning() -> None:
+    names = [f"x{number}" for number in range(120)]
+    frame = pd.DataFrame({name: np.arange(3.0) for name in names})
+    result = gp.Pipeline([], gp.Features((names, pre.StandardScaler())), backend="cpu").fit(frame).transform(frame)
+    result["one"] = 1.0
+    assert result.shape == (3, 121)

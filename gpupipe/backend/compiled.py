@@ -11,13 +11,19 @@ have the same order, because vectors of floats have no minimum that passes over 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 __all__ = ["by_group", "ends", "fill", "look", "scale"]
+
+# While it compiles, Numba tells whoever logs everything thousands of lines. A level that somebody has set stays.
+if logging.getLogger("numba").level == logging.NOTSET:
+    logging.getLogger("numba").setLevel(logging.INFO)
 
 _ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
@@ -30,12 +36,20 @@ def _compiled(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             loop: Callable[..., Any] = njit(cache=True, **options)(function)
         except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
             loop = njit(**options)(function)
-        return loop
+
+        @wraps(function)
+        def run(*given: Any) -> Any:
+            try:
+                return loop(*given)
+            except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs
+                return loop(*given)
+
+        return run
 
     return compiled
 
 
-@_compiled()
+@njit
 def _floats(low, high):
     """The ends that these keys stand for; +inf and -inf where there was no value."""
     if low == _ALL_BUT_SIGN:
@@ -111,7 +125,9 @@ def by_group(groups, values, count, total, squares, low, high):
     """Add to what is known of each group; `squares` are deviations from the group's mean in these rows.
 
     What an addition rounds off is added up beside it, or the mean of a group far from 0 would be farther off than its
-    values spread. Source: Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
+    values spread. What the mean itself is rounded by is taken off the squares again. Sources: Neumaier,
+    "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974; Chan, Golub, LeVeque, "Algorithms
+    for computing the sample variance: analysis and recommendations", 1983.
     """
     rounded_off = np.zeros_like(total)
     for row in range(values.size):
@@ -126,7 +142,12 @@ def by_group(groups, values, count, total, squares, low, high):
             high[group] = max(high[group], value)
     total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # beside infinities it is NaN
     mean = total / np.maximum(count, 1)
+    rest = np.zeros_like(total)
     for row in range(values.size):
         value, group = values[row], groups[row]
         if not np.isnan(value):
-            squares[group] += (value - mean[group]) ** 2
+            apart = value - mean[group]
+            rest[group] += apart
+            squares[group] += apart * apart
+    squares -= np.where(np.isfinite(squares), rest * rest / np.maximum(count, 1), 0.0)
+    squares[:] = np.maximum(squares, 0.0)

@@ -24,6 +24,7 @@ __all__ = ["CpuBackend"]
 
 _NAT = np.iinfo(np.int64).min
 _ROW = "\0row"
+_MANY_COLUMNS = 64  # pandas warns from 100
 
 
 class CpuBackend:
@@ -75,8 +76,10 @@ class CpuBackend:
         return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
 
     def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
-        columns = {name: _decoded(frame[name], own=name in own) for name in frame.columns}
-        return pd.DataFrame(columns, index=frame.index, copy=False)
+        # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
+        joins = len(frame.columns) > _MANY_COLUMNS
+        columns = {name: _decoded(frame[name], own=joins or name in own) for name in frame.columns}
+        return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
@@ -124,6 +127,8 @@ class CpuBackend:
         # `frame[wanted]` takes pandas twice as long, and a partition of a few rows no time at all.
         if wanted == list(frame.columns):
             return frame.copy(deep=False)
+        if not frame.columns.is_unique:  # a user's; `encode` says so
+            return frame[wanted]
         return pd.DataFrame({name: frame[name].array for name in wanted}, index=frame.index, copy=False)
 
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
@@ -248,7 +253,7 @@ def _decoded(series: Any, *, own: bool) -> Any:
     if isinstance(series.dtype, pd.CategoricalDtype):
         return series.cat.categories.array.take(series.cat.codes.to_numpy(), allow_fill=True)
     # An array may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
-    return series.array if own else series.array.copy()
+    return series if own else series.array.copy()
 
 
 def _arrow_array(series: Any) -> pa.Array:

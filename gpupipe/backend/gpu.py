@@ -107,8 +107,8 @@ class GpuBackend:
 
     def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
         columns = {name: _decoded(series) for name, series in _columns(frame).items()}
-        columns |= {name: series.copy() for name, series in columns.items() if name not in own}
-        return _built(columns, len(frame), frame.index)
+        made = _built(columns, len(frame), frame.index)
+        return made if all(name in own for name in columns) else made.copy()
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(name, frame[name]).as_source() for name in frame.columns)

@@ -64,8 +64,9 @@ def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
         (False, array([0.25,  nan], dtype=float32))
     """
     if xp is np:
-        more = by.moves, by.stretch, by.shift, by.floor, by.ceiling
-        return _loops().scale(out, _given(block), by.offset, by.divisor, *more)
+        # A range may be of whole numbers, for which the loop would be compiled once more.
+        held = map(float, (by.stretch, by.shift, by.floor, by.ceiling))
+        return _loops().scale(out, _given(block), by.offset, by.divisor, by.moves, *held)
     number = (block - by.offset) / by.divisor
     if by.moves:
         number *= by.stretch

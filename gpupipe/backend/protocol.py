@@ -152,7 +152,7 @@ class Backend(Protocol):
     def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
         """A coded frame as a user expects it: plain strings, in memory of its own that may be written on.
 
-        Columns named in `own` are in such memory already, and are not copied.
+        Columns named in `own` are in such memory already, and need no copy.
         """
 
     def schema_of(self, frame: Frame) -> Schema:

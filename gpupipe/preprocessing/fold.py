@@ -54,11 +54,18 @@ class FoldStep(Step, ABC):
     """Whether each number becomes one of the same order, whatever the other columns hold: then the outputs' range
     follows from the inputs'."""
     allocates: bool = False
-    """Whether all arrays it puts out are new, and nobody else's: then a user's frame is made of them, not of copies."""
+    """Whether all arrays it puts out are new, and nobody else's: then a user's frame is made of them, not of copies.
+
+    It is said of one `transform_columns`: a subclass with another one says it anew."""
     names_in_: list[str]
 
     _dtypes_seen: Mapping[str, str] = {}
     """The types of the columns of the frame given to `fit`; of one whose values are all missing a frame tells none."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "transform_columns" in vars(cls) and "allocates" not in vars(cls):
+            cls.allocates = False
 
     @abstractmethod
     def summarise(self, columns: Columns, backend: Backend) -> Any:

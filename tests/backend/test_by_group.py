@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -40,6 +42,31 @@ def test_a_group_far_from_the_others_keeps_its_digits() -> None:
     values = np.where(ids == 0, 1e12, 0.0) + (np.arange(100_000) // 2 % 2)
     found = GroupedFloats.of(values, ids, 2)
     assert found.squares.tolist() == pytest.approx([12_500.0, 12_500.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("spread", [2.0**-10, 2.0**-13])
+def test_squares_of_values_that_differ_in_their_last_digits(spread: float) -> None:
+    random = np.random.default_rng(3)
+    values, ids = 1e12 + random.integers(0, 8, 3000) * spread, random.integers(0, 20, 3000)
+    found = GroupedFloats.of(values, ids, 20)
+    for group, squares in enumerate(found.squares):
+        exact = [Fraction(value) for value in values[ids == group]]
+        mean = sum(exact) / len(exact)
+        assert squares == pytest.approx(float(sum((value - mean) ** 2 for value in exact)), rel=1e-12)
+
+
+def test_a_group_of_one_value_many_times_has_no_spread() -> None:
+    random = np.random.default_rng(5)
+    sizes = random.integers(1, 100, 1000)
+    found = GroupedFloats.of(np.repeat(random.random(1000), sizes), np.repeat(np.arange(1000), sizes), 1000)
+    assert not found.squares.any()
+
+
+def test_infinities_stay_in_their_group() -> None:
+    values = np.array([np.inf, 1.0, np.inf, -np.inf, 1e308, 1e308, 2.0])
+    found = GroupedFloats.of(values, np.array([0, 0, 1, 1, 2, 2, 3]), 4)
+    np.testing.assert_array_equal(found.total, [np.inf, np.nan, np.inf, 2.0])
+    assert not np.isfinite(found.squares[:3]).any() and found.squares[3] == 0.0
 
 
 def test_no_rows_have_no_values() -> None:

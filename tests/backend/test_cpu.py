@@ -69,6 +69,8 @@ def test_names_have_to_be_strings_and_unique() -> None:
         CPU.encode(pd.DataFrame({3: [1]}))
     with pytest.raises(errors.SchemaMismatch, match="share a name"):
         CPU.encode(pd.DataFrame([[1, 2]], columns=["x", "x"]))
+    with pytest.raises(errors.SchemaMismatch, match="share a name"):
+        CPU.encode(CPU.select(pd.DataFrame([[1, 2]], columns=["x", "x"]), ["x"]))
 
 
 def test_rows_of_frames_with_other_dictionaries() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
 import numpy as np
@@ -101,3 +102,50 @@ def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> N
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.split() == ["(0,", "1.0,", "1.0)"]
+
+
+def test_a_range_of_whole_numbers_is_that_of_floats() -> None:
+    block, found = np.array([1.0, 4.0]), []
+    for scale in (Scale(1, 3, 2, -1, -1, 0), Scale(1.0, 3.0, 2.0, -1.0, -1.0, 0.0)):
+        out = np.empty(2, dtype="float32")
+        scale_into(out, block, scale, np)
+        found.append(out.tolist())
+    assert found == [[-1.0, 0.0], [-1.0, 0.0]]
+
+
+def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
+    code = """
+        import resource
+        import numpy as np
+        from gpupipe.backend.numbers import ends, look
+        resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
+        print(ends(np.ones(3), np), look(np.ones(3), np, 1.0))
+    """
+    found = _in_a_process(code, tmp_path)
+    assert found == "(0, 1.0, 1.0) (0, 1.0, 1.0, 0.0, 0.0)"
+
+
+@pytest.mark.parametrize(("said", "told"), [("", False), ("logging.getLogger('numba').setLevel('DEBUG')", True)])
+def test_what_the_compiler_does_is_logged_if_somebody_asks_for_it(said: str, told: bool, tmp_path: Path) -> None:
+    code = f"""
+        import logging
+        import sys
+        import numpy as np
+        from gpupipe.backend.numbers import ends
+        {said}
+        logging.basicConfig(level="DEBUG", stream=sys.stdout)
+        print(ends(np.ones(3), np))
+    """
+    assert ("numba" in _in_a_process(code, tmp_path)) == told
+
+
+def _in_a_process(code: str, cache: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.strip()

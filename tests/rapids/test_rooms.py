@@ -126,12 +126,17 @@ def test_a_step_learns_the_same_from_a_target(rehearsed_backend: Backend, cls: A
     pd.testing.assert_frame_equal(outputs[0].to_pandas(), outputs[1], check_dtype=False, rtol=1e-6, atol=1e-9)
 
 
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def compare_states(found: Any, wanted: Any) -> None:
     """Learned state lies on the host, whatever learned it."""
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         assert type(found[name]) is type(value), name
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        floats = value.dtype.kind == "f" if isinstance(value, np.ndarray) else {float} == {*map(type, as_list(value))}
+        if floats:
             np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-9)
         elif isinstance(value, dict):
             compare_states(found[name], value)
