@@ -35,7 +35,7 @@ def test_an_empty_history_has_no_best() -> None:
 
 
 def test_a_monitored_figure_that_is_missing_is_an_error(history: History) -> None:
-    with pytest.raises(BadData, match="monitor='valid_auc'"):
+    with pytest.raises(BadData, match="the monitored figure 'valid_auc'"):
         _ = history.monitored
     assert History("train_loss", rows=history.rows).monitored == 0.25
 
