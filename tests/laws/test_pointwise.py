@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, Stored, select
 from gpupipe.backend.columns import stored_of
+from gpupipe.errors import BadData
 from tests.kernels.reference import results_of, values_of
 
 CPU = select("cpu")
@@ -54,7 +55,10 @@ def test_a_program_gives_the_bits_of_its_step(step: pre.FoldStep, data: Any) -> 
     least = -0.5 if isinstance(step, pre.Log1p) else -1e6
     learned, given_later = (data.draw(columns(least)) for _ in range(2))
     step.finish(step.summarise({"x": learned}, CPU))
-    made = step.transform_columns({"x": given_later}, CPU)["x"]
+    try:
+        made = step.transform_columns({"x": given_later}, CPU)["x"]
+    except BadData:  # a column learned from may be so small that later values leave float32's range
+        reject()
     program = step.pointwise("x", given_later.dtype)
     stored = stored_of(given_later)
     assert program is not None and isinstance(stored, Stored)

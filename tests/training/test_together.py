@@ -275,6 +275,9 @@ def test_word_is_left_and_read() -> None:
     second, third = (RollCall(rank, 3, ("127.0.0.1", first.port)) for rank in (1, 2))
     assert not first.alarm()
     second.leave("MemoryError: none left")
+    deadline = time.monotonic() + 30  # a client does not wait until the store has what it sends
+    while not (first.alarm() and third.alarm()) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert first.alarm() and third.alarm()
     for other in (third, first):
         assert "rank 1 failed (MemoryError: none left)" in str(other.lost(RuntimeError("broken")))
