@@ -23,7 +23,7 @@ from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of
 __all__ = ["CpuBackend"]
 
 _NAT = np.iinfo(np.int64).min
-_ROW = "\0row"
+_ROW, _MATCH = "\0row", "\0match"
 _MANY_COLUMNS = 64  # pandas warns from 100
 
 
@@ -154,9 +154,12 @@ class CpuBackend:
         # Integers and booleans get a mask, or pandas would make floats and objects of them where there is no match.
         masked = {name: dtype for name in right.columns if (dtype := _masked_dtype(right[name].dtype)) is not None}
         whole = self.decode(right).astype(masked).dropna(subset=keys)
+        whole = _assigned(whole, {_MATCH: np.ones(len(whole))})
         numbered = _assigned(self.decode(left), {_ROW: left.index})
-        merged = numbered.merge(whole, on=keys, how=how, suffixes=("", suffix), sort=False)
-        result = self.encode(merged.drop(columns=_ROW))
+        # Not an inner merge: pandas 3.0 turns matches around in it where a key of the left is missing.
+        merged = numbered.merge(whole, on=keys, how="left", suffixes=("", suffix), sort=False)
+        merged = merged[merged[_MATCH].notna()] if how == "inner" else merged
+        result = self.encode(merged.drop(columns=[_ROW, _MATCH]))
         return result.set_axis(pd.Index(merged[_ROW], name=None))
 
     # arrays -----------------------------------------------------------------------------------------------------------
