@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from tests.benchmark_scripts import BENCHMARKS, benchmark_script
 
-FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
+FOLDER = BENCHMARKS / "gpu"
 HOPS = 6
 EVERY = ["ceilings", "handover", "features", "estimators", "operators", "decode", "trainer", "whole", "large"]
 # What is no operator, does what a function of the user's does, or moves no values.
@@ -75,17 +73,6 @@ def ended(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A file of the folder, under a name of its own: others are called alike."""
-    monkeypatch.syspath_prepend(str(FOLDER.parent))
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location(f"gpu_benchmark_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_run_is_told_part_by_part(report: dict[str, Any]) -> None:
     assert report["dry"] and not report["bars"] and report["machine"]["commit"]
     assert list(report["parts"]) == APART
@@ -111,7 +98,7 @@ def test_what_the_parts_find(found: dict[str, Any]) -> None:
 
 
 def test_bars_that_nothing_was_found_for_are_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    bars = script("bars", monkeypatch)
+    bars = benchmark_script("gpu/bars.py", monkeypatch)
     assert {bar["met"] for bar in bars.bars_of({}, EVERY)} == {False}
     assert {bar["part"] for bar in bars.bars_of({}, ["ceilings", "large"])} == {"large"}
     hop = {"bytes_copied": 0, "same_memory": True}
@@ -128,7 +115,7 @@ def test_bars_that_nothing_was_found_for_are_not_met(monkeypatch: pytest.MonkeyP
 
 
 def test_cold_and_warm_are_apart_and_what_is_scaled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = script("parts/whole", monkeypatch)
+    whole = benchmark_script("gpu/parts/whole.py", monkeypatch)
     cold = {"rows": 100, "cold": True, "seconds": 9.0}
     assert whole.summary([cold, {"rows": 50, "dropped": "2 s were not left"}], 100) == {"rows": 100, "cold_s": 9.0}
     warm = {"rows": 50, "cold": False, "seconds": 2.0}
@@ -141,7 +128,7 @@ def test_cold_and_warm_are_apart_and_what_is_scaled_says_so(monkeypatch: pytest.
 
 
 def test_a_part_that_is_stopped_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = script("measure", monkeypatch)
+    measure = benchmark_script("gpu/measure.py", monkeypatch)
     lines = [{"name": "a", "found": 1}, {"dropped": "b"}, {"failed": "why"}]
     assert measure.collected(map(json.dumps, lines)) == {"found": {"a": 1}, "dropped": ["b"], "failed": "why"}
     assert sum(measure.PARTS.values()) / 60 <= measure.MINUTES < 9.9

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import importlib.util
 import json
 import shutil
 import signal
@@ -16,7 +15,6 @@ import tomllib
 import zipfile
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,21 +22,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / "gpu" / "offline"
+from tests.benchmark_scripts import BENCHMARKS, benchmark_script
+
+ROOT = BENCHMARKS.parent
+FOLDER = BENCHMARKS / "gpu" / "offline"
 REAL = ["hypothesis", "pytest", "pluggy", "iniconfig"]
 LARGE = 64 << 20
 HOST: dict[str, Any] = {"python": ".".join(map(str, sys.version_info[:2])), "packages": ["tqdm"], "libraries": []}
-
-
-def script(name: str, patch: pytest.MonkeyPatch) -> ModuleType:
-    """A file of the folder, which finds those beside it."""
-    patch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location(f"offline_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def wheel_of(name: str, folder: Path) -> Path:
@@ -61,7 +51,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.writestr("large.data/purelib/large/zeros.bin", bytes(LARGE))
         archive.writestr("large-1.0.dist-info/RECORD", "")
     with pytest.MonkeyPatch.context() as patch:
-        pack = script("pack", patch)
+        pack = benchmark_script("gpu/offline/pack.py", patch)
         small = pack.slim_all([large, *(wheel_of(name, folder) for name in REAL)], folder / "small", 90)
         parts = pack.cut(small, folder, 300_000, HOST)
     assert len(parts) > 3 and max(part.stat().st_size for part in parts) == 300_000
@@ -177,7 +167,7 @@ def library(*containers: list[tuple[int, int]]) -> bytes:
 
 
 def test_only_the_code_of_other_architectures_becomes_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slim = script("slim", monkeypatch)
+    slim = benchmark_script("gpu/offline/slim.py", monkeypatch)
     before = library([(2, 80), (2, 90), (1, 90)], [(1, 80), (8, 75)])
     after = slim.slimmed(before, 90)
     assert len(after) == len(before)
@@ -215,7 +205,7 @@ def pins() -> dict[str, str]:
 
 def test_what_travels_is_what_gpupipe_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found, host = pins(), script("pack", monkeypatch).HOST["packages"]
+    found, host = pins(), benchmark_script("gpu/offline/pack.py", monkeypatch).HOST["packages"]
     for line in [*project["dependencies"], *project["optional-dependencies"]["cuda13"]]:
         asked = Requirement(line)
         assert asked.name in host or asked.specifier.contains(found[asked.name]), line
@@ -224,7 +214,8 @@ def test_what_travels_is_what_gpupipe_asks_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_tests_import_travels_or_is_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for what they import by `pytest.importorskip`."""
-    known, packages = {*pins(), *script("pack", monkeypatch).HOST["packages"], "gpupipe"}, packages_distributions()
+    host, packages = benchmark_script("gpu/offline/pack.py", monkeypatch).HOST["packages"], packages_distributions()
+    known = {*pins(), *host, "gpupipe"}
     skipped = {"cudf", "cupy", "cuml", "rmm", "pylibcudf", "triton"}
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.parse(path.read_text()).body:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["by_group", "ends", "fill", "look", "scale"]
+__all__ = ["by_group", "fill", "look", "scale"]
 
 # While it compiles, Numba tells whoever logs everything thousands of lines. A level that somebody has set stays.
 if logging.getLogger("numba").level == logging.NOTSET:
@@ -81,20 +81,6 @@ def look(values, bits, centre):
 
 
 @_compiled()
-def ends(bits):
-    """Missing values, and the least and the greatest of the others, from the values' bits."""
-    missing, low, high = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN
-    for row in range(bits.size):
-        there = (bits[row] & _ALL_BUT_SIGN) <= _INFINITY
-        missing += not there
-        key = bits[row] ^ ((bits[row] >> 63) & _ALL_BUT_SIGN)
-        low = min(low, key if there else _ALL_BUT_SIGN)
-        high = max(high, key if there else -_ALL_BUT_SIGN)
-    least, greatest = _floats(low, high)
-    return missing, least, greatest
-
-
-@_compiled()
 def scale(out, values, offset, divisor, moves, stretch, shift, floor, ceiling):
     """Write `(value - offset) / divisor`, moved and held as `Scale` says, as float32; whether one is infinite."""
     infinite = False
@@ -121,15 +107,17 @@ def fill(out, values, instead):
 
 
 @_compiled()
-def by_group(groups, values, count, total, squares, low, high):
-    """Add to what is known of each group; `squares` are deviations from the group's mean in these rows.
+def by_group(groups, values, num_groups):
+    """Of each group's values how many, their sum, their squared deviations from their mean, the least, the greatest.
 
     What an addition rounds off is added up beside it, or the mean of a group far from 0 would be farther off than its
     values spread. What the mean itself is rounded by is taken off the squares again. Sources: Neumaier,
     "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974; Chan, Golub, LeVeque, "Algorithms
     for computing the sample variance: analysis and recommendations", 1983.
     """
-    rounded_off = np.zeros_like(total)
+    count = np.zeros(num_groups, np.int64)
+    total, squares, rounded_off, rest = np.zeros((4, num_groups))
+    low, high = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
     for row in range(values.size):
         value, group = values[row], groups[row]
         if not np.isnan(value):
@@ -142,7 +130,6 @@ def by_group(groups, values, count, total, squares, low, high):
             high[group] = max(high[group], value)
     total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # beside infinities it is NaN
     mean = total / np.maximum(count, 1)
-    rest = np.zeros_like(total)
     for row in range(values.size):
         value, group = values[row], groups[row]
         if not np.isnan(value):
@@ -150,4 +137,4 @@ def by_group(groups, values, count, total, squares, low, high):
             rest[group] += apart
             squares[group] += apart * apart
     squares -= np.where(np.isfinite(squares), rest * rest / np.maximum(count, 1), 0.0)
-    squares[:] = np.maximum(squares, 0.0)
+    return count, total, np.maximum(squares, 0.0), low, high

@@ -5,17 +5,18 @@ Both forms agree to the last digits of a sum; what is stored has the same bits. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend.pointwise import Scale
 from gpupipe.backend.protocol import Array
 
-__all__ = ["add_by_group", "ends", "fill_into", "look", "scale_into"]
+__all__ = ["GroupedFloats", "ends", "fill_into", "look", "scale_into"]
 
 _LOOPS = "gpupipe.backend.compiled"
 
@@ -30,7 +31,8 @@ def ends(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
         (1, 2.0, 5.0)
     """
     if xp is np:
-        return tuple(_loops().ends(_given(block).view(np.int64)))
+        missing, low, high, *_ = look(block, xp, 0.0)
+        return missing, low, high
     absent = xp.isnan(block)
     low, high = xp.where(absent, xp.inf, block).min(), xp.where(absent, -xp.inf, block).max()
     return xp.count_nonzero(absent), low, high
@@ -93,18 +95,36 @@ def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
     return xp.isinf(out).any()
 
 
-def add_by_group(groups: Array, values: Array, *known: Array) -> None:
-    """Add n float64 on a CPU to what is known of their groups; see `GroupedFloats`.
+@dataclass(frozen=True)
+class GroupedFloats:
+    """What a CPU finds of the values of each of G groups, in two passes over them; missing ones apart.
 
-    Memory: one number for each group.
-
-    Example:
-        >>> count, total, squares = np.zeros(1, dtype="int64"), np.zeros(1), np.zeros(1)
-        >>> add_by_group(np.zeros(2, dtype="int64"), np.array([1.0, 3.0]), count, total, squares, total - 9, total + 9)
-        >>> count, total, squares
-        (array([2]), array([4.]), array([2.]))
+    Args:
+        count: values, int64.
+        total: their sum, float64.
+        squares: the squared deviations from their mean, float64.
+        low: the least, float64; +inf where there is none.
+        high: the greatest, float64; -inf where there is none.
     """
-    _loops().by_group(_given(groups), _given(values), *known)
+
+    count: Array
+    total: Array
+    squares: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, values: Array, groups: Array, num_groups: int) -> Self:
+        """Of n float64, NaN where missing, given the number (int64) of each row's group.
+
+        Memory: five numbers for each group.
+
+        Example:
+            >>> found = GroupedFloats.of(np.array([1.0, 5.0, np.nan, 3.0]), np.array([0, 1, 1, 0]), 2)
+            >>> found.total, found.squares
+            (array([4., 5.]), array([2., 0.]))
+        """
+        return cls(*_loops().by_group(_given(groups), _given(values), num_groups))
 
 
 @cache

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.by_group import GroupedFloats
 from gpupipe.backend.columns import floats, with_missing_row
+from gpupipe.backend.numbers import GroupedFloats
 from gpupipe.backend.ordering import Groups, differs, sort_order
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.schema import FLOATS, Field, list_of

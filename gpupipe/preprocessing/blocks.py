@@ -107,36 +107,39 @@ def float32_columns(
 
     Memory: n float32 per column on the device, and one float64 block at a time.
     """
-    xp = backend.xp
-    made, infinite = {}, []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name, column in columns.items():
-            out = xp.empty(len(column), dtype=xp.float32)
-            for rows in row_blocks(len(column), backend):
-                out[rows] = function(name, floats(column.take(rows), xp))
-                infinite.append(xp.isinf(out[rows]).any())
-            made[name] = Column("float32", out)
-    if infinite and backend.to_host(xp.stack(infinite)).any():
-        refuse(columns, backend, where, too_large="a result does not fit float32")
-    return made
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        out[:] = function(name, block)
+        return backend.xp.isinf(out).any()
+
+    return _written(columns, write, backend, where, looped=False)
 
 
 def scaled_columns(columns: Columns, scales: Mapping[str, Scale], backend: Backend, where: str) -> dict[str, Column]:
-    """Each column by its scale, worked out in float64 and stored as float32; missing stays NaN.
-
-    Raises:
-        BadData: a result is infinite.
+    """As `float32_columns`, each column by its scale.
 
     Memory: n float32 per column on the device, and one float64 block of a column of another type at a time.
     """
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        return scale_into(out, block, scales[name], backend.xp)
+
+    return _written(columns, write, backend, where, looped=True)
+
+
+def _written(
+    columns: Columns, write: Callable[[str, Array, Array], Array], backend: Backend, where: str, *, looped: bool
+) -> dict[str, Column]:
+    """Columns that `write(name, out, block)` fills block by block, and tells whether a result is infinite."""
     xp = backend.xp
     made, infinite = {}, []
     with np.errstate(over="ignore", invalid="ignore"):
         for name, column in columns.items():
             out = xp.empty(len(column), dtype=xp.float32)
-            for rows in row_blocks(len(column), backend, looped=True):
-                block = floats(column.take(rows), xp)
-                infinite.append(xp.asarray(scale_into(out[rows], block, scales[name], xp)))
+            infinite += [
+                xp.asarray(write(name, out[rows], floats(column.take(rows), xp)))
+                for rows in row_blocks(len(column), backend, looped=looped)
+            ]
             made[name] = Column("float32", out)
     if infinite and backend.to_host(xp.stack(infinite)).any():
         refuse(columns, backend, where, too_large="a result does not fit float32")

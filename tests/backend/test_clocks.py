@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from .fake_nvml import FakeGpu, FakeNvml, NVMLError
+from tests.benchmark_scripts import benchmark_script
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from .fake_nvml import FakeGpu, FakeNvml, NVMLError
 
 
 class Driver(FakeNvml):
@@ -46,13 +44,8 @@ class Driver(FakeNvml):
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    spec = importlib.util.spec_from_file_location("gpu_benchmark_clocks", FOLDER / "gpu" / "clocks.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_script("gpu/clocks.py", monkeypatch)
 
 
 def test_clocks_and_throttling_are_told(clocks: ModuleType) -> None:

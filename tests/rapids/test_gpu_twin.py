@@ -153,6 +153,15 @@ def test_a_merge_keeps_order_and_types_and_matches_no_null(
         assert host(backend.positions(merged)).tolist() == [row["row"] for row in rows]
 
 
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_several_matches_keep_their_order_where_a_key_is_missing(rehearsed_backend: Backend, how: str) -> None:
+    left, right = pa.table({"key": [None, ""]}), pa.table({"key": ["", ""], "value": [0, 1]})
+    for backend, frame_of in ((rehearsed_backend, cudf.DataFrame.from_arrow), (CPU, pa.Table.to_pandas)):
+        sides = (backend.encode(frame_of(side)) for side in (left, right))
+        joined = backend.to_arrow(backend.merge(*sides, ["key"], how, "_right"))
+        assert joined["value"].drop_null().to_pylist() == [0, 1]
+
+
 @SOME
 @given(table=tables())
 def test_a_users_frame_is_coded_and_back(rehearsed_backend: Backend, table: pa.Table) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from tests.benchmark_scripts import BENCHMARKS, benchmark_script
 
 
 def test_the_gpu_benchmark_runs_dry(tmp_path: Path) -> None:
     out = tmp_path / "report.json"
     done = subprocess.run(
-        [sys.executable, FOLDER / "gpu" / "trainer.py", out, "--dry", "--batches", "16", "32"],
-        env=os.environ | {"PYTHONPATH": f"{FOLDER.parent}{os.pathsep}{FOLDER}"},
+        [sys.executable, BENCHMARKS / "gpu" / "trainer.py", out, "--dry", "--batches", "16", "32"],
+        env=os.environ | {"PYTHONPATH": f"{BENCHMARKS.parent}{os.pathsep}{BENCHMARKS}"},
         capture_output=True,
         text=True,
         timeout=600,
@@ -41,11 +40,7 @@ def test_the_gpu_benchmark_runs_dry(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_is_told_with_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("gpu_trainer", FOLDER / "gpu" / "trainer.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = benchmark_script("gpu/trainer.py", monkeypatch)
     assert script.idle([(0, 2), (1, 3), (5, 10)]) == pytest.approx(0.2)
     ways = {name: {"ms": 1.0, "million_rows_per_s": 30.0, "idle": 0.1} for name in script.WAYS}
     ways["eager"]["ms"] = 3.0
@@ -59,10 +54,10 @@ def test_what_is_asked_for_is_told_with_what_was_found(monkeypatch: pytest.Monke
 def test_the_cpu_benchmark_runs_small(tmp_path: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, FOLDER / "trainer.py", "--rounds", "2", "--steps", "16", "--batches", "64"),
+            *(sys.executable, BENCHMARKS / "trainer.py", "--rounds", "2", "--steps", "16", "--batches", "64"),
             *("--alone", "--out", tmp_path),
         ],
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
+        env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)},
         capture_output=True,
         text=True,
         timeout=600,

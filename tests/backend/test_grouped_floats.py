@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend.by_group import GroupedFloats
+from gpupipe.backend.numbers import GroupedFloats
 
 
 @settings(deadline=None, max_examples=40)
