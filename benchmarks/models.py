@@ -31,7 +31,7 @@ TASKS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "late": ("auc", "LogisticRegression", {"target": "arr_delay > 15"}),
     "minutes": ("rmse", "Ridge", {"target": "arr_delay", "target_transform": [pre.StandardScaler()]}),
 }
-EPOCHS, BATCH = 6, 2048
+EPOCHS, BATCH = 12, 2048
 RAW = "HistGradientBoostingClassifier, raw columns"
 Runs = dict[str, dict[str, list[float]]]  # by model and figure, one value per seed
 
@@ -87,7 +87,7 @@ def trained(model: Any, train: Any, stop: Any, seed: int) -> tuple[gp.Trainer, f
     """The trainer after its fit, and the seconds that took."""
     started = time.perf_counter()
     loader = Loader(train.block, batch_size=BATCH, shuffle="rows", seed=seed, target_units=train.target_units)
-    early = gp.EarlyStopping(patience=2)
+    early = gp.EarlyStopping(patience=3)
     trainer = gp.Trainer(
         model, max_epochs=EPOCHS, lr=model.learning_rate, early_stopping=early, seed=seed, progress=False
     )
