@@ -21,7 +21,7 @@ from gpupipe.tensors.ragged import Ragged
 
 __all__ = ["Block", "require_device"]
 
-_WORD, _ALIGN = 4, 32
+_WORD, _ALIGN, _LINE = 4, 32, 64
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
 
 
@@ -74,7 +74,7 @@ class Block:
             of which is shared what is written.
         """
         require_device(device)
-        words = torch.empty((num_rows, cls.row_bytes_of(schema, dtype) // _WORD), dtype=torch.int32, device=device)
+        words = _rows_of_words(num_rows, cls.row_bytes_of(schema, dtype) // _WORD, torch.device(device))
         kept = schema.with_role(Role.KEEP)
         keep = {item.name: torch.empty(num_rows, dtype=kept_dtype(item), device=device) for item in kept}
         return cls(schema, words, keep, {}, dtype)
@@ -92,7 +92,7 @@ class Block:
         """
         made, place = copy(self), self.device if device is None else device
         if words is None:
-            words = torch.empty((num_rows, self.words.shape[1]), dtype=torch.int32, device=place, pin_memory=pinned)
+            words = _rows_of_words(num_rows, self.words.shape[1], place, pinned=pinned)
         made.words = words[:num_rows]
         made.keep = {
             name: torch.empty(num_rows, dtype=values.dtype, device=place, pin_memory=pinned)
@@ -295,6 +295,17 @@ class Block:
                 if endless:
                     return endless_values(item, endless)
         raise AssertionError("some value was not finite")
+
+
+def _rows_of_words(num_rows: int, width: int, device: torch.device, *, pinned: bool = False) -> Tensor:
+    """Memory for rows, which begin where lines of the cache do."""
+    if device.type != "cpu" or pinned:
+        return torch.empty((num_rows, width), dtype=torch.int32, device=device, pin_memory=pinned)
+    # NumPy asks Linux for pages of 2 MB, where torch does not, and to gather rows from them takes a sixth less time.
+    size = num_rows * width * _WORD
+    memory = np.empty(size + _LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return torch.from_numpy(memory[start : start + size]).view(torch.int32).view(num_rows, width)
 
 
 def require_device(device: torch.device | str) -> None:

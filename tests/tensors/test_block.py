@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -251,3 +253,19 @@ def test_writing_changes_no_column() -> None:
     block.write(0, {"x0": CPU.column(CPU.encode(frame), "x0")}, CPU)
     block.numeric.add_(100.0)
     assert frame["x0"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages on this machine")
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_lie_in_huge_pages_and_begin_with_a_line_of_the_cache(again: bool) -> None:
+    block = Block.allocate(schema(8, 0), 1 << 20, "cpu")
+    block = block.empty_like(len(block)) if again else block
+    address = block.words.data_ptr()
+    assert address % 64 == 0
+    flags = ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address + (1 << 22) < int(found[2], 16)
+        elif inside and line.startswith("VmFlags"):
+            flags = line
+    assert "hg" in flags.split()
