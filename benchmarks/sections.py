@@ -143,9 +143,9 @@ def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:
     """How many times as fast ours is, by the clock, for each number of threads."""
     bars = []
     for threads, figures in result["figures"].items():
-        for name, least in result["bars"].items():
-            found = figures[name]["wall_s"]["median"] / figures["gpupipe"]["wall_s"]["median"]
-            what = f"gpupipe as fast as {name}, {threads.replace('1 threads', '1 thread')}"
+        for mine, other, least in result["bars"]:
+            found = figures[other]["wall_s"]["median"] / figures[mine]["wall_s"]["median"]
+            what = f"{mine} as fast as {other}, {threads.replace('1 threads', '1 thread')}"
             bars.append({"what": what, "bar": f"at least {least:g} x", "found": found, "met": found >= least})
     return bars
 
