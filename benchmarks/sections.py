@@ -142,9 +142,9 @@ def trainer_table(result: dict[str, Any]) -> list[str]:
 def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:
     """How many times as fast ours is, by the clock, for each number of threads."""
     bars = []
-    for threads, figures in result["figures"].items():
-        for mine, other, least in result["bars"]:
-            found = figures[other]["wall_s"]["median"] / figures[mine]["wall_s"]["median"]
+    for threads, times in result["times"].items():
+        for (mine, other, least), ratio in zip(result["bars"], times, strict=True):
+            found = ratio["median"]
             what = f"{mine} as fast as {other}, {threads.replace('1 threads', '1 thread')}"
             bars.append({"what": what, "bar": f"at least {least:g} x", "found": found, "met": found >= least})
     return bars

@@ -121,8 +121,8 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What the condition gives once it is true."""
+def until(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
+    """What the condition gives once it is true; on a busy machine to start a process takes a minute."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it never came"

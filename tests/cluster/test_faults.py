@@ -169,7 +169,7 @@ def test_a_driver_that_is_ended_and_started_again(
     with running([*command, str(DAYS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
         _ended_and_started_again(days, flights, tmp_path, random.Random(repetition), how)
         (tmp_path / "end").touch()
-        seen, trouble = reader.communicate(timeout=30)
+        seen, trouble = reader.communicate(timeout=120)
     assert reader.returncode == 0, trouble
     looks, whole = map(int, seen.split())
     assert looks > 100 and whole > 0  # many times, and in the end all of it
@@ -187,7 +187,7 @@ def _ended_and_started_again(
         time.sleep(chance.uniform(0, 0.6))
         family = psutil.Process(driver.pid).children(recursive=True)
         driver.send_signal(how)
-        driver.communicate(timeout=60)
+        driver.communicate(timeout=180)
     assert len(family) >= 2
     until(lambda: not any(map(is_alive, family)), seconds=20)
     records = list(drafts.glob("*/*.record"))
