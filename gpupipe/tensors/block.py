@@ -67,7 +67,7 @@ class Block:
 
         Raises:
             BadConfig: no such dtype.
-            torch.OutOfMemoryError: there is no room for it on the device.
+            torch.OutOfMemoryError: there is no room for it on the GPU; `MemoryError`: on the host.
             SchemaMismatch: a kept column holds lists.
 
         Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`; none for lists,
