@@ -6,7 +6,8 @@ The table: 40 float32, 8 ids and a target; batches of 8192 rows in fresh tensors
 order included. The ids of the others are int64, as is usual; ours are int32 in the same row as the numbers. The stock
 loader would take most of a minute: it is timed on the batches after its first, and extrapolated. `packed by hand` is
 our gather with `torch.randperm`'s order, and no batches made of it. How many times as fast ours is, is the median of
-the rounds' own ratios: memory is slower in some minutes than in others.
+the rounds' own ratios: memory is slower in some minutes than in others. The stock loader's three runs come after the
+rounds, and are put beside the first three.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def main() -> None:
 
 
 def _ratios(runs: Runs, mine: str, other: str, key: str) -> dict[str, float]:
-    """How many times as long the other takes, of runs side by side."""
+    """How many times as long the other takes, run by run."""
     return spread([others[key] / ours[key] for ours, others in zip(runs[mine], runs[other], strict=False)])
 
 
