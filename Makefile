@@ -48,7 +48,7 @@ test-gpu: ## all tests with $PYTHON as it is; fails without a GPU, or with fewer
 	$(PYTHON) -m pytest -q --require-gpu --gpu-cases $(GPU_CASES) --resume build/passed-on-gpu.txt
 
 smoke-gpu: ## what reading could not answer, asked of a GPU with $PYTHON as it is; five minutes
-	PYTHONPATH=. $(PYTHON) benchmarks/gpu/smoke.py benchmarks/results/smoke_gpu.json
+	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/smoke.py benchmarks/results/smoke_gpu.json
 
 soak: $(VENV)/.dev ## the fault tests twenty times, about half an hour; the log is build/soak.log
 	mkdir -p build

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from environment import HERE, RESULTS
-from sections import BENCHMARKS, GROWTH, markdown, plot
+from gpu_sections import ON_GPU
+from sections import BENCHMARKS, GROWTH, markdown, pictures
 
 DOCS = HERE.parent / "docs"
-PAGES = {DOCS / "benchmarks.md": list(BENCHMARKS), DOCS / "how-cost-grows.md": [GROWTH]}
+PAGES = {DOCS / "benchmarks.md": [*ON_GPU, *BENCHMARKS], DOCS / "how-cost-grows.md": [GROWTH]}
 MARK = "<!-- below: made of benchmarks/results/ by `python benchmarks/bench.py --docs` -->"
 
 
@@ -52,14 +53,13 @@ def write_page(page: Path, names: list[str]) -> None:
     text, mark, _ = page.read_text().partition(MARK)
     page.write_text("\n\n".join([text + mark, *(markdown(name, read(name)) for name in names)]) + "\n")
     for name in names:
-        picture = plot(name, read(name))
-        if picture is not None:
+        for file, picture in pictures(name, read(name)).items():
             (page.parent / "plots").mkdir(exist_ok=True)
-            (page.parent / "plots" / f"{name}.svg").write_text(picture)
+            (page.parent / "plots" / f"{file}.svg").write_text(picture)
 
 
 def result_file(name: str) -> Path:
-    return RESULTS / f"{name}_cpu.json"
+    return RESULTS / (f"{name}.json" if name in ON_GPU else f"{name}_cpu.json")
 
 
 def read(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,6 +33,7 @@ _LOAD_BEFORE = round(os.getloadavg()[0], 1)  # once the rounds run they are the 
 def environment() -> dict[str, Any]:
     """The machine, the versions and the commit, as plain values; the load says whether others were at work."""
     machine = probe()
+    changes = _git("status", "--porcelain", "--", "gpupipe", "benchmarks/*.py")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu(),
@@ -43,10 +44,24 @@ def environment() -> dict[str, Any]:
         "gpus": [gpu.name for gpu in machine.gpus],
         "driver": machine.driver,
         "python": platform.python_version(),
-        "libraries": {name: found.version for name, found in machine.libraries.items()} | _installed("polars"),
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "gpupipe", "benchmarks/*.py")),
+        "libraries": {name: found.version for name, found in machine.libraries.items()}
+        | _installed("polars")
+        | _installed("triton"),
+        "commit": commit(),
+        "uncommitted_changes": None if changes is None else bool(changes),
     }
+
+
+def commit(root: Path = HERE.parent) -> str | None:
+    """The commit in the tree below `root`, None where nothing tells it.
+
+    `git archive` writes it into `commit.txt`. GPUPIPE_COMMIT tells it where the files were carried in another way and
+    there is no git to be asked.
+    """
+    written = (root / "benchmarks" / "commit.txt").read_text().strip()
+    if not written.startswith("$"):
+        return written
+    return os.environ.get("GPUPIPE_COMMIT") or _git("rev-parse", "HEAD", root=root)
 
 
 def with_steady_malloc() -> None:
@@ -87,9 +102,24 @@ def shown(figures: Mapping[str, float], scale: float = 1.0, digits: int = 1) -> 
 def write_result(name: str, figures: Mapping[str, Any], out: Path = RESULTS) -> Path:
     """Write `figures` with the environment as `out/name.json`."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.json"
-    path.write_text(json.dumps({"what": name, "machine": environment(), **figures}, indent=1) + "\n")
-    return path
+    told = {"what": name, "machine": environment(), **figures}
+    return write_whole(out / f"{name}.json", json.dumps(told, indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write all of a file or, where the program is ended meanwhile, leave what was there before."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(text)
+    return draft.replace(path)
+
+
+def failures(found: Any, name: str = "") -> Iterator[str]:
+    """The names of what failed among findings, and among what those hold: each says why under `failed`."""
+    if isinstance(found, Mapping) and "failed" in found:
+        yield name
+    inner = found if isinstance(found, Mapping) else dict(enumerate(found)) if isinstance(found, list) else {}
+    for key, value in inner.items():
+        yield from failures(value, f"{name}: {key}" if name else str(key))
 
 
 def _cpu() -> str:
@@ -104,6 +134,9 @@ def _installed(name: str) -> dict[str, str]:
         return {}
 
 
-def _git(*arguments: str) -> str | None:
-    done = subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True, check=False)
+def _git(*arguments: str, root: Path = HERE.parent) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    except OSError:  # there is no git
+        return None
     return done.stdout.strip() if done.returncode == 0 else None

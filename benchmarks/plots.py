@@ -9,21 +9,28 @@ from html import escape
 INK, PALE, OURS, OTHERS = "#57606a", "#77777744", "#76b900", "#8aa1b4"
 INK_ON_BLACK = "#adbac7"
 LINES = ("#76b900", "#3f7fbf", "#c06030", "#8860b0")
-WIDTH, NAME_WIDTH, BAR, GAP = 760, 250, 18, 8
+WIDTH, NAME_WIDTH, BAR, GAP = 800, 290, 18, 8
 NAME_HEIGHT = 14
 FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 
 Spread = Mapping[str, float]
 
 
-def bars(title: str, unit: str, figures: Mapping[str, Spread], *, ours: str = "gpupipe", digits: int = 1) -> str:
+def bars(
+    title: str,
+    unit: str,
+    figures: Mapping[str, Spread],
+    *,
+    ours: str | tuple[str, ...] = "gpupipe",
+    digits: int = 1,
+) -> str:
     """A bar for each name, as long as its median, with a line from the smallest to the largest; shorter is better.
 
     Args:
         title: of the plot, for those who cannot see it too.
         unit: what the medians are in.
         figures: median, min and max by name.
-        ours: names that begin with this have the other colour.
+        ours: names that begin with this, or one of these, have the other colour.
         digits: after the point.
     """
     largest = max(found["max"] for found in figures.values()) or 1.0

@@ -6,8 +6,9 @@ from typing import Any
 
 import plots
 from environment import shown
+from gpu_sections import ON_GPU, gpu_tables
 
-__all__ = ["BENCHMARKS", "GROWTH", "markdown", "plot"]
+__all__ = ["BENCHMARKS", "GROWTH", "markdown", "pictures"]
 
 BENCHMARKS = {
     "etl": "From Parquet to features",
@@ -23,6 +24,8 @@ BENCHMARKS = {
     "models": "Every network beside the baselines",
 }
 GROWTH = "growth"  # has a page of its own
+NETWORKS = ("Linear", "MLP", "ResNet", "DCNv2", "FTTransformer")
+WRONG_ORDER = "share of pairs in the wrong order (1 - AUC)"
 TASKS = {
     "late": "Whether a flight arrives more than 15 minutes late",
     "minutes": "How many minutes late a flight arrives",
@@ -43,17 +46,34 @@ def markdown(name: str, result: dict[str, Any]) -> str:
     tables = {"loader": loader_tables, "operators": operators_table, "trainer": trainer_table, "models": models_tables}
     if name == GROWTH:
         return "\n\n".join([*growth_tables(result), provenance(result)])
+    if name in ON_GPU:
+        return gpu_section(name, result)
     made = tables[name](result) if name in tables else figures_table(result["figures"])
     bars = loader_bars(result) if name == "loader" else result["bars"]
-    lines = [[b["what"], f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"] for b in bars]
-    asked = [table(["asked for", "found", "bar", ""], lines)] if lines else []
-    picture = [f"![{BENCHMARKS[name]}](plots/{name}.svg)"] if plot(name, result) else []
+    asked = bars_table(bars)
+    picture = [f"![{BENCHMARKS[name]}](plots/{name}.svg)"] if name != "models" else []
     return "\n\n".join([f"## {BENCHMARKS[name]}", *picture, *made, *asked, provenance(result)])
 
 
-def plot(name: str, result: dict[str, Any]) -> str | None:
-    """The result as a picture (SVG); None where a table says all."""
+def pictures(name: str, result: dict[str, Any]) -> dict[str, str]:
+    """The result as pictures (SVG) by the names of their files; a GPU's sections have none."""
+    if name in ON_GPU:
+        return {}
+    if name == "models":
+        return {_models_file(task): models_plot(task, found) for task, found in result["figures"].items()}
+    return {name: plot(name, result)}
+
+
+def plot(name: str, result: dict[str, Any]) -> str:
+    """The one picture of a section."""
     figures = result["figures"]
+    if name == "accuracy":
+        return plots.bars(BENCHMARKS[name], WRONG_ORDER, wrong_order(figures), digits=4)
+    if name == "trainer":
+        batch, found = next(iter(figures.items()))
+        times = {who: each["wall"]["ms"] for who, each in found.items()}
+        times["by hand"] = next(iter(found.values()))["wall"]["by_hand_ms"]
+        return plots.bars(f"A step, {batch}", "ms", times, digits=3)
     if name == GROWTH:
         series = {what: {float(size): found for size, found in sizes.items()} for what, sizes in figures.items()}
         return plots.lines("CPU seconds", "rows, columns, distinct values, partitions", "both axes logarithmic", series)
@@ -70,10 +90,33 @@ def plot(name: str, result: dict[str, Any]) -> str | None:
         return plots.bars("CPU seconds of Polars", "per one of gpupipe: above 1 gpupipe is faster", ratios, ours="")
     if name == "loader":
         figures = next(iter(figures.values()))
-    elif name in ("trainer", "models", "accuracy"):
-        return None
     key = "cpu_s" if name != "loader" else "wall_s"
     return plots.bars(BENCHMARKS[name], UNITS[key], {engine: found[key] for engine, found in figures.items()}, digits=2)
+
+
+def gpu_section(name: str, result: dict[str, Any]) -> str:
+    """A GPU's tables and bars; a dry run says that it is one."""
+    dry = ["**A rehearsal on a CPU: no figure means anything.**"] if result["dry"] else []
+    least = {True: "at least ", False: "at most ", None: ""}
+    bars = [
+        b
+        | {
+            "what": f"{b['part']}: {b['what']}",
+            "bar": "-" if b["bar"] is None else f"{least[b.get('at_least')]}{b['bar']:g}",
+        }
+        for b in result.get("bars", [])
+    ]
+    made = [table(*lines) for lines in gpu_tables(result)]
+    return "\n\n".join([f"## {ON_GPU[name]}", *dry, *made, *bars_table(bars), provenance(result)])
+
+
+def bars_table(bars: list[dict[str, Any]]) -> list[str]:
+    """What was asked for beside what was found; a bar that nothing was found for is missed."""
+    lines = [
+        [b["what"], "-" if b["found"] is None else f"{b['found']:.4g}", b["bar"], "held" if b["met"] else "**missed**"]
+        for b in bars
+    ]
+    return [table(["asked for", "found", "bar", ""], lines)] if lines else []
 
 
 def growth_tables(result: dict[str, Any]) -> list[str]:
@@ -93,8 +136,26 @@ def models_tables(result: dict[str, Any]) -> list[str]:
     made = []
     for task, found in result["figures"].items():
         name, _, rows = task.partition(", ")
-        made += [f"{TASKS[name]}, {rows}:", *figures_table(found)]
+        made += [f"{TASKS[name]}, {rows}:", f"![{task}](plots/{_models_file(task)}.svg)", *figures_table(found)]
     return made
+
+
+def models_plot(task: str, figures: dict[str, Any]) -> str:
+    name, _, rows = task.partition(", ")
+    if name == "late":
+        return plots.bars(f"{TASKS[name]}, {rows}", WRONG_ORDER, wrong_order(figures), ours=NETWORKS, digits=4)
+    errors = {who: each["rmse"] for who, each in figures.items()}
+    return plots.bars(f"{TASKS[name]}, {rows}", "RMSE", errors, ours=NETWORKS, digits=2)
+
+
+def _models_file(task: str) -> str:
+    return f"models-{task.replace(', ', '-').replace(' ', '-')}"
+
+
+def wrong_order(figures: dict[str, Any]) -> dict[str, Any]:
+    """Of pairs of one late and one other flight; what AUC leaves, by which bars can be told apart."""
+    edges = {"median": "median", "min": "max", "max": "min"}
+    return {who: {key: 1 - each["auc"][other] for key, other in edges.items()} for who, each in figures.items()}
 
 
 def figures_table(figures: dict[str, Any]) -> list[str]:
@@ -176,15 +237,17 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 def provenance(result: dict[str, Any]) -> str:
     machine = result["machine"]
-    names = ("numpy", "pandas", "pyarrow", "polars", "scikit_learn", "torch")
+    names = ("numpy", "pandas", "pyarrow", "polars", "scikit_learn", "torch", "triton", "cudf", "cuml", "cupy", "rmm")
     found = machine["libraries"]
     libraries = ", ".join(f"{name.replace('_', '-')} {found[name]}" for name in names if name in found)
     kind = result.get("setting", {}).get("file_system")
     place = f" The files lay in {kind}." if kind else ""
     changed = " with uncommitted changes" if machine["uncommitted_changes"] else ""
+    gpus = f"{', '.join(machine['gpus'])}, driver {machine['driver']}" if machine["gpus"] else "no GPU"
+    commit = (machine["commit"] or "unknown")[:12]
     return (
-        f"{machine['date']}, commit `{machine['commit'][:12]}`{changed}. {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gb']} GB, {'no GPU' if not machine['gpus'] else ', '.join(machine['gpus'])}; Python "
+        f"{machine['date']}, commit `{commit}`{changed}. {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB, {gpus}; Python "
         f"{machine['python']}, {libraries}. Load average {machine['load_before']} before the first round, "
         f"{machine['load_after']} after the last.{place}"
     )

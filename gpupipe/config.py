@@ -73,8 +73,8 @@ def configure(
         BadConfig: a value that makes no sense.
 
     Example:
-        >>> configure(backend="auto").backend
-        'auto'
+        >>> configure(backend="cpu").backend
+        'cpu'
     """
     given: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
     _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]

@@ -1,4 +1,7 @@
-"""One suite, two backends: `backend` is the CPU always, and the GPU where there is one. And nothing leaks."""
+"""One suite, two backends: `backend` is the CPU always, and the GPU where there is one. And nothing leaks.
+
+What a test leaves open is done by its `backend`, and where it has none on the CPU, whatever the machine has.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,13 @@ from gpupipe.backend import Backend, select
 from gpupipe.errors import BackendMissing
 
 ROOT = Path(__file__).parents[1]
+
+# Of this process and those that tests start; read when first asked for, and the doctests of the package keep to it too.
+os.environ["GPUPIPE_BACKEND"] = "cpu"
+
+# OpenMP libraries, torch, Triton, Polars (its allocator) and Dask-CUDA set variables of their own when they are loaded
+# or first look at a GPU.
+_OTHERS = ("KMP_", "PYTEST_", "TORCH", "TRITON_", "_RJEM", "CUDA_MODULE_LOADING", "RAPIDS_NO_INITIALIZE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +52,7 @@ class GpuCases:
     """Counts the cases that ran on a GPU: a suite that skips them all is not to pass for a proof.
 
     What passed is in a file until all has: whose time is up after some minutes runs the suite again, and again. A file
-    of other code than this counts for nothing.
+    of other code than this counts for nothing. Where a GPU is required, its cases come first: it is there on loan.
     """
 
     def __init__(self, least: int, file: Path | None) -> None:
@@ -57,10 +67,13 @@ class GpuCases:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{line}\n" for line in [code, *self.done]))
 
+    @pytest.hookimpl(trylast=True)  # pytest's own order is by fixtures
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         done = [item for item in items if item.nodeid in self.done]
-        self.passed += sum(item.get_closest_marker("gpu") is not None for item in done)
+        self.passed += sum(map(_is_for_a_gpu, done))
         items[:] = [item for item in items if item.nodeid not in self.done]
+        if config.getoption("--require-gpu"):
+            items.sort(key=lambda item: not _is_for_a_gpu(item))
         config.hook.pytest_deselected(items=done)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -86,6 +99,10 @@ class GpuCases:
             terminalreporter.write_line(told, red=self.passed < self.least, green=self.passed >= self.least)
 
 
+def _is_for_a_gpu(item: pytest.Item) -> bool:
+    return item.get_closest_marker("gpu") is not None
+
+
 @pytest.fixture(scope="session", params=["cpu", "gpu"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     try:
@@ -97,16 +114,17 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks() -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test leaves the environment and the non-daemon threads as they were; its draws and settings are its own."""
     environment, configured = dict(os.environ), list(config._in_force)
     threads = {thread.ident for thread in threading.enumerate()}
+    if "backend" in request.fixturenames:
+        config.configure(backend=request.getfixturevalue("backend").name)
     with torch.random.fork_rng(devices=[]):
         yield
     config._in_force[:] = configured
     changed = {key for key in {*os.environ, *environment} if os.environ.get(key) != environment.get(key)}
-    # OpenMP libraries, torch and Polars (its allocator) set variables of their own when they are loaded.
-    ours = {key for key in changed if not key.startswith(("KMP_", "PYTEST_", "TORCH", "_RJEM"))}
+    ours = {key for key in changed if not key.startswith(_OTHERS)}
     assert not ours, f"environment variables changed: {ours}"
     left = [t for t in threading.enumerate() if t.ident not in threads and t.is_alive() and not t.daemon]
     assert not left, f"threads left: {left}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpupipe.backend import Backend, resolve
 from tests.conftest import GpuCases
 
 ROOT = Path(__file__).parents[1]
@@ -43,3 +44,19 @@ def test_too_few_cases_on_a_gpu_fail_the_run_and_what_passed_is_not_run_again(tm
 
     file.write_text("\n".join(["of other code", *passed]) + "\n")
     assert GpuCases(0, file).done == set()
+
+
+def test_where_a_gpu_is_required_its_cases_come_first() -> None:
+    status, told = run("--require-gpu", "--collect-only")
+    assert status == 0, told
+    cases = [line for line in told.splitlines() if "::" in line]
+    for_a_gpu = ["[gpu" in case for case in cases]
+    assert for_a_gpu == sorted(for_a_gpu, reverse=True) and len(set(for_a_gpu)) == 2
+
+
+def test_what_a_test_leaves_open_is_done_by_its_backend(backend: Backend) -> None:
+    assert resolve() == backend.name
+
+
+def test_and_on_the_cpu_where_it_has_none() -> None:
+    assert resolve() == "cpu"

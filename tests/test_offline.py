@@ -145,6 +145,28 @@ def test_a_host_that_lacks_something_is_told(parts: Path, change: dict[str, Any]
     assert status == 1 and told in found and "Traceback" not in found
 
 
+def test_a_host_that_cannot_compile_is_warned(
+    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack = benchmark_script("gpu/offline/unpack.py", monkeypatch)
+    host, headers = json.loads((carried / "manifest.json").read_text())["host"], tmp_path / "include"
+    monkeypatch.setattr(unpack.sysconfig, "get_path", lambda *_: str(headers))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    unpack.check_host(host)
+    told = capsys.readouterr().out
+    assert "no C compiler (gcc or clang) and no " in told and "Python.h here" in told and "Install gcc" in told
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    for name in ("cc", "clang"):  # Triton looks for the second, not the first
+        assert unpack.not_compiling() == ["C compiler (gcc or clang)"]
+        (tmp_path / name).touch(mode=0o755)
+    unpack.check_host(host)
+    assert not capsys.readouterr().out and not unpack.not_compiling()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert unpack.not_compiling() == ["C compiler (no-such-compiler)"]
+
+
 def test_a_folder_of_something_else_is_left_alone(parts: Path) -> None:
     (parts / "env").mkdir()
     (parts / "env" / "mine").touch()

@@ -3,22 +3,20 @@
     python benchmarks/gpu/smoke.py OUT.json [--only NAME ...] [--dry]
 
 Each check runs alone and reports what it saw, not a verdict; one that fails reports its traceback and the rest go on.
-With `--dry` the same checks run on the CPU backend, small, without what only a device has. Exits with 0 if none failed.
+The report is written after each of them: what ends the program loses the check it was at. PYTHONPATH has this
+repository and its `benchmarks`. With `--dry` the same checks run on the CPU backend, small, without what only a device
+has. Exits with 0 if none failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
-import platform
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,13 +26,13 @@ import learned as _learned  # noqa: F401
 import numpy as np
 import pyarrow as pa
 import torch
+from environment import environment, failures, write_whole
 from lab import CHECKS, GIB, Lab, check
 
 import gpupipe as gp
 from gpupipe import preprocessing
 from gpupipe.backend import select
 from gpupipe.backend.memory import etl_limit, explained
-from gpupipe.backend.probe import LIBRARIES
 from gpupipe.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
@@ -218,23 +216,12 @@ def estimators(lab: Lab) -> dict[str, Any]:
 
 
 def machine(lab: Lab) -> dict[str, Any]:
-    """What ran this: versions, device, commit."""
-    versions = {}
-    for name in LIBRARIES:
-        for suffix in ("", "-cu13", "-cu12", "-cuda13x", "-cuda12x"):
-            try:
-                versions[name] = version(name.replace("_", "-") + suffix)
-            except PackageNotFoundError:
-                continue
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    device = {}
-    if lab.gpu:
-        found = torch.cuda.get_device_properties(lab.device)
-        device = {"name": found.name, "sm": f"{found.major}{found.minor}", "memory_gib": found.total_memory / GIB}
-    when = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    return {"when": when, "commit": commit, "python": platform.python_version(), "versions": versions, "device": device}
+    """What ran this, and the device."""
+    if not lab.gpu:
+        return environment()
+    found = torch.cuda.get_device_properties(lab.device)
+    device = {"name": found.name, "sm": f"{found.major}{found.minor}", "memory_gib": found.total_memory / GIB}
+    return environment() | {"device": device}
 
 
 def main() -> int:
@@ -249,6 +236,13 @@ def main() -> int:
         else Lab(select("gpu"), gpu=True, rows=4_000_000, steps=50)
     )
     checks: dict[str, dict[str, Any]] = {}
+    report = {
+        "what": given.out.stem,
+        "dry": given.dry,
+        "lab": {"rows": lab.rows, "steps": lab.steps},
+        "machine": machine(lab),
+        "checks": checks,
+    }
     for name in given.only:
         started = time.perf_counter()
         try:
@@ -256,17 +250,10 @@ def main() -> int:
         except Exception:  # noqa: BLE001 - the rest of the questions are still worth asking
             checks[name] = {"failed": traceback.format_exc()}
         checks[name]["seconds"] = time.perf_counter() - started
-        print(
-            f"{'FAILED' if 'failed' in checks[name] else 'asked '} {name} {checks[name]['seconds']:.1f} s", flush=True
-        )
-    report = {
-        "dry": given.dry,
-        "lab": {"rows": lab.rows, "steps": lab.steps},
-        "machine": machine(lab),
-        "checks": checks,
-    }
-    given.out.write_text(json.dumps(report, indent=2, default=str))
-    return int(any("failed" in result for result in checks.values()))
+        failed = list(failures({name: checks[name]}))
+        print(f"{'FAILED' if failed else 'asked '} {name} {checks[name]['seconds']:.1f} s", *failed[:9], flush=True)
+        write_whole(given.out, json.dumps(report, indent=1, default=str) + "\n")
+    return int(any(failures(checks)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,6 +61,13 @@ class Stage:
     def tell(self, name: str, found: Any) -> None:
         """Put a finding into the report."""
         self._add({"name": name, "found": found})
+
+    def tried(self, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What it finds or, where it fails, why: the figures of the others are still worth having."""
+        try:
+            return find()
+        except Exception:  # noqa: BLE001 - whatever it is, it is told
+            return {"failed": traceback.format_exc()[-2000:]}
 
     def drop(self, what: str) -> None:
         """Say in the report what there was no time for, or what cannot be had here."""

@@ -10,8 +10,10 @@ on a CPU, small, where nothing is captured and no figure means anything.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -57,7 +59,7 @@ IDLE, GATHER = 0.15, 0.55
 
 
 class Several:
-    """Some steps per graph: the first of them makes all."""
+    """Some steps per graph: the first of them makes all. An epoch has to be of whole graphs."""
 
     def __init__(self, captured: CapturedUpdate, many: int, device: torch.device) -> None:
         self._left, self._many = 0, many
@@ -82,6 +84,8 @@ def steps_of(
     block: Block, batch: int, graph: int = 0, compiled: bool = False, precision: str = "auto"
 ) -> Iterator[None]:
     """One step each time it is asked for, as often as it is asked, after what has to be done once."""
+    if graph > 1:  # the last graph of an epoch must not run over its end
+        block = block.first(len(block) // (batch * graph) * batch * graph)
     loader = Loader(block, batch_size=batch, shuffle="rows", reuse_buffers=True)
     model = MLP.from_schema(block.schema, hidden=(256, 256), seed=1).to(block.device)
     trainer = Trainer(model, max_epochs=1, loss="mse", gradient_clip=1.0, precision=precision, compile=compiled)
@@ -122,16 +126,25 @@ def seconds(run: Callable[[], Any], device: torch.device, rounds: int = 5) -> fl
     return median(found[1:])
 
 
-def profiled(run: Callable[[], Any], device: torch.device, steps: int) -> dict[str, float]:
-    """Kernels (on a CPU: operations) per step, and the share of time between the first and last in which none runs."""
+def profiled(run: Callable[[], Any], device: torch.device, steps: int) -> dict[str, float | None]:
+    """Kernels (on a CPU: operations) per step, and the share of time between the first and last in which none runs.
+
+    None for both where the profiler saw none, such as where it may not read the device's counters.
+    """
     kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if device.type == "cuda" else [ProfilerActivity.CPU]
     with profile(activities=kinds) as found:
         run()
         wait(device)
-    events: list[FunctionEvent] = found.events() or []
-    if device.type == "cuda":
-        events = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = work_of(found.events() or [], device)
+    if not events:
+        return {"kernels": None, "idle": None}
     return {"kernels": len(events) / steps, "idle": idle([(e.time_range.start, e.time_range.end) for e in events])}
+
+
+def work_of(events: Sequence[FunctionEvent], device: torch.device) -> list[FunctionEvent]:
+    """What the device did: a span that the host gave a name, such as the optimiser's step, only surrounds work."""
+    kind = torch.autograd.DeviceType.CUDA if device.type == "cuda" else torch.autograd.DeviceType.CPU
+    return [e for e in events if e.device_type == kind and not getattr(e, "is_user_annotation", False)]
 
 
 def idle(spans: list[tuple[float, float]]) -> float:
@@ -144,9 +157,11 @@ def idle(spans: list[tuple[float, float]]) -> float:
     return 1 - busy / max(reached - spans[0][0], 1e-9)
 
 
-def of_way(block: Block, batch: int, options: dict[str, Any], steps: int) -> dict[str, float]:
+def of_way(block: Block, batch: int, options: dict[str, Any], steps: int) -> dict[str, float | None]:
     """One way at one batch size: milliseconds a step, million rows a second, kernels, idle share."""
     device = block.device
+    if options.get("compiled"):
+        torch.compiler.reset()  # after some shapes of the same function torch compiles no more, and does not say so
     with session(device, seed=0, precision=options.get("precision", "auto")):
         made = steps_of(block, batch, **options)
         run = lambda: list(islice(made, steps))  # noqa: E731 - named for what it is
@@ -169,9 +184,9 @@ def gather_share(block: Block, rows: int) -> dict[str, float]:
     return {"rows": rows, **speeds, "share": speeds["gather_gb_per_s"] / speeds["copy_gb_per_s"]}
 
 
-def bars(figures: dict[int, dict[str, dict[str, float]]], gathered: dict[str, float]) -> list[dict[str, Any]]:
+def bars(figures: dict[int, dict[str, dict[str, Any]]], gathered: dict[str, float]) -> list[dict[str, Any]]:
     """What is asked for on an H200 beside what was found; without the batch sizes and ways that were not run."""
-    asked: list[tuple[str, float, float, bool]] = []
+    asked: list[tuple[str, float | None, float, bool]] = []
     for what, way, beside, batch, least in RATIOS:
         if {way, beside} <= figures.get(batch, {}).keys():
             found = figures[batch][beside]["ms"] / figures[batch][way]["ms"]
@@ -182,15 +197,16 @@ def bars(figures: dict[int, dict[str, dict[str, float]]], gathered: dict[str, fl
             asked.append((f"million rows/s, batch {batch}", found, least, found >= least))
     for batch, ways in figures.items():
         if "captured" in ways:
-            found = ways["captured"]["idle"]
-            asked.append((f"idle share inside replays, batch {batch}", found, IDLE, found <= IDLE))
+            share = ways["captured"]["idle"]
+            met = share is not None and share <= IDLE
+            asked.append((f"idle share inside replays, batch {batch}", share, IDLE, met))
     asked.append(
         (f"gather of {gathered['rows']} rows, share of a copy", gathered["share"], GATHER, gathered["share"] >= GATHER)
     )
     return [{"what": what, "found": found, "bar": bar, "met": met} for what, found, bar, met in asked]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="where the report goes")
     parser.add_argument("--batches", type=int, nargs="+")
@@ -203,24 +219,30 @@ def main() -> None:
         ways = {name: options | {"compiled": False} for name, options in ways.items()}
     else:
         block.words = block.words.to("cuda")
-    figures: dict[int, dict[str, dict[str, float]]] = {}
+    figures: dict[int, dict[str, dict[str, Any]]] = {}
+    failed: dict[str, dict[str, str]] = {}
     for batch in sizes:
         steps = 8 if given.dry else max(16, min(400, (1 << 24) // batch) // 8 * 8)
         figures[batch] = {}
         for name, options in ways.items():
-            figures[batch][name] = found = of_way(block, batch, options, steps)
-            print(
-                f"batch {batch:>9,}  {name:20} {found['ms']:8.3f} ms  {found['million_rows_per_s']:8.1f} M rows/s  "
-                f"{found['kernels']:6.1f} kernels  idle {found['idle']:.0%}",
-                flush=True,
-            )
+            try:
+                figures[batch][name] = found = of_way(block, batch, options, steps)
+            except Exception:  # noqa: BLE001 - the other ways are still worth having
+                failed[f"{name}, batch {batch}"] = {"failed": traceback.format_exc()[-2000:]}
+                print(f"batch {batch:>9,}  {name:20} FAILED", flush=True)
+                continue
+            told = f"{found['ms']:8.3f} ms  {found['million_rows_per_s']:8.1f} M rows/s"
+            seen = "" if found["idle"] is None else f"  {found['kernels']:6.1f} kernels  idle {found['idle']:.0%}"
+            print(f"batch {batch:>9,}  {name:20} {told}{seen}", flush=True)
     gathered = gather_share(block, min(GATHERED, len(block)))
     asked = [] if given.dry else bars(figures, gathered)
     for bar in asked:
-        print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['what']}: {bar['found']:.2f}, asked for {bar['bar']:g}")
-    report = {"dry": given.dry, "figures": figures, "gather": gathered, "bars": asked}
+        told = "nothing seen" if bar["found"] is None else f"{bar['found']:.2f}"
+        print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['what']}: {told}, asked for {bar['bar']:g}")
+    report = {"dry": given.dry, "figures": figures, "failed": failed, "gather": gathered, "bars": asked}
     print(write_result(given.out.stem, report, given.out.parent))
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -84,7 +84,7 @@ class GpuBackend:
         lost = sorted(set(names) - set(frame.columns))
         frame = frame.reset_index(drop=not lost)
         if not set(lost) <= set(frame.columns):
-            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)))
+            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
 
     @explained("copying a table to the device")
@@ -94,7 +94,7 @@ class GpuBackend:
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, table.num_rows)
 
     def to_arrow(self, frame: Frame) -> pa.Table:
-        table = self.decode(frame).to_arrow(preserve_index=False)
+        table = self.decode(frame, own=frame.columns).to_arrow(preserve_index=False)
         self.transfers.add(table.nbytes)
         dtypes = ((item, arrow.dtype_of(item.type) or "") for item in table.schema)
         types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
@@ -106,9 +106,8 @@ class GpuBackend:
         return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
 
     def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
-        columns = {name: _decoded(series) for name, series in _columns(frame).items()}
-        made = _built(columns, len(frame), frame.index)
-        return made if all(name in own for name in columns) else made.copy()
+        columns = {name: _decoded(series, own=name in own) for name, series in _columns(frame).items()}
+        return _built(columns, len(frame), frame.index)
 
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(name, frame[name]).as_source() for name in frame.columns)
@@ -123,7 +122,7 @@ class GpuBackend:
         if dtype == "string":
             dictionary = series.cat.categories.to_arrow().cast(pa.large_string())
             self.transfers.add(dictionary.nbytes)
-            return Column(dtype, series.cat.codes.astype("int32").to_cupy(na_value=-1), None, dictionary)
+            return Column(dtype, series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1), None, dictionary)
         if dtype in FLOATS:
             return Column(dtype, series.to_cupy())
         valid = series.notna().to_cupy() if series.has_nulls else None
@@ -155,7 +154,7 @@ class GpuBackend:
         return frame[list(names)]
 
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
-        return frame.rename(columns=dict(names))
+        return frame.rename(columns=dict(names), copy=False)
 
     def take(self, frame: Frame, rows: Array) -> Frame:
         return frame.take(rows)
@@ -171,7 +170,7 @@ class GpuBackend:
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         # Only keys and row numbers go through cuDF's merge: it shuffles, matches nulls, and makes integers floats.
         keys = list(on)
-        left_keys, right_keys = (self.decode(self.select(side, keys)) for side in (left, right))
+        left_keys, right_keys = (self.decode(self.select(side, keys), own=keys) for side in (left, right))
         left_keys[_LEFT] = cupy.arange(len(left))
         right_keys[_RIGHT] = cupy.arange(len(right))
         pairs = left_keys.merge(right_keys.dropna(subset=keys), on=keys, how=how).sort_values([_LEFT, _RIGHT])
@@ -251,8 +250,8 @@ def _conformed(series: Any, item: Field) -> Any:
     if item.dtype == "string":
         return series.astype("category")
     if item.dtype == "timestamp":
-        return series.astype("datetime64[us]")
-    series = series.astype(item.dtype)
+        return series.astype("datetime64[us]", copy=False)
+    series = series.astype(item.dtype, copy=False)
     return _nulls_as_nan(series) if item.dtype in FLOATS else series
 
 
@@ -282,7 +281,7 @@ def _category(codes: Array, dictionary: pa.Array) -> Any:
     Costs a join of n int32 with the numbers below `len(dictionary)` and a stable sort of n; no strings by row.
     """
     numbers = cudf.Series(cupy.arange(len(dictionary), dtype="int32"))
-    coded = cudf.Series(codes.astype("int32")).astype(cudf.CategoricalDtype(categories=numbers))
+    coded = cudf.Series(codes.astype("int32", copy=False)).astype(cudf.CategoricalDtype(categories=numbers))
     return coded.cat.set_categories(cudf.Series.from_arrow(dictionary), rename=True)
 
 
@@ -306,29 +305,26 @@ def _narrowed(array: pa.Array) -> pa.Array:
     return array.cast(pa.list_(arrow.arrow_type(dtype).value_type)) if dtype in LISTS else array
 
 
-def _decoded(series: Any) -> Any:
-    """One coded column as a user expects it: plain strings, nulls for NaN."""
+def _decoded(series: Any, *, own: bool) -> Any:
+    """One coded column as a user expects it: plain strings, nulls for NaN; in new memory, unless it is in its `own`."""
     if isinstance(series.dtype, cudf.ListDtype):
         offsets, valid = _offsets(series)
-        return _listed(offsets, _decoded(series.list.leaves), valid)
+        return _listed(offsets, _decoded(series.list.leaves, own=own), valid)
     if isinstance(series.dtype, cudf.CategoricalDtype):
         return series.astype("str")
-    return series.nans_to_nulls() if str(series.dtype) in FLOATS else series
+    if str(series.dtype) in FLOATS and series.hasnans:
+        return series.nans_to_nulls()
+    return series if own else series.copy()
 
 
 def _coded(name: str, series: Any) -> Any:
     """One column of a user's frame as coded data; shares memory where the form is the same."""
     dtype = _dtype_name(name, series.dtype)
-    if dtype in LISTS:
-        return _conformed(series, Field(name, dtype))
-    if dtype == "string":
-        return series if isinstance(series.dtype, cudf.CategoricalDtype) else series.astype("category")
-    if dtype == "timestamp":
-        if getattr(series.dtype, "tz", None) is not None:
-            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-        return series.astype("datetime64[us]")
-    series = series.astype(dtype)
-    return _nulls_as_nan(series) if dtype in FLOATS else series
+    if isinstance(series.dtype, cudf.CategoricalDtype):
+        return series
+    if getattr(series.dtype, "tz", None) is not None:
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    return _conformed(series, Field(name, dtype))
 
 
 def _dtype_name(name: str, dtype: Any) -> str:

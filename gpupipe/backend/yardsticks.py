@@ -27,6 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from gpupipe.backend.protocol import Array
+from gpupipe.backend.ragged import module_of
 from gpupipe.errors import BackendMissing, BadConfig, BadData
 
 __all__ = ["YARDSTICKS", "Columns", "Yardstick", "yardstick"]
@@ -95,7 +96,7 @@ class Yardstick:
 
     def outputs(self, features: Array) -> Array:
         """n log-odds or values, n x K log-probabilities, or n x T values."""
-        xp = features.__array_namespace__()
+        xp = module_of(features)
         if not self.columns.classifies:
             return xp.asarray(self.estimator.predict(features))
         if self.columns.task == "multilabel":

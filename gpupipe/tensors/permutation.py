@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpupipe.backend.ragged import module_of
 from gpupipe.errors import BadConfig
 
 __all__ = ["Permutation", "stream_key"]
@@ -71,7 +72,7 @@ class Permutation:
             >>> sorted(Permutation(4, seed=1).at(np.arange(4)).tolist())
             [0, 1, 2, 3]
         """
-        xp = torch if isinstance(positions, Tensor) else positions.__array_namespace__()
+        xp = torch if isinstance(positions, Tensor) else module_of(positions)
         return self._walk(positions, xp.empty_like(positions), xp)
 
     def order(self, device: torch.device | str, start: int = 0, stop: int | None = None) -> Tensor:

@@ -27,7 +27,7 @@ from gpupipe.training.optimizers import make_optimizer, parameter_groups
 from gpupipe.training.profiling import Profiling
 from gpupipe.training.progress import ProgressBar
 from gpupipe.training.recompute import recomputed
-from gpupipe.training.rowwise import sparse_tables
+from gpupipe.training.rowwise import dense_tables, sparse_tables
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
@@ -56,7 +56,7 @@ def assembled(
     groups = parameter_groups(
         trainer.model,
         lr,
-        highest=trainer.lr,
+        highest=trainer.learning_rate,
         weight_decay=trainer.weight_decay,
         groups=trainer.groups,
         tables=trainer.optimizer == "rowwise",
@@ -65,6 +65,12 @@ def assembled(
     weights = None
     if trainer.class_weight is not None:
         weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
+    if trainer.optimizer != "rowwise":
+        for name, table in dense_tables(trainer.model):
+            shape = " x ".join(f"{size:,}" for size in table.shape)
+            logger.warning(
+                "%s (%s) is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", name, shape
+            )
     objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
     return Update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
@@ -81,9 +87,10 @@ def assembled(
 
 def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:
     """The update to make and the batches to make it from: as one graph where that can be."""
-    reason = why_not(trainer.capture, train, device, trainer.accumulate)
+    reason = why_not(trainer.capture, train, device, trainer.accumulate, recompute=bool(trainer.recompute))
     if reason is not None:
-        logger.info("the step runs eagerly: %s", reason)
+        slower = device.type == "cuda" and trainer.capture is not False  # which nobody has asked for
+        logger.log(logging.WARNING if slower else logging.INFO, "the step runs eagerly: %s", reason)
         return update, train
     batches = CursorBatches(train)
     return CapturedUpdate(update, batches), batches
@@ -187,7 +194,7 @@ def check(trainer: Trainer) -> None:
         if not good:
             where = f"Trainer({name}=)"
             raise BadConfig(where, "makes no sense", got=getattr(trainer, name), expected=expected, remedy=remedy)
-    learning_rates(trainer.schedule, lr=trainer.lr, steps=1, warmup=trainer.warmup)
+    learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
     choose_metrics(trainer.metrics, trainer.loss)
     if trainer.loss != "auto":
         choose_loss(trainer.loss, None)

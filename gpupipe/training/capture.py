@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.batch import Batch
@@ -27,7 +28,9 @@ WARM_UP = (
 logger = logging.getLogger(__name__)
 
 
-def why_not(wanted: bool | str, loader: object, device: torch.device, accumulate: int) -> str | None:
+def why_not(
+    wanted: bool | str, loader: object, device: torch.device, accumulate: int = 1, *, recompute: bool = False
+) -> str | None:
     """What keeps a run from being captured; None where nothing does.
 
     Raises:
@@ -40,6 +43,8 @@ def why_not(wanted: bool | str, loader: object, device: torch.device, accumulate
         reason = "it runs on a CPU"
     elif accumulate > 1:
         reason = "gradients are accumulated"
+    elif recompute:
+        reason = "inner values are computed again, for which torch asks the device what it drew"
     else:
         reason = not_resident(loader, device)
     if reason is not None and wanted is True:
@@ -47,7 +52,7 @@ def why_not(wanted: bool | str, loader: object, device: torch.device, accumulate
             "Trainer(capture=True)",
             f"the step cannot be captured: {reason}",
             got=type(loader).__name__,
-            expected="a Loader of one process over a table that lies on the GPU, with nothing kept beside the features",
+            expected="a Loader of one process over a table that lies on the GPU",
             remedy="capture='auto'",
         )
     return reason
@@ -61,8 +66,6 @@ def not_resident(loader: object, device: torch.device) -> str | None:
         return "the table does not lie on the device"
     if loader.world_size > 1 or not {"sampler", "shards"}.isdisjoint(loader.state_dict()):
         return "rows are drawn, or dealt to several processes"
-    if loader.block.keep:
-        return "columns are kept beside the features"
     if loader.schema.lists:
         return "lists are longer in one batch than in another"
     return None if loader.num_rows >= loader.batch_size else "there is no full batch"
@@ -77,7 +80,7 @@ class CursorBatches:
     Args:
         loader: with its table on the device.
 
-    Memory: 8 bytes per row for the epoch's order, and one batch.
+    Memory: 8 bytes per row for the epoch's order, and one batch, kept columns included.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -88,7 +91,8 @@ class CursorBatches:
         self._places = torch.arange(size, device=device)
         self._positions, self._rows = torch.empty_like(self._places), torch.empty_like(self._places)
         self._words = self._block.words.new_empty((size, self._block.words.shape[1]))
-        self.full = self._block.batch_of(self._words)
+        self._keep = {name: values.new_empty(size) for name, values in self._block.keep.items()}
+        self.full = self._full()
         self._at: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -104,8 +108,20 @@ class CursorBatches:
         torch.add(self._places, self._cursor, out=self._positions)
         torch.index_select(self._order, 0, self._positions, out=self._rows)
         torch.index_select(self._block.words, 0, self._rows, out=self._words)
+        for name, values in self._block.keep.items():
+            torch.index_select(values, 0, self._rows, out=self._keep[name])
         self._cursor.add_(len(self._places))
-        return self._block.batch_of(self._words)
+        return self._full()
+
+    def _full(self) -> Batch:
+        batch = self._block.batch_of(self._words)
+        batch.keep |= self._keep
+        return batch
+
+    def _last(self, rows: Tensor) -> Batch:
+        batch = self._block.batch_of(self._block.words.index_select(0, rows))
+        batch.keep |= {name: values.index_select(0, rows) for name, values in self._block.keep.items()}
+        return batch
 
     def __iter__(self) -> Iterator[Any]:
         begun = self.loader.state_dict()
@@ -121,7 +137,7 @@ class CursorBatches:
             if number < full:
                 yield self.full
             else:
-                yield self._block.batch_of(self._block.words.index_select(0, self._order[full * size :]))
+                yield self._last(self._order[full * size :])
         self._at = None
         self.loader.set_epoch(epoch + 1)
 
@@ -152,6 +168,11 @@ class CapturedUpdate:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stepped = False
 
+    @property
+    def replays(self) -> bool:
+        """Whether there is a graph to replay."""
+        return self._graph is not None
+
     def learn(self, batch: Any) -> None:
         """Learn a batch; of a full one the step is made at once."""
         self._stepped = batch is self._batches.full
@@ -178,14 +199,19 @@ class CapturedUpdate:
         self._update(self._batches.gather())
 
     def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
+        update = self._update
+        update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
         try:
+            graph = torch.cuda.CUDAGraph()
             # Other threads (of a profiler, of NVML) may call CUDA meanwhile: only this one is watched.
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
                 self.whole()
         except RuntimeError as error:
             self._eager = -1
+            update.forget()  # gradients that were never computed
             logger.warning("the step is not captured and runs eagerly: %s", str(error).splitlines()[0])
         else:
             self._graph = graph
             logger.info("the step is captured as a CUDA graph")
+        finally:
+            update.splits = True

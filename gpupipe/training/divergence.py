@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadData
+from gpupipe.training.capture import CursorBatches
 from gpupipe.training.checkpoints import Checkpoints, find
 from gpupipe.training.rows import move, num_rows
 from gpupipe.training.run import Run
@@ -53,17 +54,18 @@ def look(run: Run, since: int) -> float | None:
     Raises:
         BadData: it is not finite. The batch is named, with its rows where they are the reason.
     """
-    where = f"Trainer.fit, epoch {run.epoch}, updates {since + 1} to {run.step_in_epoch}"
+    where = f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}"
     try:
         return run.update.losses.read(where)
     except BadData as seen:
-        run.train = getattr(run.train, "loader", run.train)  # batches to look into, not a cursor's
+        if isinstance(run.train, CursorBatches):
+            run.train = run.train.loader  # batches to look into
         number = min(int(run.update.losses.of_all()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
         batch = run.batch_at(number)
         found = None if batch is None else _not_finite(batch, getattr(run.train, "schema", None))
         in_rows = _first_of_all(run, "" if found is None else _of_rows(run, number, *found))
         reason = in_rows or _of_weights(run)
-        where = f"Trainer.fit, epoch {run.epoch}, update {number}"
+        where = f"Trainer.fit, {run.place(number)}"
         problem = f"the loss is not finite: {reason}"
         error = Diverged(where, problem, got=seen.got, expected=seen.expected, remedy=seen.remedy)
         error.slowed, error.unclear = run.slowed, not in_rows
@@ -134,7 +136,7 @@ def explained(run: Run, checkpoints: Checkpoints | None) -> Iterator[None]:
         logger.warning("the loss is not finite: repeating what followed %s to find out why", path)
         cause = replay(run)
         if cause:
-            where = f"Trainer.fit, epoch {run.epoch}, update {run.step_in_epoch}"
+            where = f"Trainer.fit, {run.place(run.step_in_epoch)}"
             better = Diverged(where, cause, got=error.got, expected=error.expected, remedy=error.remedy)
             better.slowed = slowed
             raise better from None

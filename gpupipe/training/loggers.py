@@ -1,7 +1,7 @@
 """A fit's figures as files that other programs read: CSV, lines of JSON, TensorBoard's events.
 
 Each logger gets a row once per `log_every` updates (loss, lr, rows_per_second, data_wait) and one per epoch (the
-history's). A fit that goes on from a checkpoint appends.
+history's). A fit that goes on from a checkpoint appends, and takes back what was logged after that.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ class JSONLinesLogger(Callback):
         self.path = Path(path)
 
     def on_fit_start(self, run: Run) -> None:
-        """Make the folder, and a new file unless the fit goes on from a checkpoint."""
-        _opened(self.path, "a" if run.step else "w").close()
+        """Make the folder, and a new file; where the fit goes on from a checkpoint, one of what came before that."""
+        before = _lines_until(run, self.path) if run.step and self.path.exists() else []
+        draft = self.path.with_name(f".{self.path.name}.tmp")
+        with _opened(draft, "w") as file:
+            file.writelines(before)
+        draft.replace(self.path)
 
     def on_log(self, run: Run) -> None:
         """Write the figures."""
@@ -127,6 +131,20 @@ class TensorBoardLogger(Callback):
     def on_exception(self, run: Run, error: BaseException) -> None:
         """Close the file."""
         self._writer.close()
+
+
+def _lines_until(run: Run, path: Path) -> list[str]:
+    """What an earlier run had logged when it saved what this one goes on from."""
+    kept = []
+    for line in path.read_text("utf-8").splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+            known = row["step"] <= run.step and (row["event"] != "epoch" or row["epoch"] <= len(run.history))
+        except (ValueError, KeyError, TypeError):  # cut short by the end of that run, or not of ours
+            continue
+        if known:
+            kept.append(line)
+    return kept
 
 
 def _opened(path: Path, mode: str) -> IO[str]:

@@ -25,7 +25,7 @@ class ProgressBar(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Draw it."""
-        self._bar = tqdm(total=run.last_step, initial=run.step, disable=self._hidden, unit=" updates")
+        self._bar = tqdm(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
 
     def on_epoch_start(self, run: Run) -> None:
         """Name the epoch."""

@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from gpupipe.training.many import entries
 
-__all__ = ["RowWise", "compact", "is_table", "sparse_tables"]
+__all__ = ["RowWise", "compact", "dense_tables", "is_table", "sparse_tables"]
 
 # 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a captured step of a small network.
 TABLE = 1 << 20
@@ -91,6 +91,17 @@ def compact(gradient: Tensor) -> Tensor:
     # Slots no row has need have sums of 0: they add nothing to row 0.
     ids = torch.zeros_like(rows).scatter_(0, slot, rows)
     return torch.sparse_coo_tensor(ids[None], sums, gradient.shape, check_invariants=False)
+
+
+def dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The large tables that are trained, by name, of modules with a switch `sparse` that is off."""
+    return [
+        (f"{name}.{own}".lstrip("."), table)
+        for name, module in model.named_modules()
+        if getattr(module, "sparse", None) is False
+        for own, table in module.named_parameters(recurse=False)
+        if is_table(table) and table.requires_grad
+    ]
 
 
 @contextmanager

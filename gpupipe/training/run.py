@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpupipe.tensors import Loader
+from gpupipe.training.capture import CursorBatches
 from gpupipe.training.history import History
 from gpupipe.training.ranges import Range, unnamed
 from gpupipe.training.stopping import BestWeights
@@ -87,6 +89,13 @@ class Run:
     def last_step(self) -> int:
         """The batches done when all epochs are."""
         return self.max_epochs * self.steps_per_epoch + self._offset
+
+    def place(self, batch: int) -> str:
+        """Where a batch of this epoch is, by its number from 1: its update, and itself where that has several."""
+        each = self.update.accumulate
+        update = -(-batch // each)
+        of_several = "" if each == 1 else f", batch {batch}"
+        return f"epoch {self.epoch}, update {update}{of_several}"
 
     @property
     def completes_update(self) -> bool:
@@ -235,6 +244,8 @@ class Run:
             self._draw_on(state["rng_of_epoch"] if self.step_in_epoch else state["rng"])
         self._rng = random_state(self.device)
         if hasattr(self.train, "set_epoch"):
+            if isinstance(self.train, Loader | CursorBatches):
+                self.train.set_epoch(self.epoch)  # one that was put at a place in this epoch forgets it
             self.train.set_epoch(self.epoch - 1)
         if state is None or not self.step_in_epoch:
             return iter(self.train)

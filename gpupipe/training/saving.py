@@ -137,7 +137,7 @@ class Saving(Callback):
         try:
             if isinstance(error, Terminated):
                 self.save(run)
-                logger.warning("SIGTERM: saved after update %d in %s", run.step, self._folder)
+                logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
             self._settled()
         finally:
             self._close()
@@ -176,7 +176,7 @@ class Saving(Callback):
         if event is not None:
             event.synchronize()
         if not all(bool(copies[name].isfinite().all()) for name in learned):
-            logger.warning("no checkpoint after update %d: the weights are not finite", step)
+            logger.warning("no checkpoint after batch %d: the weights are not finite", step)
             return
         write(self._folder, step, text, copies, described)
         prune(self._folder, self.checkpoints.keep)
@@ -229,7 +229,7 @@ def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> boo
         del here["batches per epoch"]  # between epochs the same rows may be dealt anew
     _check_same(path, described, here)
     run.load_state_dict(state)
-    logger.info("the fit goes on after update %d, from %s", run.step, path)
+    logger.info("the fit goes on after batch %d, from %s", run.step, path)
     return True
 
 

@@ -48,6 +48,9 @@ from gpupipe.training.update import Update
 
 __all__ = ["Batches", "Trainer"]
 
+LEARNING_RATE = 3e-3
+"""Of a model that has none of its own."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -72,7 +75,8 @@ class Trainer:
             output and batch that gives B values (weighted by `batch.weight`) or their mean.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
-        lr: the highest learning rate; `scaled_rate` for a large batch.
+        lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
+            where it has none.
         schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the share of
             updates done, see `learning_rates`.
         warmup: share of the updates that rises to `lr`; None for the schedule's own.
@@ -125,7 +129,7 @@ class Trainer:
     max_epochs: int
     loss: str | Loss = "auto"
     optimizer: str | MakeOptimizer = "adamw"
-    lr: float = 3e-3
+    lr: float | None = None
     schedule: Schedule = "one-cycle"
     warmup: float | None = None
     weight_decay: float = 0.01
@@ -157,6 +161,14 @@ class Trainer:
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | Path) else given
         check(self)
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest of a run."""
+        if self.lr is not None:
+            return self.lr
+        own = getattr(self.model, "learning_rate", None)
+        return float(own) if isinstance(own, int | float) else LEARNING_RATE
 
     def fit(
         self,
@@ -213,7 +225,7 @@ class Trainer:
         with meeting(train, self.patience) as together, self._session(device, together.rank), prepared(self):
             together.share(self.model.to(device))
             updates = -(-steps // self.accumulate) * self.max_epochs
-            rates = learning_rates(self.schedule, lr=self.lr, steps=updates, warmup=self.warmup)
+            rates = learning_rates(self.schedule, lr=self.learning_rate, steps=updates, warmup=self.warmup)
             update = assembled(self, loss, rates, device, train, together)
             learner, batches = captured(self, update, train, device)
             best = None

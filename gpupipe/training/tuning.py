@@ -151,7 +151,7 @@ def _speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: to
         rank=0,
         world_size=1,
     )
-    rates = learning_rates("constant", lr=trainer.lr, steps=WARM_UP + updates)
+    rates = learning_rates("constant", lr=trainer.learning_rate, steps=WARM_UP + updates)
     with session(device, seed=trainer.seed, precision=trainer.precision), prepared(trainer):
         loss, _ = loss_and_metrics(trainer, loader)
         trainer.model.to(device).train()

@@ -70,6 +70,7 @@ class Update:
         self.gradient_clip = gradient_clip
         self.accumulate = accumulate
         self.parts = 1
+        self.splits = True  # a batch that does not fit in memory
         self.unit = unit
         self.scale = scale
         self.average = average
@@ -110,13 +111,14 @@ class Update:
         try:
             self._learn(part)
         except torch.OutOfMemoryError:
-            if num_rows(part) == 1:
+            if num_rows(part) == 1 or not self.splits:
                 raise
         else:
             return True
         self.parts *= 2
         logger.warning(
-            "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the same",
+            "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the same, "
+            "unless rows of a batch see each other (batch normalisation, a loss of pairs)",
             self.parts,
             -(-num_rows(part) // 2),
         )
@@ -152,6 +154,13 @@ class Update:
     @property
     def _summed(self) -> bool:
         return self.accumulate > 1 or self.parts > 1 or self.together.size > 1
+
+    def forget(self) -> None:
+        """Leave out what was learnt since the last step."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._weight.zero_()
+        self._waiting = False
 
     def step(self) -> None:
         """Move the weights by the gradients that were learnt."""

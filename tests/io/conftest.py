@@ -4,19 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-import gpupipe as gp
 from gpupipe.backend import Backend
-from gpupipe.config import settings
 from tests.io.s3_server import Proxy, proxied, serving
 
 
 @pytest.fixture(autouse=True)
-def default_backend(backend: Backend) -> Iterator[None]:
+def default_backend(backend: Backend) -> None:
     """Every test of this room runs on each backend there is."""
-    before = settings().backend
-    gp.configure(backend=backend.name)
-    yield
-    gp.configure(backend=before)
 
 
 @pytest.fixture(scope="session")

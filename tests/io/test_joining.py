@@ -65,7 +65,7 @@ def test_joins_are_those_of_pandas(how: Any) -> None:
     left = pd.DataFrame({"k": random.integers(0, 400, 3000), "x": random.standard_normal(3000)})
     right = pd.DataFrame({"k": random.integers(200, 600, 500), "x": random.standard_normal(500)})
     data = [gp.from_frame(frame, num_partitions=5) for frame in (left, right)]
-    found = data[0].join(data[1], on="k", how=how, many=True).compute()
+    found = data[0].join(data[1], on="k", how=how, many=True).to_pandas()
     wanted = left.merge(right, on="k", how=how, suffixes=("", "_right"))
     order = ["k", "x", "x_right"]
     if how in ("right", "outer"):  # pandas has another order
@@ -117,7 +117,7 @@ def test_keys_of_other_names_and_chosen_columns(parts: int) -> None:
         pd.read_parquet(DATA / "airports.parquet")[["faa", "name", "alt"]], left_on="dest", right_on="faa"
     )
     assert found.columns == ["origin", "dest", "flight", "name", "alt"]
-    pd.testing.assert_frame_equal(found.compute(), wanted.drop(columns="faa"), check_dtype=False)
+    pd.testing.assert_frame_equal(found.to_pandas(), wanted.drop(columns="faa"), check_dtype=False)
 
 
 def test_a_filtered_left_keeps_its_order_and_meets_rows_that_repeat() -> None:
@@ -126,7 +126,7 @@ def test_a_filtered_left_keeps_its_order_and_meets_rows_that_repeat() -> None:
     twice = pd.DataFrame({"k": [1, 1, 2], "a": [10, 11, 12]})
     repeated = gp.Pipeline([T.Join(twice, on="k", many=True)], backend="cpu").fit(left).transform(left)
     right = gp.from_frame(pd.DataFrame({"a": [12, 11, 10], "b": ["x", "y", "z"]}))
-    found = repeated.join(right, on="a").compute()
+    found = repeated.join(right, on="a").to_pandas()
     assert found[["k", "a", "b"]].to_numpy().tolist() == [
         [1, 10, "z"],
         [1, 11, "y"],

@@ -33,7 +33,7 @@ ROWS = TABLE.to_pylist()
 
 
 def rows(dataset: gp.Dataset) -> list[dict[str, Any]]:
-    return pa.Table.from_pandas(dataset.compute(), preserve_index=False).to_pylist()
+    return pa.Table.from_pandas(dataset.to_pandas(), preserve_index=False).to_pylist()
 
 
 def parquet(path: Path) -> gp.Dataset:

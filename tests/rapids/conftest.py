@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpupipe import configure
+
 collect_ignore_glob = [] if find_spec("cudf") else ["standin_*.py", "rehearsal.py", "conformance.py", "signatures.py"]
 
 
@@ -19,3 +21,10 @@ def rehearsed_backend() -> Iterator[Any]:
 
     with rehearsed() as backend:
         yield backend
+
+
+@pytest.fixture(autouse=True)
+def auto(no_leaks: None, request: pytest.FixtureRequest) -> None:
+    """What a test leaves open is done by the stand-ins where they are; `no_leaks` ends it."""
+    if "rehearsed_backend" in request.fixturenames:
+        configure(backend="auto")

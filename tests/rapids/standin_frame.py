@@ -120,8 +120,9 @@ class DataFrame:
         return made
 
     @own
-    def rename(self, *, columns: Any) -> DataFrame:
-        return DataFrame.of({columns.get(name, name): values for name, values in self._columns.items()}, self.index)
+    def rename(self, *, columns: Any, copy: bool = True) -> DataFrame:
+        held = self.copy(deep=copy)._columns
+        return DataFrame.of({columns.get(name, name): values for name, values in held.items()}, self.index)
 
     @own
     def reset_index(self, drop: bool = False) -> DataFrame:

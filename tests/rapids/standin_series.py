@@ -166,9 +166,17 @@ class Series:
     def isin(self, values: Any) -> Series:
         return Series.of(np.isin(self.data, np.array(values, dtype=self.data.dtype)) & self.notnull_mask())
 
+    @property
+    def hasnans(self) -> bool:
+        return bool(self.isna().data.any())
+
     @own
     def nans_to_nulls(self) -> Series:
-        return Series.of(self.data, self.notna().data, self.dtype)
+        return Series.of(self.data.copy(), self.notna().data, self.dtype)
+
+    @own
+    def copy(self, deep: bool = True) -> Series:
+        return Series.of(self.data.copy() if deep else self.data, self.valid, self.dtype)
 
     @own
     def fillna(self, value: Any) -> Series:
@@ -203,7 +211,11 @@ class Series:
         return DeviceArray(data.copy() if copy else data)
 
     @own
-    def astype(self, dtype: Any) -> Series:
+    def astype(self, dtype: Any, copy: bool = True) -> Series:
+        made = self._as(dtype)
+        return made.copy() if copy and made.data is self.data else made
+
+    def _as(self, dtype: Any) -> Series:
         if isinstance(dtype, CategoricalDtype) or dtype == "category":
             return self._as_category(dtype if isinstance(dtype, CategoricalDtype) else CategoricalDtype())
         if dtype == "str":

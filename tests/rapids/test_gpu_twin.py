@@ -21,7 +21,8 @@ from gpupipe.backend import backend_of
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.protocol import Backend, Column
 from gpupipe.errors import GpupipeError, SchemaMismatch
-from gpupipe.schema import DTYPES, Field
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
+from gpupipe.tensors import share
 
 from .oracle import CPU, FIELDS, TYPES, both, columns_equal, host, same, tables, year
 from .standin_frame import cudf
@@ -67,6 +68,25 @@ def test_a_float_column_is_shared_both_ways(rehearsed_backend: Backend) -> None:
         rehearsed_backend.column(rehearsed_backend.assign(frame, {"y": again}), "price").data.data.ptr
         == column.data.data.ptr
     )
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS, "bool"])
+def test_a_users_column_is_shared_and_what_a_user_gets_is_not(rehearsed_backend: Backend, dtype: str) -> None:
+    gpu, memory = rehearsed_backend, rehearsed_backend.to_device(np.array([1, 0, 1], dtype=dtype))
+    frame = cudf.DataFrame({"x": memory})
+    assert share(frame, "x").data_ptr() == memory.data.ptr
+    coded = gpu.rename(gpu.encode(frame), {"x": "y"})
+    assert gpu.column(coded, "y").data.data.ptr == memory.data.ptr
+    assert gpu.decode(coded, own=["y"])["y"].to_cupy().data.ptr == memory.data.ptr
+    assert gpu.decode(coded)["y"].to_cupy().data.ptr != memory.data.ptr
+
+
+def test_a_column_with_nan_is_new_memory_to_a_user(rehearsed_backend: Backend) -> None:
+    memory = rehearsed_backend.to_device(np.array([1.0, np.nan]))
+    coded = rehearsed_backend.frame({"x": Column("float64", memory)}, 2)
+    for own in ([], ["x"]):
+        made = rehearsed_backend.decode(coded, own)["x"]
+        assert made.has_nulls and made.to_cupy().data.ptr != memory.data.ptr
 
 
 def test_narrow_codes_into_a_wide_dictionary(rehearsed_backend: Backend) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors.batch import Batch
+from tests.training import host_waits
 
 TARGETS = {
     "binary": Field("late", "bool", role=Role.TARGET, classes=(False, True)),
@@ -87,37 +87,7 @@ def problem() -> Callable[..., Rows]:
     return make
 
 
-WAITS = {
-    "_local_scalar_dense",
-    "_unique2",
-    "coalesce",
-    "_coalesce",
-    "equal",
-    "is_nonzero",
-    "item",
-    "masked_select",
-    "nonzero",
-    "unique_consecutive",
-    "unique_dim",
-}
-
-
-class NoHostWait(TorchDispatchMode):
-    """Raises at operations whose result, or its shape, the host has to wait for."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in WAITS:
-            raise RuntimeError(f"the host waits at {func}")
-        indices = args[1] if func.overloadpacket.__name__ in ("index", "index_put_") else ()
-        if any(isinstance(index, Tensor) and index.dtype == torch.bool for index in indices):
-            raise RuntimeError(f"the host waits at {func} with a mask")
-        if kwargs.get("device") not in (None, torch.device("cpu")):
-            raise RuntimeError(f"the host waits at {func} to another device")
-        return func(*args, **kwargs)
-
-
 @pytest.fixture
-def no_host_wait() -> type[NoHostWait]:
-    """A context in which what would make the host wait is an error, backward pass and optimiser included."""
-    return NoHostWait
+def no_host_wait() -> Callable[[], AbstractContextManager[None]]:
+    """A context in which what would make the host wait is an error."""
+    return host_waits.no_host_wait

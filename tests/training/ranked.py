@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,8 +27,11 @@ from tests.training.resumed import SCHEMA, block
 RANK = int(os.environ.get("RANK", "0"))
 SEVERAL = "RANK" in os.environ
 LISTS = Schema([*SCHEMA, Field("seen", "list<int32>", cardinality=7, role=Role.FEATURE)])
-# "uneven" learns all rows in one batch, "empty" in many of them, at a rate that moves nothing.
+# "uneven" learns all rows in one batch, "empty" in many of them, at a rate that moves nothing; of those in `AS_DEALT`
+# one process learns the very batches that the ranks have together.
 SHARDS = {"uneven": [200, 70, 0, 30], "empty": [300, 0], "shards": [200, 100], "dealt": [200, 100]}
+AS_DEALT = {"spread": [200, 70, 0, 30], "vacant": [0, 300], "balanced": [90, 210]}
+SHARDS |= AS_DEALT
 
 
 class Writes(Callback):
@@ -66,11 +71,44 @@ class Acts(Callback):
             raise ValueError("there is a fly in it")
 
 
-def part(whole: Block, sizes: list[int]) -> Block:
-    """This rank's rows."""
-    first = sum(sizes[:RANK])
-    own = Block.allocate(SCHEMA, sizes[RANK], "cpu")
-    own.words.copy_(whole.words[first : first + sizes[RANK]])
+class Counts(Callback):
+    """The weight of all rows that an epoch has learnt, on all ranks."""
+
+    every_rank = True
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_epoch_end(self, run: Run) -> None:
+        self.found.append(run.update.losses.of_all()[1].item())
+
+
+class Dealt:
+    """What several ranks have of each batch, one rank's rows after another's, without padding."""
+
+    def __init__(self, whole: Block, sizes: list[int], each: int) -> None:
+        parts = [part(whole, sizes, rank) for rank in range(len(sizes))]
+        self.loaders = [Loader(rows, batch_size=each, shuffle="rows", seed=3) for rows in parts]
+        self.schema, self.device = whole.schema, whole.device
+
+    def set_epoch(self, epoch: int) -> None:
+        for loader in self.loaders:
+            loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return max(map(len, self.loaders))
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batches in zip_longest(*self.loaders):
+            there = [batch for batch in batches if batch is not None]
+            yield Batch(*(torch.cat([getattr(b, name) for b in there]) for name in ("numeric", "codes", "target")))
+
+
+def part(whole: Block, sizes: list[int], rank: int) -> Block:
+    """A rank's rows."""
+    first = sum(sizes[:rank])
+    own = Block.allocate(SCHEMA, sizes[rank], "cpu")
+    own.words.copy_(whole.words[first : first + sizes[rank]])
     return own
 
 
@@ -95,7 +133,9 @@ def some(batches: list[Batch]) -> list[Batch]:
 
 
 def fitted(folder: str, case: str) -> dict[str, Any]:
-    case, _, step = case.partition("-")  # "moved-16" and "dealt-16" fail after update 17, and have saved 16
+    case, _, step = case.partition(
+        "-"
+    )  # "moved-16" and "dealt-16" fail after update 17, and have saved 16; "spread-2" accumulates 2
     settings: dict[str, Any] = {
         "max_epochs": 3,
         "lr": 0.01,
@@ -109,16 +149,23 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
     rows, sharded, resume = block(300), False, None
     if case in SHARDS:
         sizes = SHARDS[case]
-        rows, sharded = (part(rows, sizes), True) if SEVERAL else (rows, False)
+        rows, sharded = (part(rows, sizes, RANK), True) if SEVERAL else (rows, False)
     rows, other = (with_lists(rows), with_lists(block(101, 9))) if case == "lists" else (rows, block(101, 9))
     if case == "infinite":
         rows.numeric[17, 1] = float("inf")
     dropout = 0.2 if case in ("term", "resume") else 0.0
     network = MLP.from_schema(rows.schema, hidden=(16, 8), dropout=dropout, seed=1 + RANK)
     batch_size = 4 * 200 if case == "uneven" else 32
-    train = Loader(rows, batch_size=batch_size, shuffle="rows", seed=3, sharded=sharded)
+    train: Any = Loader(rows, batch_size=batch_size, shuffle="rows", seed=3, sharded=sharded)
+    if case in AS_DEALT and not SEVERAL:
+        train = Dealt(rows, sizes, batch_size // len(sizes))
     valid = Loader(other, batch_size=32)
-    if case in ("double", "lists", "moved"):
+    counts = Counts()
+    if case in AS_DEALT:
+        settings["callbacks"].append(counts)
+        settings["accumulate"] = int(step or 1)
+        settings["class_weight"] = "balanced" if case == "balanced" else None
+    if case in ("double", "lists", "moved", *AS_DEALT):
         network.double()
         train, valid = Double(train), Double(valid)
     if case == "double":
@@ -157,7 +204,7 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         history = Trainer(network, **settings).fit(train, valid, resume=resume)
     weights = torch.cat([weight.flatten() for weight in network.state_dict().values()]).double()
     timeless = [{k: v for k, v in row.items() if not k.startswith(("seconds", "rows"))} for row in history]
-    return {"weights": weights.tolist(), "history": timeless}
+    return {"weights": weights.tolist(), "history": timeless, "counted": counts.found}
 
 
 def refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
@@ -169,7 +216,7 @@ def refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
 class Double:
     """A loader's batches in float64."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader | Dealt) -> None:
         self.loader = loader
 
     def __getattr__(self, name: str) -> Any:

@@ -17,7 +17,7 @@ import pytest
 
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.models import MLP
-from gpupipe.training import Callback, CSVLogger, JSONLinesLogger, Run, TensorBoardLogger, Trainer
+from gpupipe.training import Callback, Checkpoints, CSVLogger, JSONLinesLogger, Run, TensorBoardLogger, Trainer
 from gpupipe.training.gpu_stats import GpuStats
 
 Problem = Callable[..., Any]
@@ -175,6 +175,30 @@ def test_a_fit_that_goes_on_appends(problem: Problem, tmp_path: Path) -> None:
     trainer_for(train, max_epochs=2, **arguments).fit(train, resume="latest")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["step"] for row in rows if row["event"] == "epoch"] == [4, 8]
+
+
+@pytest.mark.parametrize("saved", [5, 8])
+def test_what_was_logged_after_the_checkpoint_is_taken_back(problem: Problem, tmp_path: Path, saved: int) -> None:
+    train, path = problem("binary", 256), tmp_path / "log.jsonl"
+
+    class Lost(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.step == 11:
+                raise KeyboardInterrupt
+
+    saves = Checkpoints(tmp_path / "saved", every_steps=saved, every_epochs=None)
+    arguments = {"callbacks": [JSONLinesLogger(path)], "checkpoints": saves, "log_every": 1, "max_epochs": 3}
+    with pytest.raises(KeyboardInterrupt):
+        trainer_for(train, **arguments | {"callbacks": [JSONLinesLogger(path), Lost()]}).fit(train)
+    with path.open("a") as file:
+        file.write('{"event": "log", "st')  # as a kill may leave it
+    trainer_for(train, **arguments).fit(train, resume="latest")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["step"] for row in rows if row["event"] == "epoch"] == [4, 8, 12]
+    steps = [row["step"] for row in rows if row["event"] == "log"]
+    assert steps == sorted(steps) and set(steps) == set(range(1, 13))
+    assert steps.count(9) == steps.count(11) == 1
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []
 
 
 def test_csv_is_the_history(problem: Problem, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,11 @@ from gpupipe.errors import BadConfig
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors import Block, Loader
+from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
 from gpupipe.training.assembly import objective_of
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident, why_not
+from gpupipe.training.device import session
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.optimizers import make_optimizer, parameter_groups
 from gpupipe.training.update import Update
@@ -36,6 +39,7 @@ def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
             Field("z", "float32", role=Role.FEATURE),
             Field("c", "int32", Kind.CATEGORICAL, cardinality=9, role=Role.FEATURE),
             Field("y", "bool", role=Role.TARGET, classes=(False, True)),
+            Field("number", "int64", role=Role.KEEP),
         ]
     )
     block = Block.allocate(schema, rows, "cpu")
@@ -43,8 +47,9 @@ def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
     columns = {"x": x, "z": draw.standard_normal(rows).astype(np.float32)}
     written = {name: Column("float32", values) for name, values in columns.items()}
     written |= {"c": Column("int64", draw.integers(0, 9, rows)), "y": Column("bool", x > 0)}
+    written |= {"number": Column("int64", np.arange(rows))}
     block.write(0, written, select("cpu"))
-    block.words = block.words.to(device)
+    block.words, block.keep = block.words.to(device), {"number": block.keep["number"].to(device)}
     return Loader(block, **{"batch_size": 64, "shuffle": "rows", "seed": 3, **arguments})
 
 
@@ -68,25 +73,68 @@ def test_it_trains_as_the_plain_loop_does(arguments: dict[str, Any], rows: int, 
     loader = loader_of(rows, device, **arguments)
     batches = CursorBatches(loader_of(rows, device, **arguments))
     captured = CapturedUpdate(update, batches)
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        batches.set_epoch(epoch)
-        for batch in loader:
-            plain(batch)
-        for batch in batches:
-            captured.learn(batch)
-            captured.step()
+    with session(torch.device(device), seed=0, precision="32-true"):  # a stream of its own, as in a fit
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            batches.set_epoch(epoch)
+            for batch in loader:
+                plain(batch)
+            for batch in batches:
+                captured.learn(batch)
+                captured.step()
+    assert captured.replays == (device == "cuda")
     assert int(update.count) == int(plain.count) == 2 * len(loader)
     torch.testing.assert_close(weights(models[0]), weights(models[1]), atol=0 if device == "cpu" else 1e-5, rtol=0)
     assert update.losses.read() == pytest.approx(plain.losses.read())
 
 
+def test_kept_columns_come_along() -> None:
+    batches, seen = CursorBatches(loader_of()), []
+    for batch in batches:
+        full = batch is batches.full
+        gathered = batches.gather() if full else batch
+        seen.append(gathered.keep["number"].tolist())
+        assert (gathered.keep["number"].data_ptr() == batches.full.keep["number"].data_ptr()) == full
+    assert seen == [batch.keep["number"].tolist() for batch in loader_of()]
+
+
+def test_what_cannot_be_captured_runs_eagerly_and_nothing_of_the_attempt_stays(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is broken off after the backward pass, whose gradients no device has computed."""
+    models = [MLP(2, [9], hidden=(8,), seed=1) for _ in range(2)]
+    plain, update = (update_of(model) for model in models)
+    batches, loader = CursorBatches(loader_of()), loader_of()
+    captured = CapturedUpdate(update, batches)
+
+    def broken() -> None:
+        assert not update.splits
+        update.learn(Batch(torch.ones(64, 2), torch.ones(64, 1, dtype=torch.int32), torch.ones(64)))
+        update.losses.reset()  # a graph that is only recorded adds nothing
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    captured._eager = 2  # then it tries
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", broken)
+    for number, (ours, theirs) in enumerate(zip(batches, loader, strict=True)):
+        if number == 2:
+            update.losses.reset()
+            plain.losses.reset()
+        captured.learn(ours)
+        captured.step()
+        plain(theirs)
+    assert "not captured and runs eagerly: operation not permitted when stream is capturing" in caplog.text
+    assert update.splits and not captured.replays
+    assert torch.equal(weights(models[0]), weights(models[1]))
+    assert int(update.count) == int(plain.count) == 6
+
+
 def test_a_step_makes_no_host_wait_and_reads_and_writes_the_same_memory(no_host_wait: Any) -> None:
     batches = CursorBatches(loader_of())
     captured = CapturedUpdate(update_of(MLP(2, [9], hidden=(8,), seed=1)), batches)
-    places = set()
+    places, iterator = set(), iter(batches)
+    first = next(iterator)  # for which the epoch's order is made, on a CPU by NumPy
     with no_host_wait():
-        for batch in batches:
+        for batch in itertools.chain([first], iterator):
             captured.learn(batch)
             captured.step()
             places.add(batch.numeric.data_ptr() if batch is batches.full else None)
@@ -143,7 +191,9 @@ def test_what_cannot_be_captured_has_a_reason(loader: Callable[[], Any], reason:
 
 def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pytest.LogCaptureFixture) -> None:
     loader = loader_of()
-    assert why_not("auto", loader, CPU, 1) == "it runs on a CPU"
+    assert why_not("auto", loader, CPU) == "it runs on a CPU"
+    assert "accumulated" in str(why_not("auto", loader, torch.device("cuda"), 2))
+    assert "computed again" in str(why_not("auto", loader, torch.device("cuda"), recompute=True))
     with caplog.at_level(logging.INFO):
         Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu").fit(loader)
     assert "the step runs eagerly: it runs on a CPU" in caplog.text
@@ -153,12 +203,14 @@ def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pyt
 
 @on_gpu
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_replay_makes_no_host_wait() -> None:
     batches = CursorBatches(loader_of(64 * 12, "cuda"))
     captured = CapturedUpdate(update_of(MLP(2, [9], hidden=(8,), seed=1).cuda(), torch.device("cuda")), batches)
-    with torch.cuda.stream(torch.cuda.Stream()):
+    with session(torch.device("cuda"), seed=0, precision="32-true"):
         for number, batch in enumerate(batches):
             torch.cuda.set_sync_debug_mode("error" if number > 4 else "default")
             captured.learn(batch)
             captured.step()
         torch.cuda.set_sync_debug_mode("default")
+    assert captured.replays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,35 @@ def test_with_checkpoints_the_gradient_that_began_it_is_found(problem: Problem, 
         trainer.fit(train)
     assert all(weight.isfinite().all() for weight in model.parameters())  # as it was just before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000005"]  # 10 was not finite
+
+
+def test_an_update_of_several_batches_is_named_and_the_batch(problem: Problem) -> None:
+    train = problem("regression", 640)
+    train.shuffle = False
+    train.table.numeric[400, 0] = math.inf  # in the seventh batch
+    model = MLP.from_schema(train.schema, hidden=(8,), seed=1)
+    with pytest.raises(BadData, match=r"epoch 1, update 2, batch 7: the loss is not finite: .*column 'x0'.*rows 16\)"):
+        Trainer(model, max_epochs=1, device="cpu", accumulate=4).fit(train)
+
+
+def test_batches_of_a_loader_that_wraps_another_are_looked_into_as_they_are(problem: Problem) -> None:
+    class Spoiling:
+        def __init__(self, loader: Any) -> None:
+            self.loader, self.schema = loader, loader.schema
+
+        def __len__(self) -> int:
+            return len(self.loader)
+
+        def __iter__(self) -> Iterator[Any]:
+            for number, batch in enumerate(self.loader):
+                if number == 3:
+                    batch.numeric[5, 1] = math.inf
+                yield batch
+
+    train = Spoiling(problem("regression", 640))
+    model = MLP.from_schema(train.schema, hidden=(8,), seed=1)
+    with pytest.raises(BadData, match=r"update 4: the loss is not finite: .*column 'x1'.*rows 5\)"):
+        Trainer(model, max_epochs=1, device="cpu").fit(train)
 
 
 def test_rollback_goes_on_with_a_lower_rate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

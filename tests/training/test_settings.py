@@ -61,6 +61,19 @@ def test_every_setting_learns(problem: Any, arguments: dict[str, Any], monkeypat
     assert history.rows[-1]["valid_auc"] > 0.85
 
 
+def test_a_large_table_that_is_moved_as_a_whole_is_told(
+    problem: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "embedding.table (6 x 8) is moved as a whole in each step; optimizer='rowwise'"
+    fitted(problem)
+    assert text not in caplog.text
+    monkeypatch.setattr("gpupipe.training.rowwise.TABLE", 48)
+    fitted(problem, optimizer="rowwise")
+    assert text not in caplog.text
+    fitted(problem)
+    assert text in caplog.text
+
+
 def test_the_average_is_what_is_evaluated_and_kept(problem: Any) -> None:
     train = problem("binary", 900)
     model, history = fitted(problem, average=0.99)

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT, BOUND = 180, 45
 """Seconds for a job, and for the other ranks to end after one of them is gone (15 on a machine with time to spare)."""
 CASES = ["unequal", "infinite", "fail", "double", "plain", "accumulate", "rowwise", "lists", "some"]
-CASES += ["waits", "stop", "spoil", "refused", "shards", "shards", "empty"]
+CASES += ["waits", "stop", "spoil", "refused", "shards", "shards", "empty", "vacant", "balanced"]
 
 
 def start(folder: Path, cases: Sequence[str], size: int) -> list[subprocess.Popen[str]]:
@@ -142,12 +142,34 @@ def test_ranks_of_different_lengths_are_told_at_the_start(two: Any) -> None:
         assert rank["error"] == "BadConfig" and "got [3, 4]" in rank["text"]
 
 
-def test_four_ranks_and_uneven_shards(tmp_path: Path) -> None:
-    codes, told, found = ran(tmp_path / "ranks", ["double", "plain", "uneven", "lists"], 4)
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Any]]]:
+    """What four ranks found, and where their curves are."""
+    folder = tmp_path_factory.mktemp("four")
+    codes, told, found = ran(folder, ["double", "plain", "uneven", "lists", "spread", "spread-2"], 4)
     assert codes == [0] * 4, told
-    for case, within in (("double", 1e-5), ("plain", 1e-3), ("uneven", 1e-5), ("lists", 1e-5)):
-        is_that_of_one(found[case], case, tmp_path, within)
-        np.testing.assert_allclose(curve(tmp_path / "ranks", case), curve(tmp_path, case), atol=1e-3)
+    return folder, found
+
+
+@pytest.mark.parametrize(("case", "within"), [("double", 1e-5), ("plain", 1e-3), ("uneven", 1e-5), ("lists", 1e-5)])
+def test_four_ranks_and_uneven_shards(case: str, within: float, four: Any, tmp_path: Path) -> None:
+    folder, found = four
+    is_that_of_one(found[case], case, tmp_path, within)
+    np.testing.assert_allclose(curve(folder, case), curve(tmp_path, case), atol=1e-3)
+
+
+@pytest.mark.parametrize("case", ["spread", "spread-2", "vacant", "balanced"])
+def test_many_updates_of_unequal_shards_are_those_of_one(case: str, two: Any, four: Any, tmp_path: Path) -> None:
+    """In float64 and to 1e-7: a rank with no rows at all, ranks with none in most updates, classes counted over all."""
+    ranks = (four if case.startswith("spread") else two)[1][case]
+    one = ranked.fitted(str(tmp_path), case)
+    assert all(rank == ranks[0] for rank in ranks), "to the last bit"
+    np.testing.assert_allclose(ranks[0]["weights"], one["weights"], atol=1e-7, rtol=0)
+    for mine, theirs in zip(ranks[0]["history"], one["history"], strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-6)
+    losses = [row["train_loss"] for row in one["history"]]
+    assert losses[0] - losses[-1] > 0.1, "the weights have moved"
+    assert ranks[0]["counted"] == pytest.approx([300] * 3, abs=1e-4), "each row once an epoch"
 
 
 def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.models import MLP
+from gpupipe.models import MLP, FTTransformer, Linear
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import EarlyStopping, Trainer
+from tests.training import resumed
 
 Problem = Callable[..., Any]
 
@@ -213,6 +214,29 @@ def test_fit_goes_on_from_the_weights_and_leaves_evaluation_mode_and_no_gradient
     assert second.rows[0]["train_loss"] < first.rows[0]["train_loss"] / 2
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_fit_takes_all_of_a_loader_that_was_put_in_the_middle_of_an_epoch() -> None:
+    (fresh, _), (moved, _) = resumed.loaders(), resumed.loaders()
+    iterator = iter(moved)
+    next(iterator)
+    next(iterator)
+    moved.load_state_dict(moved.state_dict())
+    assert len(list(moved)) == len(moved) - 2
+    moved.load_state_dict(moved.state_dict() | {"epoch": 0, "batch": 2})
+    histories = [trainer_for(resumed.model()).fit(loader) for loader in (fresh, moved)]
+    losses = [[row["train_loss"] for row in history] for history in histories]
+    assert losses[0] == losses[1]
+
+
+def test_without_a_rate_the_models_own_is_taken(problem: Problem) -> None:
+    train = problem("binary", 100)
+    made = {cls: Trainer(cls.from_schema(train.schema), max_epochs=1) for cls in (Linear, MLP, FTTransformer)}
+    assert [trainer.learning_rate for trainer in made.values()] == [cls.learning_rate for cls in made]
+    assert Trainer(nn.Linear(3, 1), max_epochs=1).learning_rate == 3e-3
+    assert Trainer(Linear.from_schema(train.schema), max_epochs=1, lr=0.5).learning_rate == 0.5
+    trainer = Trainer(Linear.from_schema(train.schema), max_epochs=1, schedule="constant", device="cpu")
+    assert trainer.fit(train).rows[0]["lr"] == pytest.approx(Linear.learning_rate)
 
 
 def test_the_loader_hears_of_each_epoch(problem: Problem) -> None:

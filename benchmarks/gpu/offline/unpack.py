@@ -10,7 +10,10 @@ it was ended: what is whole stays, the rest is done.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import sysconfig
 import venv
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +78,23 @@ def check_host(asked: dict[str, Any]) -> None:
     missing = ", ".join(name for name in asked["packages"] if not has(name))
     if missing:
         raise NotYet(f"{sys.executable} has no {missing}, and the parts bring none: run this with a Python that has.")
+    missing = " and no ".join(not_compiling())
+    if missing:
+        print(
+            f"WARNING: there is no {missing} here, and Triton compiles with both what starts its kernels. Without them "
+            f"features are written column by column, slower by times, and torch.compile fails. Install gcc and the "
+            f"headers of Python {VERSION} (python{VERSION}-dev), or name a compiler in CC; the environment may stay.",
+            flush=True,
+        )
+
+
+def not_compiling() -> list[str]:
+    """What is missing of what Triton looks for: `$CC`, gcc or clang (not cc), and the header of this Python."""
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as Debian names it, and Triton not
+    header = Path(sysconfig.get_path("include", scheme)) / "Python.h"
+    missing = [] if any(map(shutil.which, compilers)) else [f"C compiler ({' or '.join(compilers)})"]
+    return missing if header.is_file() else [*missing, str(header)]
 
 
 def has(name: str) -> bool:

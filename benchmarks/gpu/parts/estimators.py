@@ -43,9 +43,14 @@ def measure(stage: Stage) -> None:
         if not stage.room(name, 5):
             continue
         found: dict[str, Any] = {"rows": rows, "host_rows": len(few)}
-        found["gpupipe"] = timed(stage, name, lambda ours=ours: ours().fit_transform(frame))
-        found["library"] = timed(stage, name, lambda name=name: results(library[name](), block.copy()))
-        found["scikit-learn"] = timed(stage, name, lambda name=name: results(reference[name](), few.copy()))
+        runs: dict[str, Callable[[], Any]] = {
+            "gpupipe": lambda ours=ours: ours().fit_transform(frame),
+            "library": lambda name=name: results(library[name](), block.copy()),
+            "scikit-learn": lambda name=name: results(reference[name](), few.copy()),
+        }
+        found |= {
+            engine: stage.tried(lambda run=run, name=name: stage.seconds(name, run, 3)) for engine, run in runs.items()
+        }
         if "median" in found["scikit-learn"]:
             found["scikit-learn"]["scaled_s"] = found["scikit-learn"]["median"] * rows / len(few)
         stage.tell(name, found)
@@ -54,14 +59,6 @@ def measure(stage: Stage) -> None:
 def results(estimator: Any, block: Any) -> Any:
     """The transformed rows; of k-means the labels, as gpupipe's gives them."""
     return (getattr(estimator, "fit_predict", None) or estimator.fit_transform)(block)
-
-
-def timed(stage: Stage, name: str, run: Callable[[], Any]) -> dict[str, Any]:
-    """Seconds; of what fails the reason."""
-    try:
-        return dict(stage.seconds(name, run, 3))
-    except Exception as error:  # noqa: BLE001 - the figures of the others are still worth having
-        return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
 
 def of_library(*, gpu: bool) -> dict[str, Callable[[], Any]]:

@@ -58,7 +58,8 @@ def measure(stage: Stage) -> None:
     rows = stage.rows(ROWS)
     for name, case in CASES.items():
         if stage.room(name, 4):
-            stage.tell(name, {"rows": rows, "columns": COLUMNS} | of_case(stage, name, case, rows))
+            found = stage.tried(lambda name=name, case=case: of_case(stage, name, case, rows))
+            stage.tell(name, {"rows": rows, "columns": COLUMNS} | found)
 
 
 def of_case(stage: Stage, name: str, case: Case, rows: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from parts.whole import CPU, HAND, LARGE, OURS, Contenders, compared
 
 ROWS = 100_000_000
 CONTENDERS: Contenders = {
-    OURS: ([ROWS, ROWS], 0.15),
-    HAND: ([ROWS, ROWS], 0.25),
-    CPU: ([LARGE // 1000, LARGE, 3 * LARGE, ROWS], 0.6),
+    OURS: ([ROWS, ROWS], 0.3),
+    HAND: ([ROWS, ROWS], 0.3),
+    CPU: ([LARGE // 1000, LARGE, 3 * LARGE, ROWS], 0.4),
 }
 
 

@@ -20,14 +20,15 @@ ROWS = 30_000_000
 OURS, CPU, HAND = "gpupipe", "gpupipe on the CPU", "cuDF, slices"
 SMALL, LARGE = [10_000, 100_000, 1_000_000], 10_000_000
 Contenders = Mapping[str, tuple[list[int], float]]
-# The sizes in the order they are run, and the share of the part's seconds.
+# The sizes in the order they are run, and the share of the part's seconds. The second run is the one that is compared.
 CONTENDERS: Contenders = {
-    OURS: ([ROWS, ROWS, *SMALL], 0.22),
-    HAND: ([ROWS, ROWS], 0.25),
-    "cuDF, DataLoader": (SMALL[:2], 0.09),
-    "pandas, scikit-learn, DataLoader": (SMALL[:2], 0.09),
-    CPU: ([SMALL[0], *SMALL, LARGE, ROWS], 0.35),  # the last has what the others left over
+    OURS: ([ROWS, ROWS, *SMALL], 0.28),
+    HAND: ([ROWS, ROWS], 0.28),
+    "cuDF, DataLoader": (SMALL[:2], 0.08),
+    "pandas, scikit-learn, DataLoader": (SMALL[:2], 0.08),
+    CPU: ([SMALL[0], *SMALL, LARGE, ROWS], 0.28),  # the last has what the others left over
 }
+ENDED_AFTER = 1.5  # times its share a contender is ended, which its first two runs may need
 
 
 def measure(stage: Stage) -> None:
@@ -43,12 +44,12 @@ def compared(stage: Stage, most: int, contenders: Contenders) -> dict[str, list[
     shares = sum(share for _, share in contenders.values())
     runs: dict[str, list[dict[str, Any]]] = {}
     for name, (sizes, share) in contenders.items():
-        now = time.time()
-        until = now + stage.left() * share / shares
+        now, left = time.time(), stage.left()
+        until, ended = (now + left * min(part * share / shares, 1.0) for part in (1.0, ENDED_AFTER))
         shares -= share
         asked = [str(rows) for rows in (sizes if stage.gpu else [DRY_ROWS // 10, DRY_ROWS])]
         arguments = [name, str(folder), str(now), str(until), *asked, *([] if stage.gpu else ["--dry"])]
-        found = lines_of("contender.py", arguments, until) if stage.gpu else contender.lines(arguments)
+        found = lines_of("contender.py", arguments, ended) if stage.gpu else contender.lines(arguments)
         runs[name] = list(found)
         for line in runs[name]:
             if "seconds" not in line:
