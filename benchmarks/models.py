@@ -103,7 +103,6 @@ def trained(model: Any, train: Any, stop: Any, seed: int, settings: dict[str, fl
     trainer = gp.Trainer(
         model,
         max_epochs=EPOCHS,
-        lr=model.learning_rate,
         average=AVERAGE,
         early_stopping=early,
         seed=seed,

@@ -242,7 +242,7 @@ def provenance(result: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name.replace('_', '-')} {found[name]}" for name in names if name in found)
     kind = result.get("setting", {}).get("file_system")
     place = f" The files lay in {kind}." if kind else ""
-    changed = " with uncommitted changes" if machine["uncommitted_changes"] else ""
+    changed = {True: " with uncommitted changes", None: ", changes unknown"}.get(machine["uncommitted_changes"], "")
     gpus = f"{', '.join(machine['gpus'])}, driver {machine['driver']}" if machine["gpus"] else "no GPU"
     commit = (machine["commit"] or "unknown")[:12]
     return (

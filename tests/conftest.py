@@ -1,6 +1,7 @@
 """One suite, two backends: `backend` is the CPU always, and the GPU where there is one. And nothing leaks.
 
-What a test leaves open is done by its `backend`, and where it has none on the CPU, whatever the machine has.
+What a test leaves open is done by its `backend`, and where it has none on the CPU, whatever the machine has. The
+doctests of the package keep to that where they run with the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpupipe.errors import BackendMissing
 
 ROOT = Path(__file__).parents[1]
 
-# Of this process and those that tests start; read when first asked for, and the doctests of the package keep to it too.
+# Of this process and those that tests start; read when first asked for.
 os.environ["GPUPIPE_BACKEND"] = "cpu"
 
 # OpenMP libraries, torch, Triton, Polars (its allocator) and Dask-CUDA set variables of their own when they are loaded

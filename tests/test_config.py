@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
+import torch
 
 import gpupipe as gp
 from gpupipe import config
@@ -44,12 +46,25 @@ def test_values_that_make_no_sense() -> None:
 
 def test_the_environment_gives_the_first_backend() -> None:
     program = "from gpupipe.config import settings; print(settings().backend)"
-    for value, expected in (("cpu", "cpu"), ("tpu", "no such backend")):
+    for given, expected in (
+        ({"GPUPIPE_BACKEND": "cpu"}, "cpu"),
+        ({"GPUPIPE_BACKEND": "tpu"}, "no such backend"),
+        ({}, "auto"),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", program],
-            env={"GPUPIPE_BACKEND": value, "PYTHONPATH": "."},
+            env={**given, "PYTHONPATH": "."},
             capture_output=True,
             text=True,
             check=False,
         )
         assert expected in done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+def test_where_there_is_a_gpu_it_is_taken() -> None:
+    program = "import gpupipe as gp; print(gp.backend.resolve())"
+    environment = {name: value for name, value in os.environ.items() if name != "GPUPIPE_BACKEND"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "gpu", done.stderr

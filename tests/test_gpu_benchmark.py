@@ -83,7 +83,7 @@ def ended(*arguments: str) -> None:
 
 
 def test_a_run_is_told_part_by_part(report: dict[str, Any]) -> None:
-    assert report["dry"] and not report["bars"] and report["machine"]["commit"]
+    assert report["dry"] and not report["bars"] and "commit" in report["machine"]
     assert list(report["parts"]) == APART
     for name, part in report["parts"].items():
         assert part["found"] and "failed" not in part and part["clocks"] is not None and part["seconds"] > 0, name

@@ -37,7 +37,17 @@ from gpupipe.training.update import Update
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
 
-__all__ = ["assembled", "callbacks_of", "captured", "check", "history_of", "loss_and_metrics", "prepared", "schema_of"]
+__all__ = [
+    "assembled",
+    "callbacks_of",
+    "captured",
+    "check",
+    "history_of",
+    "loss_and_metrics",
+    "prepared",
+    "schema_of",
+    "tell_of_tables",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +75,6 @@ def assembled(
     weights = None
     if trainer.class_weight is not None:
         weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
-    if trainer.optimizer != "rowwise":
-        for name, table in dense_tables(trainer.model):
-            shape = " x ".join(f"{size:,}" for size in table.shape)
-            logger.warning(
-                "%s (%s) is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", name, shape
-            )
     objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
     return Update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
@@ -83,6 +87,15 @@ def assembled(
         average=None if trainer.average is None else Average(trainer.model, trainer.average),
         together=together,
     )
+
+
+def tell_of_tables(trainer: Trainer) -> None:
+    """Warn of large embeddings that each step will move as a whole."""
+    for name, table in dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
+        shape = " x ".join(f"{size:,}" for size in table.shape)
+        logger.warning(
+            "%s (%s) is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", name, shape
+        )
 
 
 def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:

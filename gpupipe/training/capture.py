@@ -8,6 +8,7 @@ uncaptured, and is tested there. Nothing is trained to warm up: the first steps 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,7 +93,7 @@ class CursorBatches:
         self._positions, self._rows = torch.empty_like(self._places), torch.empty_like(self._places)
         self._words = self._block.words.new_empty((size, self._block.words.shape[1]))
         self._keep = {name: values.new_empty(size) for name, values in self._block.keep.items()}
-        self.full = self._full()
+        self.full = self._batch(self._words, self._keep)
         self._at: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -111,16 +112,11 @@ class CursorBatches:
         for name, values in self._block.keep.items():
             torch.index_select(values, 0, self._rows, out=self._keep[name])
         self._cursor.add_(len(self._places))
-        return self._full()
+        return self._batch(self._words, self._keep)
 
-    def _full(self) -> Batch:
-        batch = self._block.batch_of(self._words)
-        batch.keep |= self._keep
-        return batch
-
-    def _last(self, rows: Tensor) -> Batch:
-        batch = self._block.batch_of(self._block.words.index_select(0, rows))
-        batch.keep |= {name: values.index_select(0, rows) for name, values in self._block.keep.items()}
+    def _batch(self, words: Tensor, keep: Mapping[str, Tensor]) -> Batch:
+        batch = self._block.batch_of(words)
+        batch.keep |= keep
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -137,7 +133,9 @@ class CursorBatches:
             if number < full:
                 yield self.full
             else:
-                yield self._last(self._order[full * size :])
+                rows = self._order[full * size :]
+                keep = {name: values.index_select(0, rows) for name, values in self._block.keep.items()}
+                yield self._batch(self._block.words.index_select(0, rows), keep)
         self._at = None
         self.loader.set_epoch(epoch + 1)
 
@@ -199,7 +197,7 @@ class CapturedUpdate:
         self._update(self._batches.gather())
 
     def _capture(self) -> None:
-        update = self._update
+        update, outer = self._update, sys.exception()
         update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
         try:
             graph = torch.cuda.CUDAGraph()
@@ -209,9 +207,15 @@ class CapturedUpdate:
         except RuntimeError as error:
             self._eager = -1
             update.forget()  # gradients that were never computed
-            logger.warning("the step is not captured and runs eagerly: %s", str(error).splitlines()[0])
+            logger.warning("the step is not captured and runs eagerly: %s", str(_first(error, outer)).splitlines()[0])
         else:
             self._graph = graph
             logger.info("the step is captured as a CUDA graph")
         finally:
             update.splits = True
+
+
+def _first(error: BaseException, outer: BaseException | None) -> BaseException:
+    """The error that all began with, after what was being handled before: ending a broken capture raises another."""
+    before = error.__context__
+    return error if before is None or before is outer else _first(before, outer)

@@ -1,6 +1,6 @@
 """A fit's figures as files that other programs read: CSV, lines of JSON, TensorBoard's events.
 
-Each logger gets a row once per `log_every` updates (loss, lr, rows_per_second, data_wait) and one per epoch (the
+Each logger gets a row once per `log_every` batches (loss, lr, rows_per_second, data_wait) and one per epoch (the
 history's). A fit that goes on from a checkpoint appends, and takes back what was logged after that.
 """
 
@@ -38,10 +38,12 @@ class JSONLinesLogger(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and a new file; where the fit goes on from a checkpoint, one of what came before that."""
-        before = _lines_until(run, self.path) if run.step and self.path.exists() else []
+        if not run.step or not self.path.is_file():
+            _opened(self.path, "w").close()
+            return
         draft = self.path.with_name(f".{self.path.name}.tmp")
         with _opened(draft, "w") as file:
-            file.writelines(before)
+            file.writelines(f"{line}\n" for line in _lines_until(run, self.path))
         draft.replace(self.path)
 
     def on_log(self, run: Run) -> None:
@@ -136,7 +138,7 @@ class TensorBoardLogger(Callback):
 def _lines_until(run: Run, path: Path) -> list[str]:
     """What an earlier run had logged when it saved what this one goes on from."""
     kept = []
-    for line in path.read_text("utf-8").splitlines(keepends=True):
+    for line in path.read_text("utf-8").splitlines():
         try:
             row = json.loads(line)
             known = row["step"] <= run.step and (row["event"] != "epoch" or row["epoch"] <= len(run.history))

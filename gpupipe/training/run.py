@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.tensors import Loader
+from gpupipe.tensors.export import TorchBatches
 from gpupipe.training.capture import CursorBatches
 from gpupipe.training.history import History
 from gpupipe.training.ranges import Range, unnamed
@@ -153,8 +154,7 @@ class Run:
             return None
         before = random_state(self.device)
         set_random_state(self._rng, self.device)
-        if hasattr(self.train, "set_epoch"):
-            self.train.set_epoch(self.epoch - 1)
+        self._to_its_beginning()
         batch = next(islice(self.train, number - 1, None), None)
         set_random_state(before, self.device)
         return batch
@@ -243,10 +243,7 @@ class Run:
         if state is not None:
             self._draw_on(state["rng_of_epoch"] if self.step_in_epoch else state["rng"])
         self._rng = random_state(self.device)
-        if hasattr(self.train, "set_epoch"):
-            if isinstance(self.train, Loader | CursorBatches):
-                self.train.set_epoch(self.epoch)  # one that was put at a place in this epoch forgets it
-            self.train.set_epoch(self.epoch - 1)
+        self._to_its_beginning()
         if state is None or not self.step_in_epoch:
             return iter(self.train)
         if self.step_in_epoch >= self.steps_per_epoch:  # only validation is left to do
@@ -260,6 +257,13 @@ class Run:
                 next(iterator)
         self._draw_on(state["rng"])
         return iterator
+
+    def _to_its_beginning(self) -> None:
+        """Put the loader at the first batch of this epoch."""
+        if hasattr(self.train, "set_epoch"):
+            if isinstance(self.train, Loader | TorchBatches | CursorBatches):
+                self.train.set_epoch(self.epoch)  # one that was put at a place in this epoch forgets it
+            self.train.set_epoch(self.epoch - 1)
 
     def _draw_on(self, states: list[list[Tensor]]) -> None:
         """Take up this rank's random state; ranks that were not there keep their own."""

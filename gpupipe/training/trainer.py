@@ -25,6 +25,7 @@ from gpupipe.training.assembly import (
     history_of,
     loss_and_metrics,
     prepared,
+    tell_of_tables,
 )
 from gpupipe.training.callbacks import Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate
@@ -101,7 +102,7 @@ class Trainer:
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
         device: "auto" (where the loader's data lies, else a GPU if torch sees one), "cpu", "cuda", "cuda:1".
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
-        log_every: updates between two looks at the loss.
+        log_every: batches between two looks at the loss.
         callbacks: of the user's, and loggers.
         checkpoints: where to save where the fit stands, and how often; a path for a folder and every epoch.
         on_divergence: what to do when the loss is not finite: "raise", or "rollback" to the last checkpoint with a
@@ -207,6 +208,7 @@ class Trainer:
         """
         if executor is not None or isinstance(train, Elsewhere) or isinstance(valid, Elsewhere):
             return fit_elsewhere(self, train, valid, resume, executor)
+        tell_of_tables(self)
         retried, slowed = 0, 1.0
         while True:
             try:
@@ -281,7 +283,8 @@ class Trainer:
         loss = look(run, looked_at)
         if loss is None:
             raise _nothing_to_learn(run.rows)
-        callbacks.on_log(run, loss)
+        if looked_at < run.step_in_epoch:
+            callbacks.on_log(run, loss)
         return loss
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:

@@ -22,8 +22,10 @@ from gpupipe.training import Trainer
 from gpupipe.training.assembly import objective_of
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident, why_not
 from gpupipe.training.device import session
+from gpupipe.training.history import History
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.run import Run
 from gpupipe.training.update import Update
 
 CPU = torch.device("cpu")
@@ -111,7 +113,10 @@ def test_what_cannot_be_captured_runs_eagerly_and_nothing_of_the_attempt_stays(
         assert not update.splits
         update.learn(Batch(torch.ones(64, 2), torch.ones(64, 1, dtype=torch.int32), torch.ones(64)))
         update.losses.reset()  # a graph that is only recorded adds nothing
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        finally:
+            raise RuntimeError("the capture was broken off before")  # as torch does at its end
 
     captured._eager = 2  # then it tries
     monkeypatch.setattr(torch.cuda, "CUDAGraph", broken)
@@ -169,6 +174,17 @@ def test_it_can_be_taken_up_in_the_middle_of_an_epoch() -> None:
     rest = [second.gather().numeric.clone() for batch in second if batch is second.full]
     assert len(rest) == 3 and all(map(torch.equal, rest, seen[2:]))
     assert second.state_dict()["epoch"] == 1 and second.state_dict()["batch"] == 0
+
+
+def test_a_batch_is_given_again_after_a_fit_was_taken_up_in_the_middle() -> None:
+    batches, plain = CursorBatches(loader_of()), list(loader_of())
+    batches.load_state_dict(batches.state_dict() | {"epoch": 0, "batch": 2})
+    update = update_of(MLP(2, [9], hidden=(8,), seed=1))
+    run = Run(MLP(2, [9]), update, batches, History("valid_loss", higher_is_better=False), 6, 1, update.rates, CPU)
+    next(run.batches())
+    run.train = batches.loader
+    for number in (1, 4, 6):
+        assert run.batch_at(number).keep["number"].tolist() == plain[number - 1].keep["number"].tolist()
 
 
 def small(loader: Loader) -> Loader:

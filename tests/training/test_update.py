@@ -105,10 +105,10 @@ def test_no_metric_makes_the_host_wait(name: str, no_host_wait: Any) -> None:
     assert metric.compute() is not None
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_forward_and_loss_are_one_graph(backend: str) -> None:
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_forward_and_loss_are_one_graph(compiler: str) -> None:
     models = [MLP(3, [5, 5], hidden=(8,), seed=3) for _ in range(2)]
-    for model, compiled in zip(models, (None, backend), strict=True):
+    for model, compiled in zip(models, (None, compiler), strict=True):
         update = update_of(model, [0.01] * 2, compiled=compiled)
         update(rows(weighted=True))
         update(rows(weighted=True))
