@@ -14,7 +14,7 @@ __all__ = ["Agreement", "Callback", "Callbacks"]
 class Callback:
     """Methods that a fit calls; fill in those you need. All are given the `Run`.
 
-    None of them makes the host wait for the device by itself: figures are read once per `log_every` updates, and
+    None of them makes the host wait for the device by itself: figures are read once per `log_every` batches, and
     `on_step_end` should ask for nothing more. Of several ranks that train together the first one calls them; those with
     `every_rank = True` are called on each.
 
@@ -36,7 +36,7 @@ class Callback:
         """After each update; called only where a class has it."""
 
     def on_log(self, run: Run) -> None:
-        """After the figures have been read, once per `log_every` updates and at an epoch's end: `run.figures`."""
+        """After the figures have been read, once per `log_every` batches and at an epoch's end: `run.figures`."""
 
     def on_epoch_end(self, run: Run) -> None:
         """After validation, with the epoch's row in `run.history`; `run.stop = True` makes the epoch the last one."""

@@ -1,7 +1,7 @@
 """The training loop, top to bottom.
 
 An epoch is updates (`update.py`) over the train loader, metrics over the validation loader, and one row of history. The
-host reads results once per `log_every` updates and at the end of an epoch, and waits for the device nowhere else.
+host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
 """
 
 from __future__ import annotations
