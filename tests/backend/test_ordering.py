@@ -75,7 +75,7 @@ def test_more_strings_than_16_bits_count_are_sorted(backend: Backend) -> None:
     table = pa.table({"k": pa.array(words, pa.large_string())})
     (column,) = columns_of(table, ["k"], backend)
     assert backend.to_host(sort_order([column], backend)).tolist() == words.argsort().tolist()
-    assert backend.to_host(grouped([column], backend).ids).tolist() == words.astype("int64").tolist()  # a word is its place
+    assert backend.to_host(grouped([column], backend).ids).tolist() == words.astype("int64").tolist()
 
 
 def test_missing_values_do_not_differ_from_each_other(backend: Backend) -> None:
