@@ -141,10 +141,16 @@ def _lines_until(run: Run, path: Path) -> list[str]:
     for line in path.read_text("utf-8").splitlines():
         try:
             row = json.loads(line)
-            known = row["step"] <= run.step and (row["event"] != "epoch" or row["epoch"] <= len(run.history))
-        except (ValueError, KeyError, TypeError):  # cut short by the end of that run, or not of ours
+        except ValueError:  # cut short by the end of that run
             continue
-        if known:
+        match row:
+            case {"event": "epoch", "epoch": int(epoch)}:
+                later = epoch > len(run.history)
+            case {"event": "log", "step": int(step)}:
+                later = step > run.step
+            case _:  # somebody else's
+                later = False
+        if not later:
             kept.append(line)
     return kept
 

@@ -97,21 +97,24 @@ def dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The large tables that are trained, by name, of modules with a switch `sparse` that is off."""
     return [
         (f"{name}.{own}".lstrip("."), table)
-        for name, module in model.named_modules()
-        if getattr(module, "sparse", None) is False
+        for name, module in _with_tables(model)
         for own, table in module.named_parameters(recurse=False)
         if is_table(table) and table.requires_grad
+    ]
+
+
+def _with_tables(model: nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if getattr(module, "sparse", None) is False and any(map(is_table, module.parameters(recurse=False)))
     ]
 
 
 @contextmanager
 def sparse_tables(model: nn.Module) -> Iterator[None]:
     """Inside, modules with a large table and a switch `sparse` (as nn.Embedding has) give gradients of single rows."""
-    modules: list[Any] = [
-        module
-        for module in model.modules()
-        if getattr(module, "sparse", None) is False and any(map(is_table, module.parameters(recurse=False)))
-    ]
+    modules = [module for _, module in _with_tables(model)]
     for module in modules:
         module.sparse = True
     try:

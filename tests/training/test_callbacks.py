@@ -194,9 +194,12 @@ def test_what_was_logged_after_the_checkpoint_is_taken_back(problem: Problem, tm
     with pytest.raises(KeyboardInterrupt):
         trainer_for(train, **arguments | {"callbacks": [JSONLinesLogger(path), Lost()]}).fit(train)
     with path.open("a") as file:
+        file.write('{"note": "of another program"}\n')
         file.write('{"event": "log", "st')  # as a kill may leave it
     trainer_for(train, **arguments).fit(train, resume="latest")
     trainer_for(train, callbacks=[JSONLinesLogger(tmp_path / "whole.jsonl")], log_every=1, max_epochs=3).fit(train)
+    assert path.read_text().count("of another program") == 1
+    path.write_text(path.read_text().replace('{"note": "of another program"}\n', ""))
     told, whole = ([json.loads(line) for line in (tmp_path / name).read_text().splitlines()] for name in FILES)
     assert [(row["event"], row["step"]) for row in told] == [(row["event"], row["step"]) for row in whole]
     assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []

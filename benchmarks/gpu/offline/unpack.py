@@ -82,7 +82,7 @@ def check_host(asked: dict[str, Any]) -> None:
     if missing:
         print(
             f"WARNING: there is no {missing} here, and Triton compiles with both what starts its kernels. Without them "
-            f"features are written column by column, slower by times, and torch.compile fails. Install gcc and the "
+            f"features are written column by column, more slowly, and torch.compile fails. Install gcc and the "
             f"headers of Python {VERSION} (python{VERSION}-dev), or name a compiler in CC; the environment may stay.",
             flush=True,
         )
