@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
+from gpupipe.training.alike import NotPlain
 from gpupipe.training.average import Average
 from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
@@ -28,9 +29,12 @@ from gpupipe.training.profiling import Profiling
 from gpupipe.training.progress import ProgressBar
 from gpupipe.training.recompute import recomputed
 from gpupipe.training.rowwise import dense_tables, sparse_tables
+from gpupipe.training.run import Run
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
+from gpupipe.training.step_cache import Step, key_of
+from gpupipe.training.stopping import BestWeights
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 
@@ -45,7 +49,9 @@ __all__ = [
     "history_of",
     "loss_and_metrics",
     "prepared",
+    "run_of",
     "schema_of",
+    "step_of",
     "tell_of_tables",
 ]
 
@@ -89,6 +95,14 @@ def assembled(
     )
 
 
+def run_of(trainer: Trainer, step: Step, history: History, steps: int, device: torch.device, together: Together) -> Run:
+    """A run that stands at its beginning."""
+    model, epochs, best = trainer.model, trainer.max_epochs, None
+    if trainer.early_stopping is not None:
+        best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
+    return Run(model, step.update, step.batches, history, steps, epochs, step.rates, device, best, together)
+
+
 def tell_of_tables(trainer: Trainer) -> None:
     """Warn of large embeddings that each step will move as a whole."""
     for name, table in dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
@@ -96,6 +110,45 @@ def tell_of_tables(trainer: Trainer) -> None:
         logger.warning(
             "%s (%s) is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", name, shape
         )
+
+
+@contextmanager
+def step_of(
+    trainer: Trainer, loss: Loss, train: Any, steps: int, device: torch.device, together: Together, *, fresh: bool
+) -> Iterator[Step]:
+    """What a run learns with: the step of an earlier fit where `Trainer(step_cache=)` has it, else made anew.
+
+    Args:
+        trainer: of the run.
+        loss: what is to be made small.
+        train: the loader.
+        steps: batches in an epoch.
+        device: where it runs, and where the model is brought.
+        together: the ranks that train.
+        fresh: whether it begins at the beginning.
+
+    Raises:
+        BadConfig: settings that do not go together, or nothing to train.
+    """
+    together.share(trainer.model.to(device))
+    updates = -(-steps // trainer.accumulate) * trainer.max_epochs
+    rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
+
+    def make(of: Trainer, rates: Tensor) -> tuple[Update, Update | CapturedUpdate, Any]:
+        update = assembled(of, loss, rates, device, train, together)
+        return update, *captured(of, update, train, device)
+
+    key = None
+    if trainer.step_cache is not None:
+        try:
+            key = key_of(trainer, loss, train, device, together, rates, fresh=fresh)
+        except NotPlain as reason:
+            logger.warning("the step is this fit's own: %s", reason)
+    if trainer.step_cache is None or key is None:
+        yield Step(*make(trainer, rates), rates)
+    else:
+        with trainer.step_cache.step(key, trainer, rates, make, train) as step:
+            yield step
 
 
 def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:

@@ -8,6 +8,7 @@ uncaptured, and is tested there. Nothing is trained to warm up: the first steps 
 from __future__ import annotations
 
 import logging
+import operator
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -104,6 +105,10 @@ class CursorBatches:
         """All else is the loader's."""
         return getattr(self.loader, name)
 
+    def take(self, loader: Loader) -> None:
+        """Go on with another loader over the same table, from where that stands."""
+        self.loader, self._at = loader, None
+
     def gather(self) -> Batch:
         """The batch at the cursor, which moves on; it overwrites the one before."""
         torch.add(self._places, self._cursor, out=self._positions)
@@ -164,12 +169,19 @@ class CapturedUpdate:
         self._update, self._batches = update, batches
         self._eager = WARM_UP if torch.device(batches.device).type == "cuda" else -1  # steps left; -1: all
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._moments: list[Any] = []  # of the optimiser, which the graph writes to
         self._stepped = False
 
     @property
     def replays(self) -> bool:
         """Whether there is a graph to replay."""
         return self._graph is not None
+
+    @property
+    def intact(self) -> bool:
+        """Whether the graph, where there is one, still moves what the optimiser has: loading a state replaces that."""
+        now = self._state() if self._moments else []
+        return len(now) == len(self._moments) and all(map(operator.is_, now, self._moments))
 
     def learn(self, batch: Any) -> None:
         """Learn a batch; of a full one the step is made at once."""
@@ -209,10 +221,13 @@ class CapturedUpdate:
             update.forget()  # gradients that were never computed
             logger.warning("the step is not captured and runs eagerly: %s", str(_first(error, outer)).splitlines()[0])
         else:
-            self._graph = graph
+            self._graph, self._moments = graph, self._state()
             logger.info("the step is captured as a CUDA graph")
         finally:
             update.splits = True
+
+    def _state(self) -> list[Any]:
+        return [value for state in self._update.optimizer.state.values() for value in state.values()]
 
 
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:

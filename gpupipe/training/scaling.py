@@ -65,3 +65,6 @@ class LossScale:
         if state:
             self.value.copy_(state["value"])
             self._good.copy_(state["good"])
+        else:
+            self.value.fill_(START)
+            self._good.zero_()

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.training.assembly import (
-    assembled,
     callbacks_of,
-    captured,
     check,
     history_of,
     loss_and_metrics,
     prepared,
+    run_of,
+    step_of,
     tell_of_tables,
 )
 from gpupipe.training.callbacks import Callback, Callbacks
@@ -42,8 +42,9 @@ from gpupipe.training.optimizers import Groups, MakeOptimizer
 from gpupipe.training.rows import move, num_batches, num_rows
 from gpupipe.training.run import Run
 from gpupipe.training.saving import resume as go_on
-from gpupipe.training.schedules import Schedule, fallen, learning_rates
-from gpupipe.training.stopping import BestWeights, EarlyStopping
+from gpupipe.training.schedules import Schedule, fallen
+from gpupipe.training.step_cache import StepCache
+from gpupipe.training.stopping import EarlyStopping
 from gpupipe.training.together import meeting
 from gpupipe.training.update import Update
 
@@ -110,6 +111,7 @@ class Trainer:
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: look at the GPU once a second, for `history.gpu`.
         patience: seconds that a rank waits for the others, where several train together.
+        step_cache: steps of earlier fits to take up, captured and compiled as they are: for the trials of a search.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -157,6 +159,7 @@ class Trainer:
     profile: str | Path | None = None
     gpu_stats: bool = False
     patience: float = 600.0
+    step_cache: StepCache | None = None
 
     def __post_init__(self) -> None:
         given = self.checkpoints
@@ -224,23 +227,21 @@ class Trainer:
         steps = num_batches(train)
         history = history_of(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
-        with meeting(train, self.patience) as together, self._session(device, together.rank), prepared(self):
-            together.share(self.model.to(device))
-            updates = -(-steps // self.accumulate) * self.max_epochs
-            rates = learning_rates(self.schedule, lr=self.learning_rate, steps=updates, warmup=self.warmup)
-            update = assembled(self, loss, rates, device, train, together)
-            learner, batches = captured(self, update, train, device)
-            best = None
-            if self.early_stopping is not None:
-                best = BestWeights(self.model, self.early_stopping, higher_is_better=history.higher_is_better)
-            run = Run(self.model, update, batches, history, steps, self.max_epochs, rates, device, best, together)
+        with (
+            meeting(train, self.patience) as together,
+            self._session(device, together.rank),
+            prepared(self),
+            step_of(self, loss, train, steps, device, together, fresh=resume is None) as step,
+        ):
+            run = run_of(self, step, history, steps, device, together)
+            update, best = run.update, run.best
             resumed = resume is not None and go_on(run, resume, self.saves)
             run.scale_rates(slowed=min(slowed, run.slowed))
             callbacks = callbacks_of(self, together, resumed=resumed)
             with explained(run, self.saves), callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.on_epoch_start(run)
-                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, learner, callbacks)}
+                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, step.learner, callbacks)}
                     speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.

@@ -67,7 +67,10 @@ class Update:
         self.objective = objective
         self.optimizer = optimizer
         self.rates = rates
-        self.gradient_clip = gradient_clip
+        # On the device, where a captured step reads it.
+        self.gradient_clip: Tensor | None = None
+        if gradient_clip is not None:
+            self.gradient_clip = torch.tensor(gradient_clip, dtype=torch.float64, device=rates.device)
         self.accumulate = accumulate
         self.parts = 1
         self.splits = True  # a batch that does not fit in memory
@@ -202,8 +205,23 @@ class Update:
             if self.scale is not None:
                 self.scale.update(norm)
             if self.gradient_clip is not None:
-                factor = factor * (self.gradient_clip / (norm + 1e-6)).clamp_max(1.0)
+                factor = factor * (self.gradient_clip.to(norm.dtype) / (norm + 1e-6)).clamp_max(1.0)
         multiply_(gradients, factor)
+
+    def reset(self) -> None:
+        """Be as when it was made, with the weights as they are now, in the same memory: where a graph finds it.
+
+        The optimiser has to be one whose state begins with zeros.
+        """
+        self.forget()
+        self.count.zero_()
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+        self.parts = 1
+        for owner in (self.scale, self.average):
+            if owner is not None:
+                owner.load_state_dict({})
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the average of its weights, where there is one."""
