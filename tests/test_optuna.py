@@ -1,4 +1,4 @@
-"""The recipe of docs/guide-models.md: a search over networks that reads the data once."""
+"""The recipe of docs/guide-models.md: a search over networks that reads the data once, and captures a step once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import pytest
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+from tests.training.recorded import pretend
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed here: run `make setup`")
 
 
-def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def problem() -> tuple[gp.Pipeline, Any, Any]:
+    """Whether two numbers have the same sign: the pipeline, and loaders to learn from and to measure on."""
     draw = np.random.default_rng(1)
     x = draw.normal(size=(2000, 2))
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "good": x[:, 0] * x[:, 1] > 0})
     pipeline = gp.Pipeline([], gp.Features((["a", "b"], pre.StandardScaler()), target="good"), backend="cpu")
     pipeline.fit(frame[:1500])
-    train = pipeline.loader(frame[:1500], batch_size=256, shuffle="rows")
-    valid = pipeline.loader(frame[1500:])
+    return pipeline, pipeline.loader(frame[:1500], batch_size=256, shuffle="rows"), pipeline.loader(frame[1500:])
+
+
+def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline, train, valid = problem()
     block = train.block.words.clone()
 
     def no_reading(*_: Any, **__: Any) -> None:
@@ -46,3 +51,49 @@ def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # A trial is what its parameters and its number say, whatever trials went before.
     again = study.best_trial
     assert objective(optuna.trial.FixedTrial(again.params, number=again.number)) == again.value  # type: ignore[arg-type]
+
+
+def test_many_trials_capture_once_per_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a recording in a graph's place: every trial has the value it would have alone."""
+    pipeline, train, valid = problem()
+
+    class Prune(gp.training.Callback):
+        def __init__(self, trial: optuna.Trial) -> None:
+            self.trial = trial
+
+        def on_epoch_end(self, run: Any) -> None:
+            self.trial.report(run.history.rows[-1]["valid_auc"], run.epoch)
+            if self.trial.should_prune():
+                raise optuna.TrialPruned
+
+    def objective(trial: optuna.Trial, steps: gp.training.StepCache | None) -> float:
+        width = trial.suggest_categorical("width", [16, 32])
+        model = gp.models.MLP.from_schema(pipeline.schema, hidden=(width,), seed=trial.number)
+        trainer = gp.Trainer(
+            model,
+            max_epochs=trial.suggest_int("epochs", 2, 5),
+            lr=trial.suggest_float("lr", 1e-4, 1e-1, log=True),
+            gradient_clip=trial.suggest_float("gradient_clip", 0.01, 10.0, log=True),
+            seed=trial.number,
+            device="cpu",
+            progress=False,
+            callbacks=[Prune(trial)],
+            step_cache=steps,
+        )
+        return trainer.fit(train, valid).best["valid_auc"]
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    steps = gp.training.StepCache()
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=4)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1), pruner=pruner)
+    with monkeypatch.context() as patch:
+        graphs = pretend(patch)
+        study.optimize(lambda trial: objective(trial, steps), n_trials=16)
+        widths = {trial.params["width"] for trial in study.trials}
+        assert widths == {16, 32} and graphs.made == len(steps) == 2
+    ended = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.PRUNED]
+    assert ended and len(ended) < 16
+    for trial in study.trials:
+        if trial not in ended:
+            alone = optuna.trial.FixedTrial(trial.params, number=trial.number)
+            assert objective(alone, None) == trial.value  # type: ignore[arg-type]

@@ -202,6 +202,21 @@ def test_a_trial_that_is_broken_off_leaves_the_step_and_a_device_that_failed_tak
     assert graphs.made == 3  # of the reference, of the first trial and of the one after the failure
 
 
+def test_a_loss_scale_that_has_moved_begins_again(graphs: type[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Overflows(Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            run.update.scale.value.fill_(2.0**-20)
+
+    cache, loader = StepCache(), loader_of()
+    for callbacks in ([Overflows()], []):
+        model = MLP.from_schema(loader.schema, seed=1)
+        ours = trial(loader, model, precision="fp16-mixed", step_cache=cache, callbacks=callbacks)
+    assert graphs.made == 1
+    monkeypatch.undo()
+    alone, expected = trial(loader_of(), MLP.from_schema(loader.schema, seed=1), precision="fp16-mixed")
+    assert ours[1] == expected and same(ours[0], alone)
+
+
 def test_a_state_that_was_loaded_meanwhile_ends_the_step(graphs: type[Graph]) -> None:
     """Loading replaces the optimiser's moments, and the graph would go on with those that were."""
 
