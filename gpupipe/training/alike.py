@@ -1,7 +1,7 @@
 """Whether two models make the same step: the same modules, with the same settings, over tensors of the same shapes.
 
-A step that is kept (a CUDA graph, compiled functions) has all that a module's Python code read of the module built in,
-its tensors' values apart. So whatever of a model is neither a tensor nor a plain value makes it like no other.
+A step that is kept has all built in that Python code read of a module, the values of tensors apart. So whatever of a
+model is neither a tensor nor a plain value makes it like no other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The steps of fits, kept for the next fits: optimiser's memory, compiled functions and CUDA graph are made once.
+"""The steps of fits, kept for the next fits: the optimiser's memory and the CUDA graph are made once.
 
-A graph and compiled functions are bound to memory: of weights, moments and rates. So a kept step has a model of its
-own; a fit that takes it up puts its values there, and takes them back at the end.
+A graph is bound to memory: of weights, moments and rates. So a kept step has a model of its own; a fit that takes it up
+puts its values there, and takes them back at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.alike import NotPlain, likeness, on_stage, plain
-from gpupipe.training.capture import CapturedUpdate, CursorBatches
+from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 
@@ -71,7 +71,7 @@ class _Kept:
 
 
 class StepCache:
-    """Keeps steps, for `Trainer(step_cache=)` of many fits: a search captures, compiles and allocates once for all.
+    """Keeps steps, for `Trainer(step_cache=)` of many fits: a search captures and allocates once for all.
 
     A fit takes up the step of an earlier one that was the same but for: the values of weights; learning rate, schedule,
     epochs, seed; the values of `gradient_clip` and `average`; metrics, callbacks and all else that is no part of a
@@ -196,7 +196,7 @@ def key_of(
     settings |= {"products": torch.get_float32_matmul_precision(), "room": _room(rates), "device": device}
     block = train.block
     places = [tensor.data_ptr() for tensor in (block.words, *block.keep.values())]
-    table = (block, *places, tuple(block.keep), train.num_rows, train.batch_size, train.residency)
+    table = (block, *places, tuple(block.keep), train.num_rows, train.batch_size, not_resident(train, device))
     return plain(settings), table, likeness(trainer.model)
 
 

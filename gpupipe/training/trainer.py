@@ -111,7 +111,7 @@ class Trainer:
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: look at the GPU once a second, for `history.gpu`.
         patience: seconds that a rank waits for the others, where several train together.
-        step_cache: steps of earlier fits to take up, captured and compiled as they are: for the trials of a search.
+        step_cache: steps of earlier fits to take up, captured as they are: for the trials of a search.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpupipe.training import assembly, losses
-from gpupipe.training.capture import WARM_UP, CapturedUpdate
+from gpupipe.training.capture import WARM_UP, CapturedUpdate, not_resident
 
 
 class Graph:
@@ -70,7 +70,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", _record)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
-    monkeypatch.setattr(assembly, "why_not", lambda *_, **__: None)
+    monkeypatch.setattr(assembly, "why_not", lambda _, loader, device, *__, **___: not_resident(loader, device))
     monkeypatch.setattr(losses, "_TOGETHER", 1)  # losses are summed at once, as on a device
     monkeypatch.setattr(Graph, "made", 0)
     return Graph

@@ -46,6 +46,11 @@ def figures(history: History) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if "second" not in name} for row in history]
 
 
+def over(loader: Loader, **arguments: Any) -> Loader:
+    """Another loader over the same table."""
+    return Loader(loader.block, **{"batch_size": 64, "shuffle": "rows", "seed": 3, **arguments})
+
+
 def losses_of(rows: list[dict[str, float]]) -> list[float]:
     return [row["train_loss"] for row in rows]
 
@@ -104,6 +109,20 @@ def test_clipping_and_averaging_follow_the_trial(graphs: type[Graph], monkeypatc
         assert rows == expected and same(model, alone)
 
 
+def test_a_group_with_a_rate_of_its_own_keeps_it(graphs: type[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept as a share of the highest one, so another highest one makes another step."""
+    settings: dict[str, Any] = {"groups": {"layers.*": {"lr": 0.001}}}
+    cache, loader = StepCache(), loader_of()
+    models = [MLP.from_schema(loader.schema, seed=1) for _ in range(2)]
+    rates = (0.01, 0.02)
+    ours = [trial(loader, m, lr=lr, step_cache=cache, **settings) for m, lr in zip(models, rates, strict=True)]
+    assert graphs.made == 2
+    monkeypatch.undo()
+    for (model, rows), lr in zip(ours, rates, strict=True):
+        alone, expected = trial(loader_of(), MLP.from_schema(loader.schema, seed=1), lr=lr, **settings)
+        assert rows == expected and same(model, alone)
+
+
 OTHERS: list[dict[str, Any]] = [
     {"weight_decay": 0.5},
     {"label_smoothing": 0.1},
@@ -115,7 +134,8 @@ OTHERS: list[dict[str, Any]] = [
     {"model": {"hidden": (9,)}},
     {"model": {"dropout": 0.3}},
     {"loader": {"batch_size": 32}},
-    {"loader": {"rows": 400}},
+    {"loader": {"sampler": "balanced", "shuffle": False}},
+    {"table": 400},
 ]
 
 
@@ -124,16 +144,16 @@ def test_what_is_built_in_makes_another_step(
     other: dict[str, Any], graphs: type[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fit(cache: StepCache | None, loader: Loader) -> tuple[nn.Module, list[dict[str, float]]]:
-        settings = {name: value for name, value in other.items() if name not in ("model", "loader")}
+        settings = {name: value for name, value in other.items() if name not in ("model", "loader", "table")}
         model = MLP.from_schema(loader.schema, **{"hidden": (8,), "dropout": 0.2, "seed": 1, **other.get("model", {})})
         return trial(loader, model, step_cache=cache, **settings)
 
     cache, loader = StepCache(), loader_of()
     trial(loader, MLP.from_schema(loader.schema, hidden=(8,), dropout=0.2, seed=1), step_cache=cache)
-    model, rows = fit(cache, loader_of(**other["loader"]) if "loader" in other else loader)
-    assert graphs.made == len(cache) == 2
+    model, rows = fit(cache, loader_of(400) if "table" in other else over(loader, **other.get("loader", {})))
+    assert len(cache) == 2 and graphs.made == (1 if "sampler" in other.get("loader", {}) else 2)
     monkeypatch.undo()
-    alone, expected = fit(None, loader_of(**other.get("loader", {})))
+    alone, expected = fit(None, loader_of(400) if "table" in other else over(loader, **other.get("loader", {})))
     assert rows == expected and same(model, alone)
 
 
@@ -158,8 +178,7 @@ def test_another_loader_over_the_same_table_gives_its_own_order(
 ) -> None:
     cache, loader = StepCache(), loader_of()
     trial(loader, MLP.from_schema(loader.schema, seed=1), step_cache=cache)
-    second = Loader(loader.block, batch_size=64, shuffle="rows", seed=99)
-    model, rows = trial(second, MLP.from_schema(loader.schema, seed=1), step_cache=cache)
+    model, rows = trial(over(loader, seed=99), MLP.from_schema(loader.schema, seed=1), step_cache=cache)
     assert graphs.made == 1
     monkeypatch.undo()
     alone, expected = trial(loader_of(seed=99), MLP.from_schema(loader.schema, seed=1))
@@ -314,8 +333,7 @@ def test_a_step_serves_one_fit_at_a_time() -> None:
 
     class Nested(Callback):
         def on_epoch_end(self, run: Any) -> None:
-            other = Loader(loader.block, batch_size=64, shuffle="rows", seed=3)
-            inner.append(trial(other, MLP.from_schema(loader.schema, seed=2), step_cache=cache))
+            inner.append(trial(over(loader), MLP.from_schema(loader.schema, seed=2), step_cache=cache))
 
     outer, rows = trial(loader, MLP.from_schema(loader.schema, seed=1), step_cache=cache, callbacks=[Nested()])
     for (model, found), seed in (((outer, rows), 1), (inner[0], 2), (inner[1], 2)):
