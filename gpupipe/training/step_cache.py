@@ -144,7 +144,7 @@ class StepCache:
         else:
             logger.info("the step of an earlier fit is taken up")
         with on_stage(trainer.model, kept.model):
-            _begin(kept.update, trainer, rates)
+            _begin(kept.update, trainer)
             batches: Any = train
             if isinstance(kept.batches, CursorBatches):
                 batches = kept.batches
@@ -205,10 +205,9 @@ def _room(rates: Tensor) -> int:
     return max(RATES, 1 << (len(rates) - 1).bit_length())
 
 
-def _begin(update: Update, trainer: Trainer, rates: Tensor) -> None:
-    """As a new update, with these settings, in the memory it has."""
+def _begin(update: Update, trainer: Trainer) -> None:
+    """As a new update with these settings, in the memory it has; a run writes the rates."""
     update.reset()
-    update.rates[: len(rates)].copy_(rates)
     if update.gradient_clip is not None and trainer.gradient_clip is not None:
         update.gradient_clip.fill_(trainer.gradient_clip)
     if update.average is not None and trainer.average is not None:
