@@ -41,8 +41,8 @@ test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatu
 test-triton: $(VENV)/.triton ## the feature kernel interpreted and compiled; needs no GPU, installs 1 GB
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels
 
-# Of the 1,506 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.
-GPU_CASES := 1395
+# Of the 1,510 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.
+GPU_CASES := 1396
 
 test-gpu: ## all tests with $PYTHON as it is; fails without a GPU, or with fewer than GPU_CASES on it; resumes if ended
 	$(PYTHON) -m pytest -q --require-gpu --gpu-cases $(GPU_CASES) --resume build/passed-on-gpu.txt
