@@ -107,6 +107,10 @@ class FTTransformer(Tabular):
         self.norm = nn.LayerNorm(dim)
         self.last = linear(dim, outputs, generator, "glorot")
 
+    def no_weight_decay(self) -> set[str]:
+        """The parameters that tokens are made of, by name, which decay as little as embeddings do, as in the paper."""
+        return {"weight", "bias", "cls"}
+
     def tokens(self, batch: Batch) -> Tensor:
         """B x (1 + F + C) x `dim`: [CLS], the numbers', the ids'."""
         self.check(batch)

@@ -80,7 +80,8 @@ def parameter_groups(
     """What is trained of a model, in groups of one rate and one weight decay.
 
     Weights decay; biases, scales of normalisations (fewer than two dimensions) and embeddings (parameters of a module
-    whose class is named so) do not: decay would draw rare ids to zero in all the batches they are not in.
+    whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
+    are not in. Nor do those that the model's own `no_weight_decay()` names, as timm's models have it.
 
     Args:
         model: its parameters with `requires_grad`.
@@ -109,11 +110,12 @@ def parameter_groups(
         )
     patterns = _checked(groups or {}, trained)
     embeddings = {id(parameter) for parameter in _embeddings(model)}
+    spared: Iterable[str] = getattr(model, "no_weight_decay", tuple)()
     found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         own = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})
         embedding = id(parameter) in embeddings
-        decay = own.get("weight_decay", 0.0 if parameter.ndim < 2 or embedding else weight_decay)
+        decay = own.get("weight_decay", 0.0 if parameter.ndim < 2 or embedding or name in spared else weight_decay)
         key = (own.get("lr", highest) / highest, decay, tables and embedding and is_table(parameter))
         found.setdefault(key, []).append(parameter)
     return [
@@ -130,7 +132,7 @@ def parameter_groups(
 
 def _embeddings(model: nn.Module) -> Iterable[nn.Parameter]:
     for module in model.modules():
-        if "embedding" in type(module).__name__.lower():
+        if any("embedding" in base.__name__.lower() for base in type(module).__mro__):
             yield from module.parameters(recurse=False)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
-from gpupipe.models import MLP
+from gpupipe.models import MLP, FTTransformer, Periodic
 from gpupipe.training.lamb import Lamb
 from gpupipe.training.optimizers import make_optimizer, parameter_groups
 from gpupipe.training.rowwise import RowWise, compact, sparse_tables
@@ -143,6 +143,21 @@ def test_weights_decay_and_nothing_else() -> None:
     decays = {names[id(p)]: group["weight_decay"] for group in groups for p in group["params"]}
     assert {name for name, decay in decays.items() if decay} == {"0.layers.0.weight", "0.layers.2.weight"}
     assert set(decays) == set(names.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "decays"),
+    [
+        (MLP(3, [5, 5], hidden=(8,), numbers=Periodic()), {"layers.0.weight", "layers.2.weight"}),
+        (FTTransformer(3, [5, 5], blocks=1, dim=8, heads=2), {"last.weight"}),
+    ],
+    ids=["numbers", "tokens"],
+)
+def test_what_numbers_become_does_not_decay(model: nn.Module, decays: set[str]) -> None:
+    groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decayed = {names[id(p)] for group in groups for p in group["params"] if group["weight_decay"]}
+    assert {name for name in decayed if not name.startswith("blocks.")} == decays
 
 
 def test_groups_have_rates_and_decays_of_their_own() -> None:
