@@ -7,24 +7,22 @@ model is neither a tensor nor a plain value makes it like no other.
 from __future__ import annotations
 
 import types
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NotPlain", "likeness", "on_stage", "plain"]
+__all__ = ["NotPlain", "likeness", "on_stage", "plain", "surroundings", "tensors_of"]
 
 # What every module has for torch's own bookkeeping; of it hooks count, and tensors, which are told apart by shape.
 OF_TORCH = frozenset(vars(nn.Module()))
 HOOKS = sorted(name for name in OF_TORCH if name.endswith("_hooks"))
 HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-AS_THEY_ARE = (
-    *(type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type),
-    *(types.FunctionType, types.BuiltinFunctionType),
-)
+AS_THEY_ARE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type)
 
 
 class NotPlain(Exception):
@@ -59,6 +57,8 @@ def likeness(model: nn.Module) -> Hashable:
     for name, tensor in _tensors(model):
         if any(getattr(tensor, hooks, None) for hooks in HOOKS_OF_TENSORS):
             raise NotPlain(f"{name} has hooks")
+        if tensor.layout != torch.strided or 0 in tensor.stride():
+            raise NotPlain(f"values of {name} share memory, or are sparse")
         layout = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
         parts.append((name, seen.setdefault(id(tensor), len(seen)), type(tensor), layout))
     return tuple(parts)
@@ -70,7 +70,7 @@ def _tensors(model: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, T
 
 
 def plain(value: Any) -> Hashable:
-    """The same for equal values of the same types; numbers, strings, functions and collections of them.
+    """The same for equal values of the same types: numbers, strings, collections of them; functions with what they see.
 
     Raises:
         NotPlain: it is something else, a tensor or an object.
@@ -80,7 +80,17 @@ def plain(value: Any) -> Hashable:
         False
     """
     if isinstance(value, AS_THEY_ARE):
-        return type(value), value
+        return type(value), repr(value) if isinstance(value, float) else value  # nan is like nan
+    if isinstance(value, types.BuiltinFunctionType):
+        return value
+    if isinstance(value, types.FunctionType):
+        try:
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            return value.__code__, id(value.__globals__), plain([cells, value.__defaults__, value.__kwdefaults__])
+        except (ValueError, RecursionError):
+            raise NotPlain(f"{value.__name__} sees itself, or a variable with nothing in it") from None
+    if isinstance(value, partial):
+        return partial, plain([value.func, value.args, value.keywords])
     if isinstance(value, Mapping):
         items = []
         for key, each in value.items():
@@ -92,35 +102,55 @@ def plain(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return type(value), tuple(map(plain, value))
     if is_dataclass(value):
-        return type(value), tuple(plain(getattr(value, field.name)) for field in fields(value))
+        own = {field.name: getattr(value, field.name) for field in fields(value)}
+        return type(value), plain(own | getattr(value, "__dict__", {}))
     raise NotPlain(f"a {type(value).__name__}, which may change unseen")
 
 
+def surroundings(device: torch.device) -> Hashable:
+    """What of torch's own settings kernels are chosen by."""
+    kind, backends = device.type, cast(Any, torch.backends)
+    cuda, cudnn = backends.cuda, backends.cudnn
+    kernels = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled)
+    return (
+        *(torch.get_default_dtype(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)),
+        *(torch.are_deterministic_algorithms_enabled(), cudnn.enabled, cudnn.deterministic, cudnn.benchmark),
+        *(part.fp32_precision for part in (cuda.matmul, cudnn.conv, cudnn.rnn, backends.mkldnn.matmul)),
+        *(enabled() for enabled in kernels),
+    )
+
+
+def tensors_of(model: nn.Module) -> list[Tensor]:
+    """The parameters and buffers in a model's slots, module by module; one that several share comes as often."""
+    return [value for module in model.modules() for _, value in _tensors(module, recurse=False)]
+
+
 @contextmanager
-def on_stage(model: nn.Module, stage: nn.Module) -> Iterator[None]:
+def on_stage(model: nn.Module, stage: Sequence[Tensor]) -> Iterator[None]:
     """Inside, the model's weights and buffers are those of `stage`, with the model's values; afterwards its own again.
 
     What is done to the model inside is done in the memory of `stage`, where a kept step finds it, and is copied back.
 
     Args:
-        model: of the same `likeness` as `stage`.
-        stage: whose values are overwritten.
+        model: whose modules are as they are, inside too.
+        stage: as `tensors_of` a model of the same `likeness` gives them; their values are overwritten.
 
     Memory: copies the model's tensors on their device, there and back; both are kept meanwhile.
     """
-    places: list[tuple[nn.Module, str, Tensor, Tensor]] = []
-    for module, other in zip(model.modules(), stage.modules(), strict=True):
-        twins = dict(_tensors(other, recurse=False))
-        places += [(module, name, value, twins[name]) for name, value in _tensors(module, recurse=False)]
-    with torch.no_grad():
-        for module, name, value, twin in places:
-            twin.copy_(value)
-            value.grad = twin.grad = None
-            setattr(module, name, twin)
+    slots = [(module, name) for module in model.modules() for name, _ in _tensors(module, recurse=False)]
+    own = tensors_of(model)
     try:
+        with torch.no_grad():
+            for (module, name), value, place in zip(slots, own, stage, strict=True):
+                place.copy_(value).requires_grad_(value.requires_grad)
+                value.grad = place.grad = None
+                setattr(module, name, place)
         yield
     finally:
+        last = [getattr(module, name) for module, name in slots]
+        for (module, name), value in zip(slots, own, strict=True):
+            setattr(module, name, value)
         with torch.no_grad():
-            for module, name, value, twin in places:
-                value.copy_(twin)
-                setattr(module, name, value)
+            for value, now in zip(own, last, strict=True):
+                if now is not value:
+                    value.requires_grad_(now.requires_grad).copy_(now)

@@ -33,7 +33,7 @@ from gpupipe.training.run import Run
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
-from gpupipe.training.step_cache import Step, key_of
+from gpupipe.training.step_cache import Part, Step, key_of
 from gpupipe.training.stopping import BestWeights
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
@@ -59,9 +59,15 @@ logger = logging.getLogger(__name__)
 
 
 def assembled(
-    trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device, train: Any, together: Together
+    trainer: Trainer,
+    loss: Loss,
+    rates: Tensor,
+    device: torch.device,
+    train: Any,
+    together: Together,
+    forward: Callable[[Any], Any] | None = None,
 ) -> Update:
-    """The update of a run: optimiser, scale, average and all.
+    """The update of a run: optimiser, scale, average and all; `forward` in place of the model's own call, if given.
 
     Raises:
         BadConfig: settings that do not go together, or nothing to train.
@@ -81,7 +87,7 @@ def assembled(
     weights = None
     if trainer.class_weight is not None:
         weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
-    objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
+    objective = objective_of(forward_in(trainer.precision, forward or trainer.model, device), loss, weights)
     return Update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
         optimizer,
@@ -134,9 +140,9 @@ def step_of(
     updates = -(-steps // trainer.accumulate) * trainer.max_epochs
     rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
 
-    def make(of: Trainer, rates: Tensor) -> tuple[Update, Update | CapturedUpdate, Any]:
-        update = assembled(of, loss, rates, device, train, together)
-        return update, *captured(of, update, train, device)
+    def make(part: Part, rates: Tensor) -> Step:
+        update = assembled(trainer, part.loss, rates, device, train, together, part.forward)
+        return Step(update, *captured(trainer, update, train, device), rates)
 
     key = None
     if trainer.step_cache is not None:
@@ -145,9 +151,10 @@ def step_of(
         except NotPlain as reason:
             logger.warning("the step is this fit's own: %s", reason)
     if trainer.step_cache is None or key is None:
-        yield Step(*make(trainer, rates), rates)
+        update = assembled(trainer, loss, rates, device, train, together)
+        yield Step(update, *captured(trainer, update, train, device), rates)
     else:
-        with trainer.step_cache.step(key, trainer, rates, make, train) as step:
+        with trainer.step_cache.step(key, trainer, loss, rates, train, make) as step:
             yield step
 
 

@@ -11,6 +11,7 @@ import logging
 import operator
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.update import Update
 
-__all__ = ["CapturedUpdate", "CursorBatches", "why_not"]
+__all__ = ["CapturedUpdate", "CursorBatches", "own_workspace", "why_not"]
 
 WARM_UP = (
     3  # eager steps before the capture: libraries choose their kernels and workspaces, optimisers make their state
@@ -128,7 +129,9 @@ class CursorBatches:
         begun = self.loader.state_dict()
         epoch, first = begun["epoch"], begun["batch"]
         order = self.loader.order(epoch)
-        if not isinstance(order, slice):
+        if isinstance(order, slice):  # in order: the one of a loader before may lie here
+            torch.arange(self.loader.num_rows, out=self._order)
+        else:
             self._order.copy_(order)
         size = self.loader.batch_size
         self._cursor.fill_(first * size)
@@ -167,10 +170,11 @@ class CapturedUpdate:
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:
         self._update, self._batches = update, batches
-        self._eager = WARM_UP if torch.device(batches.device).type == "cuda" else -1  # steps left; -1: all
+        self._device = torch.device(batches.device)
+        self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
         self._graph: torch.cuda.CUDAGraph | None = None
         self._moments: list[Any] = []  # of the optimiser, which the graph writes to
-        self._stepped = False
+        self._stepped = self._failed = False
 
     @property
     def replays(self) -> bool:
@@ -179,9 +183,10 @@ class CapturedUpdate:
 
     @property
     def intact(self) -> bool:
-        """Whether the graph, where there is one, still moves what the optimiser has: loading a state replaces that."""
+        """Whether no capture has failed, and the graph moves what the optimiser has: loading a state replaces that."""
         now = self._state() if self._moments else []
-        return len(now) == len(self._moments) and all(map(operator.is_, now, self._moments))
+        same = len(now) == len(self._moments) and all(map(operator.is_, now, self._moments))
+        return same and not self._failed
 
     def learn(self, batch: Any) -> None:
         """Learn a batch; of a full one the step is made at once."""
@@ -214,10 +219,11 @@ class CapturedUpdate:
         try:
             graph = torch.cuda.CUDAGraph()
             # Other threads (of a profiler, of NVML) may call CUDA meanwhile: only this one is watched.
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+            recorded = torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local")
+            with own_workspace(self._device), recorded:
                 self.whole()
         except RuntimeError as error:
-            self._eager = -1
+            self._eager, self._failed = -1, True
             update.forget()  # gradients that were never computed
             logger.warning("the step is not captured and runs eagerly: %s", str(_first(error, outer)).splitlines()[0])
         else:
@@ -228,6 +234,21 @@ class CapturedUpdate:
 
     def _state(self) -> list[Any]:
         return [value for state in self._update.optimizer.state.values() for value in state.values()]
+
+
+@contextmanager
+def own_workspace(device: torch.device) -> Iterator[None]:
+    """Inside, cuBLAS takes the memory it works in anew: a graph's from the graph's own pool, which lives as long.
+
+    Else all graphs of a stream work in one, which the end of any of them frees (pytorch/pytorch#193402).
+    """
+    if device.type == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001
 
 
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:

@@ -16,7 +16,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
 
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.training.choice import unknown
@@ -65,7 +64,7 @@ def choose_device(requested: str, loader: object) -> torch.device:
     return device
 
 
-def forward_in(precision: str, model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
+def forward_in(precision: str, model: Callable[[Any], Any], device: torch.device) -> Callable[[Any], Any]:
     """The model's call in a precision; "auto" is bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true."""
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY
     if precision in ("32-true", "tf32") or (precision == "auto" and not capable):

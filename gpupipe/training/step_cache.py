@@ -1,7 +1,7 @@
 """The steps of fits, kept for the next fits: the optimiser's memory and the CUDA graph are made once.
 
-A graph is bound to memory: of weights, moments and rates. So a kept step has a model of its own; a fit that takes it up
-puts its values there, and takes them back at the end.
+A graph is bound to memory: of weights, moments and rates. So a kept step has memory of its own; a fit that takes it up
+puts its model's values there, lets the model work on them, and takes them back at the end.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.loader import Loader
-from gpupipe.training.alike import NotPlain, likeness, on_stage, plain
+from gpupipe.training.alike import NotPlain, likeness, on_stage, plain, surroundings, tensors_of
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident
+from gpupipe.training.losses import Loss
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
 
-__all__ = ["Step", "StepCache", "key_of"]
+__all__ = ["Part", "Step", "StepCache", "key_of"]
 
 RATES = 1 << 16  # at least: a longer schedule of a later fit finds room
 
@@ -39,6 +40,27 @@ NOT_BUILT_IN = {
 }
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Part:
+    """What the fit under way plays: a kept step calls its model and loss, not those of the fit that made the step.
+
+    Args:
+        model: of the fit; None between fits.
+        objective: its loss.
+    """
+
+    model: nn.Module | None = None
+    objective: Loss | None = None
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output."""
+        return cast(nn.Module, self.model)(batch)
+
+    def loss(self, output: Any, batch: Any) -> Tensor:
+        """The loss of the output."""
+        return cast(Loss, self.objective)(output, batch)
 
 
 @dataclass(eq=False)
@@ -58,28 +80,29 @@ class Step:
     rates: Tensor
 
 
+Make: TypeAlias = Callable[[Part, Tensor], Step]
+
+
 @dataclass(eq=False)
 class _Kept:
-    model: nn.Module
-    update: Update
-    learner: Update | CapturedUpdate
-    batches: Any
-
-    @property
-    def intact(self) -> bool:
-        return not isinstance(self.learner, CapturedUpdate) or self.learner.intact
+    stage: list[Tensor]
+    part: Part
+    step: Step
 
 
 class StepCache:
     """Keeps steps, for `Trainer(step_cache=)` of many fits: a search captures and allocates once for all.
 
-    A fit takes up the step of an earlier one that was the same but for: the values of weights; learning rate, schedule,
-    epochs, seed; the values of `gradient_clip` and `average`; metrics, callbacks and all else that is no part of a
-    step. Another batch size, width, dropout, decay or loss is another step. The figures are those of fits without it.
+    A fit takes up the step of an earlier one that was the same but for: the values of weights; learning rate (unless
+    `groups` are given), schedule, epochs and seeds; the values of `gradient_clip` and `average`; metrics, callbacks and
+    all else that is no part of a step. Another batch size, width, dropout, decay or loss is another step. A fit learns
+    what it would without a cache, bit for bit on a CPU.
 
-    A step is kept for an optimiser by name, a `Loader` over rows in memory, one process, and a model whose attributes
-    are plain values; a fit of other things, or one that goes on from a checkpoint, makes its own, and a warning says
-    why. One step serves one fit at a time.
+    A step is kept for an optimiser by name, a `Loader` over rows in memory, one process, and a model and a loss that
+    hold tensors and plain values; a fit of other things, one that goes on from a checkpoint, or one whose model or
+    optimiser is changed by a callback keeps none, and a warning says why. One step serves one fit at a time. What is
+    read besides (global variables, attributes of classes, the table, the counts behind `class_weight`) is taken to be
+    as it was. Tensors of `run.model` and `run.update` that a callback keeps are the step's, and change in later fits.
 
     Args:
         size: steps that are kept at most; the one unused for longest goes.
@@ -88,8 +111,8 @@ class StepCache:
         BadConfig: a size below 1.
 
     Memory:
-        Per step, until `clear()`: weights and the optimiser's state, on a GPU the inner values of one batch too. The
-        loader's table lives as long.
+        Per step, until `clear()`: weights, their average and the optimiser's state; on a GPU also gradients, inner
+        values and cuBLAS's workspace of one batch, and 8 bytes a row for the order. Each step's table lives as long.
 
     Example:
         >>> from gpupipe.models import MLP
@@ -126,47 +149,74 @@ class StepCache:
 
     @contextmanager
     def step(
-        self, key: Hashable, trainer: Trainer, rates: Tensor, make: Callable[[Trainer, Tensor], Any], train: Loader
+        self, key: Hashable, trainer: Trainer, loss: Loss, rates: Tensor, train: Loader, make: Make
     ) -> Iterator[Step]:
         """A step for a fit: a kept one of that key, or what `make` makes; kept when the fit is over.
 
+        Inside, the weights of the fit's model lie where the step has them, and the step is as a new one.
+
         Args:
             key: of `key_of`.
-            trainer: of the fit; inside, its model's weights lie where the step has them.
+            trainer: of the fit.
+            loss: of the fit.
             rates: of the fit, on the host.
-            make: of a trainer and rates the update, its learner and the batches.
             train: the loader.
+            make: of a part and rates a step.
         """
-        kept = self._kept.pop(key, None)
-        if kept is None:
-            model = deepcopy(trainer.model)
-            kept = _Kept(model, *make(replace(trainer, model=model.train()), torch.zeros(_room(rates))))
-        else:
-            logger.info("the step of an earlier fit is taken up")
-        with on_stage(trainer.model, kept.model):
-            _begin(kept.update, trainer)
-            batches: Any = train
-            if isinstance(kept.batches, CursorBatches):
-                batches = kept.batches
+        model, kept = trainer.model, self._kept.pop(key, None)
+        stage = self._room_for(model) if kept is None else kept.stage
+        with on_stage(model, stage):
+            if kept is None:
+                logger.info("a step is made, and kept for later fits")
+                part = Part(model, loss)
+                kept = _Kept(stage, part, make(part, torch.zeros(_capacity(rates))))
+            else:
+                logger.info("the step of an earlier fit is taken up")
+                kept.part.model, kept.part.objective = model, loss
+            update, batches = kept.step.update, kept.step.batches
+            update.reset(gradient_clip=trainer.gradient_clip, average=trainer.average)
+            if isinstance(batches, CursorBatches):
                 batches.take(train)
+            before, failed = _shape(model, update), False
             try:
-                yield Step(kept.update, kept.learner, batches, rates)
+                yield Step(update, kept.step.learner, batches if isinstance(batches, CursorBatches) else train, rates)
             except RuntimeError:
-                raise  # a device that failed: nothing there is kept
-            except BaseException:
-                self._keep(key, kept)
+                failed = True  # as a device does: nothing there is kept
                 raise
-            self._keep(key, kept)
+            finally:
+                if not failed:
+                    self._keep(key, kept, same=before == _shape(model, update))
 
-    def _keep(self, key: Hashable, kept: _Kept) -> None:
-        if kept.intact:
+    def _room_for(self, model: nn.Module) -> list[Tensor]:
+        """Memory for a model's tensors, given back first where as many steps are kept as may be."""
+        while len(self._kept) >= self.size:
+            self._kept.popitem(last=False)
+        return deepcopy(tensors_of(model))
+
+    def _keep(self, key: Hashable, kept: _Kept, *, same: bool) -> None:
+        """Keep a step, if the next fit finds it as this one did."""
+        update, learner = kept.step.update, kept.step.learner
+        kept.part.model = kept.part.objective = None
+        update.forget()
+        if not same:
+            logger.warning("the step is not kept: the fit's model or optimiser was changed meanwhile")
+        elif not isinstance(learner, CapturedUpdate) or learner.intact:
             self._kept[key] = kept
-            while len(self._kept) > self.size:
+            while len(self._kept) > self.size:  # another fit may have ended inside this one
                 self._kept.popitem(last=False)
 
 
+def _shape(model: nn.Module, update: Update) -> Hashable:
+    """What must be after a fit as it was before, for the step to serve another: all but the values of tensors."""
+    groups = [{**group, "params": None, "lr": None} for group in update.optimizer.param_groups]
+    try:
+        return likeness(model), tuple(map(id, tensors_of(model))), plain(groups)
+    except NotPlain:
+        return None
+
+
 def key_of(
-    trainer: Trainer, loss: Any, train: Any, device: torch.device, together: Together, rates: Tensor, *, fresh: bool
+    trainer: Trainer, loss: Loss, train: Any, device: torch.device, together: Together, rates: Tensor, *, fresh: bool
 ) -> Hashable:
     """Equal for fits that can take up each other's steps.
 
@@ -193,22 +243,13 @@ def key_of(
     settings = {each.name: getattr(trainer, each.name) for each in fields(trainer) if each.name not in NOT_BUILT_IN}
     settings |= {"loss": loss, "clips": trainer.gradient_clip is None, "averages": trainer.average is None}
     settings |= {"highest": trainer.learning_rate if trainer.groups else None}  # which their own rates are shares of
-    settings |= {"products": torch.get_float32_matmul_precision(), "room": _room(rates), "device": device}
+    settings |= {"room": _capacity(rates), "device": device}
     block = train.block
     places = [tensor.data_ptr() for tensor in (block.words, *block.keep.values())]
     table = (block, *places, tuple(block.keep), train.num_rows, train.batch_size, not_resident(train, device))
-    return plain(settings), table, likeness(trainer.model)
+    return plain(settings), surroundings(device), table, likeness(trainer.model)
 
 
-def _room(rates: Tensor) -> int:
+def _capacity(rates: Tensor) -> int:
     """How many rates a kept step has room for: a power of two."""
     return max(RATES, 1 << (len(rates) - 1).bit_length())
-
-
-def _begin(update: Update, trainer: Trainer) -> None:
-    """As a new update with these settings, in the memory it has; a run writes the rates."""
-    update.reset()
-    if update.gradient_clip is not None and trainer.gradient_clip is not None:
-        update.gradient_clip.fill_(trainer.gradient_clip)
-    if update.average is not None and trainer.average is not None:
-        update.average.decay.fill_(trainer.average)

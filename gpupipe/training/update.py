@@ -208,12 +208,20 @@ class Update:
                 factor = factor * (self.gradient_clip.to(norm.dtype) / (norm + 1e-6)).clamp_max(1.0)
         multiply_(gradients, factor)
 
-    def reset(self) -> None:
-        """Be as when it was made, with the weights as they are now, in the same memory: where a graph finds it.
+    def reset(self, *, gradient_clip: float | None, average: float | None) -> None:
+        """Be as when it was made, from the weights as they are now, in the same memory: where a graph finds it.
 
         The optimiser has to be one whose state begins with zeros.
+
+        Args:
+            gradient_clip: another limit, where there is one.
+            average: another decay, where there is an average.
         """
         self.forget()
+        if self.gradient_clip is not None and gradient_clip is not None:
+            self.gradient_clip.fill_(gradient_clip)
+        if self.average is not None and average is not None:
+            self.average.decay.fill_(average)
         self.count.zero_()
         for state in self.optimizer.state.values():
             for value in state.values():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -359,17 +361,37 @@ def test_the_longest_schedule_so_far_has_room(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("device", [GPU])
-def test_on_a_gpu_one_graph_serves_all_trials(device: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_gpu_one_graph_serves_all_trials(
+    device: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs of other fits end in between, and torch looks whether what the kept one reads still lives."""
+    monkeypatch.setattr(torch.cuda, "graph", partial(torch.cuda.graph, check_input_liveness=True))
     cache, loader = StepCache(), loader_of(64 * 12, device)
-    with caplog.at_level(logging.INFO):
-        for number, each in enumerate(TRIALS):
-            model = MLP.from_schema(loader.schema, hidden=(8,), seed=number)
-            model, rows = trial(loader, model, precision="32-true", capture=True, step_cache=cache, **each)
-            alone = MLP.from_schema(loader.schema, hidden=(8,), seed=number)
-            alone, expected = trial(loader, alone, precision="32-true", capture=False, **each)
-            assert losses_of(rows) == pytest.approx(losses_of(expected), rel=1e-3)
-            close(model, alone)
-    assert caplog.text.count("captured as a CUDA graph") == 1
+    settings: dict[str, Any] = {"precision": "32-true", "capture": True, "gradient_clip": 0.5, "average": 0.9}
+    for number, each in enumerate(TRIALS):
+        caplog.clear()
+        model = MLP.from_schema(loader.schema, hidden=(256, 256), seed=number)
+        with caplog.at_level(logging.INFO):
+            model, rows = trial(loader, model, step_cache=cache, **settings, **each)
+        assert caplog.text.count("captured as a CUDA graph") == (number == 0)
+        alone = MLP.from_schema(loader.schema, hidden=(256, 256), seed=number)
+        alone, expected = trial(loader, alone, **settings, **each)
+        assert losses_of(rows) == pytest.approx(losses_of(expected), rel=1e-3)
+        close(model, alone)
+        gc.collect()
+
+
+@pytest.mark.parametrize("device", [GPU])
+def test_on_a_gpu_a_replay_draws_by_the_seed_of_its_fit(device: str) -> None:
+    cache, loader = StepCache(), loader_of(64 * 12, device)
+    fits = []
+    for seed in (9, 1, 1, 2):
+        model = MLP.from_schema(loader.schema, hidden=(32,), dropout=0.5, seed=1)
+        fits.append(trial(loader, model, precision="32-true", seed=seed, step_cache=cache)[0])
+    assert len(cache) == 1
+    close(fits[1], fits[2])
+    with pytest.raises(AssertionError):
+        close(fits[2], fits[3])
 
 
 def close(model: nn.Module, other: nn.Module) -> None:
