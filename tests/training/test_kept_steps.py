@@ -148,6 +148,13 @@ def test_models_that_change_beside_their_tensors_learn_as_they_do_alone(kind: ty
         assert getattr(model, "calls", None) == getattr(alone, "calls", None)
 
 
+def test_a_step_that_writes_to_tensors_of_its_own_is_not_kept() -> None:
+    """A graph would go on with those of the fit that recorded it."""
+    cache, loader = StepCache(), loader_of()
+    trial(loader, network(loader, 1, Averages), step_cache=cache)
+    assert len(cache) == 0
+
+
 class Expanded(MLP):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -350,6 +357,16 @@ def test_no_more_steps_than_the_size_live_at_once(monkeypatch: pytest.MonkeyPatc
         model = MLP.from_schema(loader.schema, hidden=(width,))
         trial(loader, model, step_cache=cache, callbacks=[Looks()], max_epochs=1)
     assert max(most) == 2
+
+
+def test_a_fit_that_ends_inside_another_leaves_no_more_either() -> None:
+    class Inside(Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            trial(over(loader), MLP.from_schema(loader.schema, hidden=(5,)), step_cache=cache, max_epochs=1)
+
+    cache, loader = StepCache(size=1), loader_of()
+    trial(loader, network(loader), step_cache=cache, callbacks=[Inside()], max_epochs=1)
+    assert len(cache) == 1
 
 
 class Ends(Callback):
