@@ -6,6 +6,7 @@ model is neither a tensor nor a plain value makes it like no other.
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,14 +55,29 @@ def likeness(model: nn.Module) -> Hashable:
         except NotPlain as error:
             raise NotPlain(f"{type(module).__name__}.{error}") from None
         parts.append((name, seen.setdefault(id(module), len(seen)), type(module), settings))
+    memory: dict[int, tuple[int, int, int]] = {}
     for name, tensor in _tensors(model):
         if any(getattr(tensor, hooks, None) for hooks in HOOKS_OF_TENSORS):
             raise NotPlain(f"{name} has hooks")
-        if tensor.layout != torch.strided or 0 in tensor.stride():
-            raise NotPlain(f"values of {name} share memory, or are sparse")
+        if tensor.layout != torch.strided or tensor.is_inference() or not tensor.is_leaf:
+            raise NotPlain(f"{name} cannot be written to, or is sparse")
         layout = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
         parts.append((name, seen.setdefault(id(tensor), len(seen)), type(tensor), layout))
+        memory[id(tensor)] = _bytes_of(tensor)
+    places = sorted(memory.values())
+    shared = (one[0] == other[0] and one[2] > other[1] for one, other in itertools.pairwise(places))
+    if any(shared) or any(0 in tensor.stride() for _, tensor in _tensors(model)):
+        raise NotPlain("values of the model's tensors share memory")
     return tuple(parts)
+
+
+def _bytes_of(tensor: Tensor) -> tuple[int, int, int]:
+    """Its storage, its first byte there, and the one after its last."""
+    storage, start, size = tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.element_size()
+    if not tensor.numel():
+        return storage, start * size, start * size
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return storage, start * size, (start + last + 1) * size
 
 
 def _tensors(model: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
@@ -147,10 +163,11 @@ def on_stage(model: nn.Module, stage: Sequence[Tensor]) -> Iterator[None]:
                 setattr(module, name, place)
         yield
     finally:
-        last = [getattr(module, name) for module, name in slots]
-        for (module, name), value in zip(slots, own, strict=True):
-            setattr(module, name, value)
+        homes = {id(place): value for value, place in zip(own, stage, strict=True)}
+        for module, name in slots:
+            home = homes.get(id(getattr(module, name, None)))
+            if home is not None:  # else it is what the model itself has put there, or has taken away
+                setattr(module, name, home)
         with torch.no_grad():
-            for value, now in zip(own, last, strict=True):
-                if now is not value:
-                    value.requires_grad_(now.requires_grad).copy_(now)
+            for value, place in zip(own, stage, strict=True):
+                value.requires_grad_(place.requires_grad).copy_(place)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,10 +165,14 @@ class CapturedUpdate:
         update: what is captured; goes on eagerly, with the reason logged, where it cannot be.
         batches: where full batches come from.
 
+    Attributes:
+        on_capture: called just before a capture.
+
     Memory: the graph keeps the step's gradients and inner values for itself.
     """
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:
+        self.on_capture: Callable[[], None] = lambda: None
         self._update, self._batches = update, batches
         self._device = torch.device(batches.device)
         self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
@@ -215,6 +219,7 @@ class CapturedUpdate:
 
     def _capture(self) -> None:
         update, outer = self._update, sys.exception()
+        self.on_capture()
         update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
         try:
             graph = torch.cuda.CUDAGraph()
@@ -240,7 +245,8 @@ class CapturedUpdate:
 def own_workspace(device: torch.device) -> Iterator[None]:
     """Inside, cuBLAS takes the memory it works in anew: a graph's from the graph's own pool, which lives as long.
 
-    Else all graphs of a stream work in one, which the end of any of them frees (pytorch/pytorch#193402).
+    Else all graphs of a stream work in one, which the end of any of them frees (pytorch/pytorch#193402). A graph that
+    was captured elsewhere in the process without such care loses its own by it.
     """
     if device.type == "cuda":
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -24,6 +24,7 @@ from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident
 from gpupipe.training.losses import Loss
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
+from gpupipe.training.watched import Watched
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
@@ -98,11 +99,12 @@ class StepCache:
     all else that is no part of a step. Another batch size, width, dropout, decay or loss is another step. A fit learns
     what it would without a cache, bit for bit on a CPU.
 
-    A step is kept for an optimiser by name, a `Loader` over rows in memory, one process, and a model and a loss that
-    hold tensors and plain values; a fit of other things, one that goes on from a checkpoint, or one whose model or
-    optimiser is changed by a callback keeps none, and a warning says why. One step serves one fit at a time. What is
-    read besides (global variables, attributes of classes, the table, the counts behind `class_weight`) is taken to be
-    as it was. Tensors of `run.model` and `run.update` that a callback keeps are the step's, and change in later fits.
+    A step is kept for an optimiser by name, a `Loader` over rows in memory, one process, a model of tensors and plain
+    values, and a loss that is a function or dataclass of plain values. A fit of other things, with `resume=` or
+    `recompute=`, or whose model or optimiser is changed by a callback keeps none, and a warning says why. One step
+    serves one fit at a time. What is read besides (global variables, attributes of classes, the table, the counts
+    behind `class_weight`) is taken to be as it was. A callback reaches the fit's tensors through `run`: those the model
+    had before stand still until the fit ends, and those of `run` are the step's, which change in later fits.
 
     Args:
         size: steps that are kept at most; the one unused for longest goes.
@@ -111,8 +113,9 @@ class StepCache:
         BadConfig: a size below 1.
 
     Memory:
-        Per step, until `clear()`: weights, their average and the optimiser's state; on a GPU also gradients, inner
-        values and cuBLAS's workspace of one batch, and 8 bytes a row for the order. Each step's table lives as long.
+        Per step, until `clear()`: weights (in a fit twice), their average and the optimiser's state; on a GPU also
+        cuBLAS's workspace, a batch's gradients and inner values, and 8 bytes a row for the order. Each step's table
+        lives as long.
 
     Example:
         >>> from gpupipe.models import MLP
@@ -173,46 +176,42 @@ class StepCache:
             else:
                 logger.info("the step of an earlier fit is taken up")
                 kept.part.model, kept.part.objective = model, loss
-            update, batches = kept.step.update, kept.step.batches
+            update, learner, batches = kept.step.update, kept.step.learner, kept.step.batches
             update.reset(gradient_clip=trainer.gradient_clip, average=trainer.average)
             if isinstance(batches, CursorBatches):
                 batches.take(train)
-            before, failed = _shape(model, update), False
+            fit, failed = Watched(model, update), False
+            if isinstance(learner, CapturedUpdate):
+                learner.on_capture = fit.look
             try:
-                yield Step(update, kept.step.learner, batches if isinstance(batches, CursorBatches) else train, rates)
+                yield Step(update, learner, batches if isinstance(batches, CursorBatches) else train, rates)
             except RuntimeError:
                 failed = True  # as a device does: nothing there is kept
                 raise
             finally:
                 if not failed:
-                    self._keep(key, kept, same=before == _shape(model, update))
+                    self._keep(key, kept, changed=fit.changed)
 
     def _room_for(self, model: nn.Module) -> list[Tensor]:
         """Memory for a model's tensors, given back first where as many steps are kept as may be."""
-        while len(self._kept) >= self.size:
-            self._kept.popitem(last=False)
+        self._shrink(self.size - 1)
         return deepcopy(tensors_of(model))
 
-    def _keep(self, key: Hashable, kept: _Kept, *, same: bool) -> None:
+    def _keep(self, key: Hashable, kept: _Kept, *, changed: bool) -> None:
         """Keep a step, if the next fit finds it as this one did."""
         update, learner = kept.step.update, kept.step.learner
         kept.part.model = kept.part.objective = None
         update.forget()
-        if not same:
+        if changed:
             logger.warning("the step is not kept: the fit's model or optimiser was changed meanwhile")
         elif not isinstance(learner, CapturedUpdate) or learner.intact:
             self._kept[key] = kept
-            while len(self._kept) > self.size:  # another fit may have ended inside this one
+            self._shrink(self.size)  # another fit may have ended inside this one
+
+    def _shrink(self, size: int) -> None:
+        with suppress(KeyError):  # another thread was faster
+            while len(self._kept) > size:
                 self._kept.popitem(last=False)
-
-
-def _shape(model: nn.Module, update: Update) -> Hashable:
-    """What must be after a fit as it was before, for the step to serve another: all but the values of tensors."""
-    groups = [{**group, "params": None, "lr": None} for group in update.optimizer.param_groups]
-    try:
-        return likeness(model), tuple(map(id, tensors_of(model))), plain(groups)
-    except NotPlain:
-        return None
 
 
 def key_of(
@@ -233,9 +232,11 @@ def key_of(
         NotPlain: none can.
     """
     if not fresh:
-        raise NotPlain("it goes on from a checkpoint")
+        raise NotPlain("resume= is given")
     if together.size > 1:
         raise NotPlain("several processes train")
+    if trainer.recompute:
+        raise NotPlain("recompute= is given")
     if not isinstance(trainer.optimizer, str):
         raise NotPlain("the optimiser is not one by name, and its state may begin with other values than 0")
     if not isinstance(train, Loader) or train.residency == "stream":

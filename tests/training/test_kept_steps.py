@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from gpupipe.models import MLP
 from gpupipe.tensors import Loader
 from gpupipe.training import Callback, StepCache, Trainer, step_cache
-from gpupipe.training.alike import NotPlain, likeness, plain
 from tests.training.recorded import Graph, pretend
 from tests.training.test_capture import loader_of
 from tests.training.test_step_cache import over, same, trial
@@ -73,7 +72,26 @@ class DropsMore(Callback):
                 module.p = 0.9
 
 
-@pytest.mark.parametrize("change", [Freezes, Decays, DropsMore], ids=lambda change: change.__name__)
+class Rates(Callback):
+    def on_epoch_start(self, run: Any) -> None:
+        for group in run.update.optimizer.param_groups:
+            group["lr"] = torch.tensor(0.5)
+
+
+class Hooks(Callback):
+    def on_fit_start(self, run: Any) -> None:
+        run.update.optimizer.register_step_post_hook(lambda *_: None)
+
+
+class Objects(Callback):
+    def on_fit_start(self, run: Any) -> None:
+        before = run.update.objective
+        run.update.objective = lambda batch: (before(batch)[0] * 2, before(batch)[1])
+
+
+@pytest.mark.parametrize(
+    "change", [Freezes, Decays, DropsMore, Rates, Hooks, Objects], ids=lambda change: change.__name__
+)
 @pytest.mark.parametrize("captured", [False, True])
 def test_what_a_callback_changes_ends_with_its_fit(
     change: type[Callback], captured: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -95,84 +113,42 @@ def test_what_a_callback_changes_ends_with_its_fit(
     assert rows == expected and same(model, alone)
 
 
-class Counts(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.calls = 0
+class HooksForAWhile(Callback):
+    def on_fit_start(self, run: Any) -> None:
+        self.hook = run.model.register_forward_hook(lambda module, inputs, output: output * 2)
 
-    def forward(self, batch: Any) -> Tensor:
-        self.calls += self.training
-        return super().forward(batch) * (1 + 0.1 * self.calls)
+    def on_fit_end(self, run: Any) -> None:
+        self.hook.remove()
 
 
-class Averages(MLP):
-    """A buffer that is another tensor after each step."""
+class DropsLessForAWhile(Callback):
+    def on_fit_start(self, run: Any) -> None:
+        run.model.layers[2].p = 0.0
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, batch: Any) -> Tensor:
-        output = super().forward(batch)
-        if self.training:
-            self.seen = 0.9 * self.seen + 0.1 * output.detach().mean()
-        return output + self.seen
+    def on_fit_end(self, run: Any) -> None:
+        run.model.layers[2].p = 0.1
 
 
-class Begins(MLP):
-    """A buffer that is made by the first batch."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("first", None)
-
-    def forward(self, batch: Any) -> Tensor:
-        output = super().forward(batch)
-        if self.first is None:
-            self.first = output.detach().mean()
-        return output - self.first
+class EvaluatesDropout(Callback):
+    def on_step_end(self, run: Any) -> None:
+        run.model.layers[2].eval()
 
 
-class IsItsOwnCopy(MLP):
-    def __deepcopy__(self, memo: Any) -> MLP:
-        return self
-
-
-@pytest.mark.parametrize("kind", [Counts, Averages, Begins, IsItsOwnCopy], ids=lambda kind: kind.__name__)
-def test_models_that_change_beside_their_tensors_learn_as_they_do_alone(kind: type[MLP]) -> None:
+@pytest.mark.parametrize(
+    "change", [HooksForAWhile, DropsLessForAWhile, EvaluatesDropout], ids=lambda change: change.__name__
+)
+def test_what_a_callback_undoes_is_in_no_kept_graph(
+    change: type[Callback], graphs: type[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache, loader = StepCache(), loader_of()
-    ours = [trial(loader, network(loader, seed, kind), step_cache=cache) for seed in (1, 2)]
-    for (model, rows), seed in zip(ours, (1, 2), strict=True):
-        alone, expected = trial(loader_of(), network(loader, seed, kind))
-        assert rows == expected and same(model, alone)
-        assert getattr(model, "calls", None) == getattr(alone, "calls", None)
-
-
-def test_a_step_that_writes_to_tensors_of_its_own_is_not_kept() -> None:
-    """A graph would go on with those of the fit that recorded it."""
-    cache, loader = StepCache(), loader_of()
-    trial(loader, network(loader, 1, Averages), step_cache=cache)
-    assert len(cache) == 0
-
-
-class Expanded(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("mask", torch.ones(1).expand(4))
-
-
-class Sparse(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("near", torch.eye(3).to_sparse())
-
-
-@pytest.mark.parametrize("kind", [Expanded, Sparse], ids=lambda kind: kind.__name__)
-def test_buffers_that_cannot_be_written_to_are_left_alone(kind: type[MLP], caplog: pytest.LogCaptureFixture) -> None:
-    cache, loader = StepCache(), loader_of()
-    _, rows = trial(loader, network(loader, 1, kind), step_cache=cache)
-    _, expected = trial(loader_of(), network(loader, 1, kind))
-    assert rows == expected and len(cache) == 0 and "share memory, or are sparse" in caplog.text
+    model = network(loader, dropout=0.1)
+    assert isinstance(model.layers[2], nn.Dropout)
+    trial(loader, model, step_cache=cache, callbacks=[change()])
+    model, rows = trial(loader, network(loader, 2, dropout=0.1), step_cache=cache)
+    assert graphs.made == 2
+    monkeypatch.undo()
+    alone, expected = trial(loader_of(), network(loader, 2, dropout=0.1))
+    assert rows == expected and same(model, alone)
 
 
 def test_a_capture_that_fails_is_tried_again_by_the_next_trial(
@@ -251,22 +227,6 @@ def test_a_loss_that_changes_between_fits_is_another(captured: bool, monkeypatch
         assert rows == trial(loader_of(), network(loader), loss=Power(gamma))[1]
 
 
-def test_what_a_function_sees_has_to_be_plain() -> None:
-    tensor = torch.ones(1)
-    with pytest.raises(NotPlain, match="a Tensor"):
-        plain(lambda: tensor)
-    assert plain(float("nan")) == plain(float("nan")) != plain(1.0)
-
-    def empty() -> Any:
-        return later
-
-    with pytest.raises(NotPlain, match="nothing in it"):
-        plain(empty)
-    later = empty
-    with pytest.raises(NotPlain, match="sees itself"):
-        plain(later)
-
-
 def test_torchs_own_settings_are_compared(graphs: type[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
     cache, loader = StepCache(), loader_of()
     trial(loader, network(loader), step_cache=cache, precision="32-true")
@@ -324,19 +284,6 @@ def test_a_model_has_its_own_tensors_back_whatever_happens(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="out of memory"):
         trial(loader, model, step_cache=cache)
     assert all(a is b for a, b in zip(own, model.parameters(), strict=True))
-
-
-@dataclass
-class Scale:
-    value: float = 1.0
-
-
-def test_attributes_beside_a_dataclass_fields_and_tensors_that_overlap_are_told_apart() -> None:
-    one, other = nn.Linear(1, 1), nn.Linear(1, 1)
-    one.scale, other.scale = Scale(), Scale()  # type: ignore[assignment]
-    assert likeness(one) == likeness(other)
-    other.scale.extra = 3.0  # type: ignore[union-attr]
-    assert likeness(one) != likeness(other)
 
 
 def test_no_more_steps_than_the_size_live_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,7 +283,8 @@ class Odd(MLP):
         ("Odd.scale: a Tensor", {"network": Odd}),
         ("the model has forward hooks", {"hook": True}),
         ("not those of a Loader", {"plain": True}),
-        ("goes on from a checkpoint", {"resume": True}),
+        ("resume= is given", {"resume": True}),
+        ("recompute= is given", {"recompute": True}),
     ],
     ids=str,
 )
@@ -292,6 +293,7 @@ def test_what_is_not_kept_says_why_and_is_fitted(
 ) -> None:
     cache, loader = StepCache(), loader_of()
     settings: dict[str, Any] = {"optimizer": change["optimizer"]} if "optimizer" in change else {}
+    settings |= {"recompute": ["layers.*"]} if "recompute" in change else {}
     model = change.get("network", MLP).from_schema(loader.schema, seed=1)
     if "hook" in change:
         model.register_forward_hook(lambda *_: None)
