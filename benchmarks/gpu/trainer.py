@@ -29,7 +29,7 @@ from gpupipe.models import MLP
 from gpupipe.tensors import Block, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.assembly import assembled
-from gpupipe.training.capture import CapturedUpdate, CursorBatches
+from gpupipe.training.capture import CapturedUpdate, CursorBatches, own_workspace
 from gpupipe.training.device import session
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.schedules import learning_rates
@@ -68,7 +68,9 @@ class Several:
         self._all = lambda: [captured.whole() for _ in range(many)]
         if device.type == "cuda":
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+            stream = torch.cuda.current_stream()
+            recorded = torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local")
+            with own_workspace(device), recorded:
                 self._all()
 
     def learn(self, _batch: Any) -> None:

@@ -33,7 +33,7 @@ from gpupipe.training.run import Run
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
-from gpupipe.training.step_cache import Part, Step, key_of
+from gpupipe.training.step_cache import Part, Step, StepCache, key_of
 from gpupipe.training.stopping import BestWeights
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
@@ -261,6 +261,12 @@ def check(trainer: Trainer) -> None:
         ("label_smoothing", 0 <= smoothing < 1, "a share in [0, 1)", "label_smoothing=0.1"),
         ("patience", trainer.patience > 0, "seconds", "patience=600"),
         ("capture", trainer.capture in ("auto", True, False), "'auto', True or False", "capture='auto'"),
+        (
+            "step_cache",
+            isinstance(trainer.step_cache, StepCache | None),
+            "a StepCache, or None",
+            "step_cache=StepCache()",
+        ),
         ("progress", trainer.progress in ("auto", True, False), "'auto', True or False", "progress='auto'"),
     ]
     for name, good, expected, remedy in rules:

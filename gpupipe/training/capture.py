@@ -172,7 +172,7 @@ class CapturedUpdate:
     """
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:
-        self.on_capture: Callable[[], None] = lambda: None
+        self.on_capture: Callable[[], None] | None = None
         self._update, self._batches = update, batches
         self._device = torch.device(batches.device)
         self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
@@ -219,7 +219,8 @@ class CapturedUpdate:
 
     def _capture(self) -> None:
         update, outer = self._update, sys.exception()
-        self.on_capture()
+        if self.on_capture is not None:
+            self.on_capture()
         update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
         try:
             graph = torch.cuda.CUDAGraph()

@@ -110,7 +110,7 @@ def parameter_groups(
         )
     patterns = _checked(groups or {}, trained)
     embeddings = {id(parameter) for parameter in _embeddings(model)}
-    spared: Iterable[str] = getattr(model, "no_weight_decay", tuple)()
+    spared = set(getattr(model, "no_weight_decay", tuple)())
     found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         own = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})

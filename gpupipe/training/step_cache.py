@@ -201,6 +201,8 @@ class StepCache:
         """Keep a step, if the next fit finds it as this one did."""
         update, learner = kept.step.update, kept.step.learner
         kept.part.model = kept.part.objective = None
+        if isinstance(learner, CapturedUpdate):
+            learner.on_capture = None
         update.forget()
         if changed:
             logger.warning("the step is not kept: the fit's model or optimiser was changed meanwhile")

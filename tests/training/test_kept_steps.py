@@ -321,11 +321,15 @@ class Ends(Callback):
         raise KeyError("pruned")
 
 
-def test_between_fits_a_step_holds_no_model_and_no_gradients() -> None:
+@pytest.mark.parametrize("captured", [False, True])
+def test_between_fits_a_step_holds_no_model_and_no_gradients(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if captured:
+        pretend(monkeypatch)
     cache, loader = StepCache(), loader_of()
     model = network(loader)
     with pytest.raises(KeyError):
         trial(loader, model, step_cache=cache, callbacks=[Ends()])
+    trial(loader, model, step_cache=cache)
     (kept,) = cache._kept.values()
     assert all(tensor.grad is None for tensor in kept.stage)
     seen = weakref.ref(model)
