@@ -107,9 +107,14 @@ def test_values_unseen_in_fit_leave_the_range_unless_clipped() -> None:
     assert clipped.tolist()[:2] == [0.0, 1.0] and np.isnan(clipped[2])
 
 
+def nothing_tiny(value: float) -> float:
+    """Zero for what others, divided by it, would not fit float32: an error, and no matter of the inverse."""
+    return value if abs(value) > 1e-20 else 0.0
+
+
 @pytest.mark.parametrize("step", [*EVERY, pre.MinMaxScaler((-3, 8))], ids=repr)
 @settings(deadline=None, max_examples=40)
-@given(values=st.lists(st.none() | st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20))
+@given(values=st.lists(st.none() | st.floats(-1e6, 1e6, width=32).map(nothing_tiny), min_size=1, max_size=20))
 def test_the_inverse_undoes_it(step: Any, values: list[float | None]) -> None:
     table = pd.DataFrame({"x": pd.array(values, dtype="float64")}, index=range(7, 7 + len(values)))
     if table["x"].isna().all():
