@@ -55,7 +55,7 @@ soak: $(VENV)/.dev ## the fault tests twenty times, about half an hour; the log 
 	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -n 2 -m soak 2>&1 | tee build/soak.log'
 
 notebooks: $(VENV)/.dev ## run the notebooks
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbmake notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake notebooks
 
 docs: $(VENV)/.dev ## build the documentation site into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
