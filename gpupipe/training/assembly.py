@@ -33,7 +33,7 @@ from gpupipe.training.run import Run
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
-from gpupipe.training.step_cache import Part, Step, StepCache, key_of
+from gpupipe.training.step_cache import Step, StepCache, key_of
 from gpupipe.training.stopping import BestWeights
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
@@ -140,8 +140,8 @@ def step_of(
     updates = -(-steps // trainer.accumulate) * trainer.max_epochs
     rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
 
-    def make(part: Part, rates: Tensor) -> Step:
-        update = assembled(trainer, part.loss, rates, device, train, together, part.forward)
+    def make(loss: Loss, forward: Callable[[Any], Any], rates: Tensor) -> Step:
+        update = assembled(trainer, loss, rates, device, train, together, forward)
         return Step(update, *captured(trainer, update, train, device), rates)
 
     key = None
@@ -151,8 +151,7 @@ def step_of(
         except NotPlain as reason:
             logger.warning("the step is this fit's own: %s", reason)
     if trainer.step_cache is None or key is None:
-        update = assembled(trainer, loss, rates, device, train, together)
-        yield Step(update, *captured(trainer, update, train, device), rates)
+        yield make(loss, trainer.model, rates)
     else:
         with trainer.step_cache.step(key, trainer, loss, rates, train, make) as step:
             yield step

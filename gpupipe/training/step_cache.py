@@ -29,7 +29,7 @@ from gpupipe.training.watched import Watched
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
 
-__all__ = ["Part", "Step", "StepCache", "key_of"]
+__all__ = ["Step", "StepCache", "key_of"]
 
 RATES = 1 << 16  # at least: a longer schedule of a later fit finds room
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Part:
+class _Part:
     """What the fit under way plays: a kept step calls its model and loss, not those of the fit that made the step.
 
     Args:
@@ -81,13 +81,14 @@ class Step:
     rates: Tensor
 
 
-Make: TypeAlias = Callable[[Part, Tensor], Step]
+# Of the loss, the forward pass and the rates.
+Make: TypeAlias = Callable[[Loss, Callable[[Any], Any], Tensor], Step]
 
 
 @dataclass(eq=False)
 class _Kept:
     stage: list[Tensor]
-    part: Part
+    part: _Part
     step: Step
 
 
@@ -164,15 +165,15 @@ class StepCache:
             loss: of the fit.
             rates: of the fit, on the host.
             train: the loader.
-            make: of a part and rates a step.
+            make: of a loss, a forward pass and rates a step.
         """
         model, kept = trainer.model, self._kept.pop(key, None)
         stage = self._room_for(model) if kept is None else kept.stage
         with on_stage(model, stage):
             if kept is None:
                 logger.info("a step is made, and kept for later fits")
-                part = Part(model, loss)
-                kept = _Kept(stage, part, make(part, torch.zeros(_capacity(rates))))
+                part = _Part(model, loss)
+                kept = _Kept(stage, part, make(part.loss, part.forward, torch.zeros(_capacity(rates))))
             else:
                 logger.info("the step of an earlier fit is taken up")
                 kept.part.model, kept.part.objective = model, loss

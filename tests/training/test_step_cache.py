@@ -258,16 +258,12 @@ def test_compiled_functions_are_kept_where_nothing_is_captured(monkeypatch: pyte
         return real(function, backend="aot_eager", fullgraph=True, **options)
 
     monkeypatch.setattr(torch, "compile", compile_)
-    torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    cache, loader, seen = StepCache(), loader_of(320), []
+    cache, loader = StepCache(), loader_of(320)
     for seed in range(4):
         _, rows = trial(loader, MLP.from_schema(loader.schema, seed=seed), compile=True, step_cache=cache)
         _, expected = trial(loader, MLP.from_schema(loader.schema, seed=seed))
         assert losses_of(rows) == pytest.approx(losses_of(expected))
-        seen.append(counters["stats"]["unique_graphs"])
-    assert len(compiled) == 1 and set(seen) == {1}
+    assert len(compiled) == 1
 
 
 class Odd(MLP):
