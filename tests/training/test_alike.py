@@ -27,74 +27,82 @@ class Counts(MLP):
         return super().forward(batch) * (1 + 0.1 * self.calls)
 
 
-class Averages(MLP):
+class Buffered(MLP):
+    """A network with a buffer more."""
+
+    extra: Tensor | None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_buffer("extra", self.extra_buffer())
+
+    def extra_buffer(self) -> Tensor | None:
+        raise NotImplementedError
+
+
+class Averages(Buffered):
     """A buffer that is another tensor after each step."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("seen", torch.zeros(()))
+    def extra_buffer(self) -> Tensor | None:
+        return torch.zeros(())
 
     def forward(self, batch: Any) -> Tensor:
         output = super().forward(batch)
         if self.training:
-            self.seen = 0.9 * self.seen + 0.1 * output.detach().mean()
-        return output + self.seen
+            self.extra = 0.9 * self.extra + 0.1 * output.detach().mean()
+        return output + self.extra
 
 
-class Begins(MLP):
+class Begins(Buffered):
     """A buffer that is made by the first batch."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("first", None)
+    def extra_buffer(self) -> Tensor | None:
+        return None
 
     def forward(self, batch: Any) -> Tensor:
         output = super().forward(batch)
-        if self.first is None:
-            self.first = output.detach().mean()
-        return output - self.first
+        if self.extra is None:
+            self.extra = output.detach().mean()
+        return output - self.extra
 
 
-class Grows(MLP):
+class Grows(Buffered):
     """A buffer of another shape after each step."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("means", torch.zeros(1))
+    def extra_buffer(self) -> Tensor | None:
+        return torch.zeros(1)
 
     def forward(self, batch: Any) -> Tensor:
         output = super().forward(batch)
         if self.training:
-            self.means = torch.cat([self.means, output.detach().mean()[None]])
-        return output + self.means.mean()
+            self.extra = torch.cat([self.extra, output.detach().mean()[None]])
+        return output + self.extra.mean()
 
 
-class Vanishes(MLP):
+class Vanishes(Buffered):
     """A buffer that is taken away by the first batch."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("start", torch.ones(1))
+    def extra_buffer(self) -> Tensor | None:
+        return torch.ones(1)
 
     def forward(self, batch: Any) -> Tensor:
         output = super().forward(batch)
-        if hasattr(self, "start"):
-            output = output + self.start
-            del self.start
+        if hasattr(self, "extra"):
+            output = output + self.extra
+            del self.extra
         return output
 
 
-class Widens(MLP):
+class Widens(Buffered):
     """A buffer of another type and shape after the first batch."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("shift", torch.zeros(1))
+    def extra_buffer(self) -> Tensor | None:
+        return torch.zeros(1)
 
     def forward(self, batch: Any) -> Tensor:
         output = super().forward(batch)
-        self.shift = output.detach().double().mean() / 3
-        return output - self.shift
+        self.extra = output.detach().double().mean() / 3
+        return output - self.extra
 
 
 @pytest.mark.parametrize("kind", [Counts, Averages, Begins, Grows, Vanishes, Widens], ids=lambda kind: kind.__name__)
@@ -114,40 +122,35 @@ def test_a_step_that_writes_to_tensors_of_its_own_is_not_kept() -> None:
     assert len(cache) == 0
 
 
-class Expanded(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("mask", torch.ones(1).expand(4))
+class Expanded(Buffered):
+    def extra_buffer(self) -> Tensor | None:
+        return torch.ones(1).expand(4)
 
 
-class Sparse(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("near", torch.eye(3).to_sparse())
+class Sparse(Buffered):
+    def extra_buffer(self) -> Tensor | None:
+        return torch.eye(3).to_sparse()
 
 
-class Derived(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("twice", self.layers[0].weight * 2)
+class Derived(Buffered):
+    def extra_buffer(self) -> Tensor | None:
+        return self.layers[0].weight * 2
 
 
-class Inferred(MLP):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+class Inferred(Buffered):
+    def extra_buffer(self) -> Tensor | None:
         with torch.inference_mode():
-            self.register_buffer("offset", torch.zeros(1))
+            return torch.zeros(1)
 
 
-class Overlapping(MLP):
+class Overlapping(Buffered):
     """A buffer that is a part of a weight."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("part", self.layers[0].weight.detach()[:2])
+    def extra_buffer(self) -> Tensor | None:
+        return self.layers[0].weight.detach()[:2]
 
     def forward(self, batch: Any) -> Tensor:
-        return super().forward(batch) + self.part.sum()
+        return super().forward(batch) + self.extra.sum()
 
 
 KINDS = {
