@@ -20,12 +20,15 @@ _CHUNK = 1 << 16
 
 
 def splitmix64(seed: int, counters: Array) -> Array:
-    """64 well mixed bits for each counter, distinct for distinct counters.
+    """Draw 64 well mixed bits for each counter, distinct for distinct counters.
+
+    The seed is mixed before the counters are added to it, so that neighbouring seeds give independent streams, and no
+    shifted copies of each other; seed 0 gives the published stream.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 
     Args:
-        seed: any integer. Neighbouring seeds give shifted streams; `splitmix64(seed, [k])` makes unrelated ones.
+        seed: any integer.
         counters: n integers, NumPy or CuPy; row numbers, for instance.
 
     Memory: three arrays of n uint64 at a time.
@@ -34,10 +37,14 @@ def splitmix64(seed: int, counters: Array) -> Array:
         >>> splitmix64(0, np.arange(2))
         array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
-    mixed = (counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + np.uint64(int(seed) * _STEP % 2**64)
+    start = _finalized(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
+    return _finalized((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + start)
+
+
+def _finalized(bits: Array) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def check_seed(value: Any, name: str, where: str) -> None:

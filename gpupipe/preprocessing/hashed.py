@@ -98,7 +98,7 @@ class HashedCross(StatelessStep):
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None], "dest": ["LGA", "JFK", "JFK"]})
         >>> HashedCross(1000).fit_transform(frame)["origin_x_dest"].tolist()
-        [961, 434, 0]
+        [645, 863, 0]
     """
 
     def __init__(self, num_buckets: int, *, seed: int = 0) -> None:
@@ -124,19 +124,17 @@ class HashedCross(StatelessStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, size = backend.xp, num_rows(columns)
-        # Each place has a hash of its own, so that order counts and equal values do not cancel out.
+        # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
+        # values of one column that share a bucket beside one value of another do not share it beside all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
-        places = [
-            (column, seed, _by_text(column, seed, backend))
-            for column, seed in zip(columns.values(), seeds, strict=True)
-        ]
+        hashes = [_by_text(column, backend) for column in columns.values()]
         ids = xp.empty(size, dtype="int32")
         for rows in row_blocks(size, backend):
-            bits, missing = None, None
-            for column, seed, hashes in places:
+            bits, missing = xp.uint64(0), None
+            for column, seed, known in zip(columns.values(), seeds, hashes, strict=True):
                 block = column.take(rows)
-                one = hash_column(block, seed, backend) if hashes is None else hashes[block.data]
-                bits = one if bits is None else bits ^ one
+                own = hash_column(block, 0, backend) if known is None else known[block.data]
+                bits = splitmix64(seed, bits ^ own)
                 absent = block.missing(xp)
                 missing = absent if missing is None else missing if absent is None else missing | absent
             found = in_buckets(bits, self.num_buckets) + FIRST
@@ -144,11 +142,11 @@ class HashedCross(StatelessStep):
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
 
 
-def _by_text(column: Column, seed: int, backend: Backend) -> Array | None:
+def _by_text(column: Column, backend: Backend) -> Array | None:
     """The hash of each distinct string on the device, and any for a missing one; None for numbers."""
     if column.dictionary is None:
         return None
-    return backend.to_device(np.append(splitmix64(seed, hash_strings(column.dictionary)), np.uint64(0)))
+    return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))
 
 
 def _gathered(column: Column, table: Array, backend: Backend) -> Array:
