@@ -108,7 +108,7 @@ class Splitting:
             >>> import pandas as pd, gpupipe as gp
             >>> flights = gp.from_frame(pd.DataFrame({"flight": range(6), "tail": [1, 2, 3, 1, 2, 3]}))
             >>> [sorted(set(valid.compute()["tail"])) for train, valid in flights.kfold(2, by="tail", seed=1)]
-            [[3], [1, 2]]
+            [[2, 3], [1]]
         """
         dataset = cast("Dataset", self)
         shares = folds(n_splits)

@@ -78,7 +78,7 @@ class Verbs:
         Example:
             >>> import pandas as pd, gpupipe as gp
             >>> gp.from_frame(pd.DataFrame({"x": range(6)}), num_partitions=3).shuffle(1).compute()["x"].tolist()
-            [2, 0, 5, 1, 4, 3]
+            [0, 5, 1, 4, 2, 3]
         """
         return shuffled(self._table, seed)
 
@@ -223,7 +223,7 @@ class Verbs:
             >>> import pandas as pd, gpupipe as gp
             >>> numbers = gp.from_frame(pd.DataFrame({"x": range(1000)}))
             >>> len(numbers.sample(n=10)), len(numbers.sample(0.5))
-            (10, 487)
+            (10, 509)
         """
         if (fraction is None) == (n is None):
             raise BadConfig(

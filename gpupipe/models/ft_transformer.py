@@ -118,7 +118,7 @@ class FTTransformer(Tabular):
         if self.embedding is not None:
             features = torch.cat([features, self.embedding.of(batch)], 1)
         features = features + self.bias
-        return torch.cat([self.cls.expand(len(features), -1, -1), features], 1)
+        return torch.cat([self.cls.expand(features.shape[0], -1, -1), features], 1)
 
     def forward(self, batch: Batch) -> Tensor:
         """B logits or values with one output, else B x K logits.

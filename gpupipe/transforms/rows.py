@@ -153,7 +153,7 @@ class Sample(Transform):
     Example:
         >>> import pandas as pd
         >>> Sample(0.5, seed=3).transform(pd.DataFrame({"x": range(6)}))["x"].tolist()
-        [2, 3, 4]
+        [0, 2]
     """
 
     changes_rows = True
