@@ -50,9 +50,11 @@ test-gpu: ## all tests with $PYTHON as it is; fails without a GPU, or with fewer
 smoke-gpu: ## what reading could not answer, asked of a GPU with $PYTHON as it is; five minutes
 	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/smoke.py benchmarks/results/smoke_gpu.json
 
-soak: $(VENV)/.dev ## the fault tests twenty times, about half an hour; the log is build/soak.log
+soak: $(VENV)/.dev ## the fault tests twenty times, and property tests on random examples, about an hour; the log is build/soak.log
 	mkdir -p build
 	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -n 2 -m soak 2>&1 | tee build/soak.log'
+	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=random tests/laws tests/preprocessing \
+		tests/transforms tests/backend tests/io 2>&1 | tee -a build/soak.log'
 
 notebooks: $(VENV)/.dev ## run the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake notebooks

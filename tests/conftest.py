@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -24,6 +25,12 @@ ROOT = Path(__file__).parents[1]
 
 # Of this process and those that tests start; read when first asked for.
 os.environ["GPUPIPE_BACKEND"] = "cpu"
+
+# Property tests try the same examples each time, so that a test is red because of a change and not by chance. Others
+# are looked for with `--hypothesis-profile=random`, by `make soak`.
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+hypothesis.settings.register_profile("random", derandomize=False)
+hypothesis.settings.load_profile("fixed")
 
 # OpenMP libraries, torch, Triton, Polars (its allocator) and Dask-CUDA set variables of their own when they are loaded
 # or first look at a GPU.

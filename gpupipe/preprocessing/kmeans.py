@@ -21,19 +21,37 @@ __all__ = ["KMeans", "initial_centres"]
 
 _OUTPUTS = ("labels", "distances")
 
+# Centres that move less than this share of the rows' spread, squared, move by what rounding leaves of a sum.
+_ROUNDING = 2.0**-80
+
 # Initial centres are drawn from at most this many rows, on the host.
 _INITIAL_ROWS = 16_384
 
 
 @dataclass(frozen=True)
 class _Moves:
-    """How far the rows of each cluster lie from its centre: counts, k int64, and sums of deviations, k x F float64."""
+    """How far the rows of each cluster lie from its centre.
+
+    Args:
+        counts: rows, k int64.
+        sums: of their deviations, k x F float64.
+        squares: the sum of all squared deviations.
+    """
 
     counts: Any
     sums: Any
+    squares: float
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(self.counts + other.counts, self.sums + other.sums)
+        return type(self)(self.counts + other.counts, self.sums + other.sums, self.squares + other.squares)
+
+    def variance(self, centres: Any) -> float:
+        """The mean of the columns' variances over all rows, by the parallel axis theorem."""
+        num_rows = self.counts.sum()
+        with np.errstate(over="ignore", invalid="ignore"):
+            offset = centres - (self.sums + self.counts[:, None] * centres).sum(axis=0) / num_rows
+            squares = self.squares + (2 * self.sums * offset + self.counts[:, None] * offset**2).sum()
+        return float(squares / (num_rows * centres.shape[1]))
 
 
 class KMeans(WholeFrameStep):
@@ -73,7 +91,6 @@ class KMeans(WholeFrameStep):
     """
 
     cluster_centers_: Any
-    _tolerance: float
 
     def __init__(
         self,
@@ -130,24 +147,26 @@ class KMeans(WholeFrameStep):
     def _moves(self, columns: Columns, backend: Backend) -> _Moves:
         xp, k = backend.xp, self.n_clusters
         labels = _nearest(columns, self.cluster_centers_, backend)
-        found = [xp.bincount(labels, minlength=k).astype("float64")]
+        found, squares = [xp.bincount(labels, minlength=k).astype("float64")], xp.zeros(())
         for column, places in zip(columns.values(), self.cluster_centers_.T, strict=True):
             sums = xp.zeros(k)
             known = backend.to_device(np.ascontiguousarray(places))
             for rows in row_blocks(len(column), backend):
                 deviation = floats(column.take(rows), xp) - known[labels[rows]]
                 sums += xp.bincount(labels[rows], weights=deviation, minlength=k)
+                squares += xp.square(deviation).sum()
             found.append(sums)
-        table = backend.to_host(xp.stack(found))
-        return _Moves(table[0].astype(np.int64), table[1:].T)
+        table = backend.to_host(xp.stack([*found, xp.broadcast_to(squares, (k,))]))
+        return _Moves(table[0].astype(np.int64), table[1:-1].T, float(table[-1, 0]))
 
     def _move(self, moves: _Moves) -> Self:
         """One of Lloyd's iterations over all rows; a centre without rows stays."""
         step = moves.sums / np.maximum(moves.counts, 1)[:, None]
+        least = max(self.tol, _ROUNDING) * moves.variance(self.cluster_centers_)
         self.cluster_centers_ = _ordered(self.cluster_centers_ + step, moves.counts)
         self.num_passes_ += 1
         self.num_fitted_ = self.num_rows_
-        self.unfinished = bool(np.square(step).sum() > self._tolerance) and self.num_passes_ < self.max_passes
+        self.unfinished = bool(np.square(step).sum() > least) and self.num_passes_ < self.max_passes
         return self
 
     def _learn(self, rows: GatheredRows) -> None:
@@ -165,7 +184,6 @@ class KMeans(WholeFrameStep):
         centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
         self.cluster_centers_ = _ordered(centres, counts)
-        self._tolerance = self.tol * float(sizes[1].mean()) / len(block)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, centres = backend.xp, self.cluster_centers_

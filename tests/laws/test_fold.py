@@ -193,6 +193,18 @@ def test_a_sample_is_the_same_for_any_partitioning(backend: Backend, make: Any) 
                 )
 
 
+@pytest.mark.parametrize("tol", [1e-4, 0.0])
+@pytest.mark.parametrize("values", [[1e140] + [0.0] * 40, [0.0] * 40 + [1e140, 3.0], [1e9 + n for n in range(41)]])
+def test_passes_over_all_rows_do_not_depend_on_rounding(backend: Backend, tol: float, values: list[float]) -> None:
+    """A row far from all others that the sample lacks: what is left of it after a move is the sum's last bits."""
+    table: learned.Table = {"x": ("float64", values)}
+    wanted = learned.fitted(pre.KMeans(1, max_rows=5, tol=tol), table, backend)
+    assert 1 <= wanted.num_passes_ < wanted.max_passes
+    for cut in range(1, len(values)):
+        found = learned.fitted(pre.KMeans(1, max_rows=5, tol=tol), table, backend, [0, cut, len(values)])
+        learned.assert_same_state(found, wanted, learned.scale_of(table))
+
+
 class _Mean:
     """An estimator that anybody could have written."""
 
