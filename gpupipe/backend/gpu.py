@@ -25,7 +25,7 @@ from cuml.decomposition import PCA
 from gpupipe.backend import arrow
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row
 from gpupipe.backend.fusing import FusedRows
-from gpupipe.backend.memory import etl_limit, explained
+from gpupipe.backend.memory import etl_limit, explained, free_unused
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, list_of
@@ -39,7 +39,8 @@ _log = logging.getLogger("gpupipe")
 class GpuBackend:
     """Frames are `cudf.DataFrame`, arrays are `cupy.ndarray`; works on the device that is current when it is made.
 
-    Memory: RMM's default resource is replaced by a stream-ordered pool with a limit; one that the user has set is kept.
+    Memory: RMM's default resource, which keeps nothing, is replaced by a stream-ordered pool with a limit. One that the
+        user has set is kept, without a limit; what it holds for reuse can be given back where it tells its pool.
     """
 
     name = "gpu"
@@ -50,13 +51,18 @@ class GpuBackend:
         self.device = f"cuda:{self._index}"
         self.transfers = Transfers()
         self._rows = FusedRows(cupy, self._index)
-        self._pool: int | None = None
-        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
+        resource = rmm.mr.get_current_device_resource()
+        self._is_limited = type(resource) is rmm.mr.CudaMemoryResource
+        if self._is_limited:
             self._pool = cupy.cuda.runtime.deviceGetDefaultMemPool(self._index)
             self._upstream = rmm.mr.CudaAsyncViewMemoryResource(runtime.cudaMemPool_t(self._pool))
             self.make_room(0)
         else:
-            _log.info("device memory: the resource that is already set is kept")
+            self._pool, name = _pool_of(resource), type(resource).__name__
+            if self._pool is None:
+                _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
+            else:
+                _log.info("device memory: %s is set already and kept; its pool is trimmed", name)
 
     # frames in and out ------------------------------------------------------------------------------------------------
     @explained("reading Parquet")
@@ -198,11 +204,16 @@ class GpuBackend:
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         return self._rows.write(words, columns, ids, halves)
 
-    def make_room(self, num_bytes: int) -> None:
-        if self._pool is None:
-            return
+    def trim(self) -> None:
         cupy.cuda.runtime.deviceSynchronize()
-        cupy.cuda.runtime.memPoolTrimTo(self._pool, 0)
+        free_unused()
+        if self._pool is not None:
+            cupy.cuda.runtime.memPoolTrimTo(self._pool, 0)
+
+    def make_room(self, num_bytes: int) -> None:
+        self.trim()
+        if not self._is_limited:
+            return
         free, total = rmm.mr.available_device_memory()
         limit = etl_limit(free, total, num_bytes)
         # Until then the pool keeps what is freed: to give it back at every synchronisation costs more than it saves.
@@ -214,7 +225,9 @@ class GpuBackend:
     @explained("k-means")
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
         start = centres.astype(block.dtype)
-        model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=tol, output_type="cupy")
+        # scikit-learn's `tol` is relative to the variance of the columns; cuML compares the centres' shift with its own.
+        shift = tol * float(block.var(axis=0).mean())
+        model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=shift, output_type="cupy")
         return self.to_host(model.fit(block).cluster_centers_).astype("float64")
 
     @explained("PCA")
@@ -225,6 +238,13 @@ class GpuBackend:
             model = PCA(n_components=n_components, svd_solver="full", output_type="cupy").fit(block)
             parts = model.mean_, model.components_, model.explained_variance_
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
+
+
+def _pool_of(resource: Any) -> int | None:
+    """CUDA's pool that a memory resource takes memory from, below all that is put around it; None if it tells none."""
+    while hasattr(resource, "get_upstream"):
+        resource = resource.get_upstream()
+    return int(resource.pool_handle()) if hasattr(resource, "pool_handle") else None
 
 
 def _built(data: Mapping[str, Any], num_rows: int, index: Any = None) -> Frame:

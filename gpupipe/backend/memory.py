@@ -11,7 +11,7 @@ import torch
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.errors import OutOfDeviceMemory
 
-__all__ = ["etl_limit", "explained", "on_default_stream"]
+__all__ = ["etl_limit", "explained", "free_unused", "on_default_stream"]
 
 _ASKED = re.compile(
     r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
@@ -40,6 +40,15 @@ def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
     if limit <= 0:
         raise _error("device memory", block_bytes + reserve, free, "no memory is left for frames")
     return limit
+
+
+def free_unused() -> None:
+    """Give what torch keeps for reuse back to the device, where it would not count as free.
+
+    Example:
+        >>> free_unused()  # nothing happens without a GPU
+    """
+    torch.cuda.empty_cache()
 
 
 @contextmanager

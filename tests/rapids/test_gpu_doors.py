@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
+
+import rmm
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
@@ -157,6 +160,17 @@ def test_estimators(rehearsed_backend: Backend, columns: int) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_k_means_stops_where_it_does_on_a_cpu_whatever_the_columns_size(
+    rehearsed_backend: Backend, size: float
+) -> None:
+    block = np.random.default_rng(3).standard_normal((500, 2)) * size
+    wanted = CPU.kmeans(block.copy(), block[:5], 100, 1e-2)
+    found = rehearsed_backend.kmeans(rehearsed_backend.to_device(block), block[:5], 100, 1e-2)
+    np.testing.assert_allclose(found, wanted, atol=1e-12 * size)
+    assert np.abs(wanted - CPU.kmeans(block.copy(), block[:5], 100, 0.0)).max() > 1e-3 * size, "it stopped early"
+
+
 def test_the_default_resource_is_replaced_by_a_limited_pool() -> None:
     modules = standins()
     backend = rehearsed_module(modules).GpuBackend()
@@ -172,11 +186,53 @@ def test_the_default_resource_is_replaced_by_a_limited_pool() -> None:
         backend.make_room(FREE)
 
 
-def test_a_resource_the_user_has_set_is_kept() -> None:
-    modules = standins()
-    modules["rmm"].mr.current = chosen = object()
-    rehearsed_module(modules).GpuBackend().make_room(1 << 30)
+class Pool:
+    """A resource of the user's that tells its pool, as RMM's view of CUDA's pools does."""
+
+    def pool_handle(self) -> int:
+        return 12
+
+
+class Around:
+    """One that is put around another: it limits, counts or logs."""
+
+    def __init__(self, upstream: Any) -> None:
+        self.get_upstream = lambda: upstream
+
+
+@pytest.mark.parametrize(
+    ("chosen", "trimmed", "level"),
+    [
+        (object(), [], "WARNING"),
+        (Around(object()), [], "WARNING"),
+        (Pool(), [12], "INFO"),
+        (Around(Pool()), [12], "INFO"),
+    ],
+)
+def test_a_resource_the_user_has_set_is_kept_and_trimmed_if_it_can_be(
+    chosen: Any, trimmed: list[int], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    modules: dict[str, Any] = standins()
+    found: list[int] = []
+    modules["rmm"].mr.current = chosen
+    with caplog.at_level(logging.INFO, "gpupipe"):
+        module: Any = rehearsed_module(modules)
+        backend = module.GpuBackend()
+    assert [(record.levelname, type(chosen).__name__ in record.getMessage()) for record in caplog.records] == [
+        (level, True)
+    ]
+    runtime = SimpleNamespace(deviceSynchronize=lambda: None, memPoolTrimTo=lambda pool, _: found.append(pool))
+    module.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    backend.make_room(1 << 30)
     assert modules["rmm"].mr.current is chosen
+    assert found == trimmed
+
+
+def test_adaptors_and_pools_of_rmm_tell_what_we_ask() -> None:
+    assert hasattr(rmm.mr.CudaAsyncViewMemoryResource, "pool_handle")
+    for adaptor in (rmm.mr.LimitingResourceAdaptor, rmm.mr.StatisticsResourceAdaptor, rmm.mr.PoolMemoryResource):
+        assert hasattr(adaptor, "get_upstream")
+    assert not hasattr(rmm.mr.CudaMemoryResource, "get_upstream")
 
 
 def test_memory_errors_say_what_was_done(rehearsed_backend: Backend) -> None:
