@@ -224,11 +224,12 @@ class GpuBackend:
     # estimators -------------------------------------------------------------------------------------------------------
     @explained("k-means")
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        start = centres.astype(block.dtype)
-        # scikit-learn's `tol` is relative to the variance of the columns; cuML compares the centres' shift with its own.
-        shift = tol * float(block.var(axis=0).mean())
-        model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=shift, output_type="cupy")
-        return self.to_host(model.fit(block).cluster_centers_).astype("float64")
+        # scikit-learn's `tol` is relative to the columns' mean variance, cuML's is not: here it is 1 for both.
+        size = float(block.var(axis=0).mean()) ** 0.5 or 1.0
+        block /= size
+        start = (centres / size).astype(block.dtype)
+        model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=tol, output_type="cupy")
+        return self.to_host(model.fit(block).cluster_centers_).astype("float64") * size
 
     @explained("PCA")
     def pca(self, block: Array, n_components: int) -> PCAResult:
