@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import finalize
 
 import cudf
 import cupy
@@ -51,6 +52,7 @@ class GpuBackend:
         self.device = f"cuda:{self._index}"
         self.transfers = Transfers()
         self._rows = FusedRows(cupy, self._index)
+        self._dictionaries: dict[int, pa.Array] = {}
         resource = rmm.mr.get_current_device_resource()
         self._is_limited = type(resource) is rmm.mr.CudaMemoryResource
         if self._is_limited:
@@ -126,9 +128,8 @@ class GpuBackend:
             elements = _built({name: _coded(name, series.list.leaves)}, 0)
             return Column(dtype, *_offsets(series), None, self.column(elements, name))
         if dtype == "string":
-            dictionary = series.cat.categories.to_arrow().cast(pa.large_string())
-            self.transfers.add(dictionary.nbytes)
-            return Column(dtype, series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1), None, dictionary)
+            codes = series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1)
+            return Column(dtype, codes, None, self._dictionary(series))
         if dtype in FLOATS:
             return Column(dtype, series.to_cupy())
         valid = series.notna().to_cupy() if series.has_nulls else None
@@ -147,14 +148,13 @@ class GpuBackend:
         return Stored(data, cupy.asarray(column.null_mask()).view("uint8"), first, 8)
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        return _built({name: _series(column) for name, column in columns.items()}, num_rows)
+        return _built(self._series_of(columns), num_rows)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_cupy()
 
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        made = {name: _series(column) for name, column in columns.items()}
-        return _built(_columns(frame) | made, len(frame), frame.index)
+        return _built(_columns(frame) | self._series_of(columns), len(frame), frame.index)
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         return frame[list(names)]
@@ -240,6 +240,27 @@ class GpuBackend:
             parts = model.mean_, model.components_, model.explained_variance_
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
 
+    def _series_of(self, columns: Mapping[str, Column]) -> dict[str, Any]:
+        made = {name: _series(column) for name, column in columns.items()}
+        for name, column in columns.items():
+            if column.dictionary is not None:
+                self._remember(made[name].dtype, column.dictionary)
+        return made
+
+    def _dictionary(self, series: Any) -> pa.Array:
+        """The categories of a coded column on the host, copied at most once for all columns that share their type."""
+        held = self._dictionaries.get(id(series.dtype))
+        if held is None:
+            held = series.cat.categories.to_arrow().cast(pa.large_string())
+            self.transfers.add(held.nbytes)
+            self._remember(series.dtype, held)
+        return held
+
+    def _remember(self, dtype: Any, dictionary: pa.Array) -> None:
+        """Keep the host copy of categories as long as cuDF keeps their type, which taken rows and new frames share."""
+        self._dictionaries[id(dtype)] = dictionary
+        finalize(dtype, self._dictionaries.pop, id(dtype), None)
+
 
 def _pool_of(resource: Any) -> int | None:
     """CUDA's pool that a memory resource takes memory from, below all that is put around it; None if it tells none."""
@@ -297,13 +318,13 @@ def _series(column: Column) -> Any:
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:
-    """Codes and a host dictionary as a category: numbers are made one, then renamed.
+    """Codes, -1 where missing, and a host dictionary as a category.
 
-    Costs a join of n int32 with the numbers below `len(dictionary)` and a stable sort of n; no strings by row.
+    Memory: copies the dictionary to the device; a new array of codes.
     """
-    numbers = cudf.Series(cupy.arange(len(dictionary), dtype="int32"))
-    coded = cudf.Series(codes.astype("int32", copy=False)).astype(cudf.CategoricalDtype(categories=numbers))
-    return coded.cat.set_categories(cudf.Series.from_arrow(dictionary), rename=True)
+    there = cudf.Series(codes).where(cudf.Series(codes >= 0))
+    values = cudf.Series.from_arrow(dictionary)
+    return cudf.Series(cudf.CategoricalIndex.from_codes(there, values, ordered=False))
 
 
 def _offsets(series: Any) -> tuple[Array, Array | None]:

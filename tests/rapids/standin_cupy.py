@@ -1,9 +1,9 @@
 """CuPy on NumPy: each function and method is bound to CuPy's own signature first, and CuPy's refusals are kept.
 
 Refused, as on the device: functions CuPy lacks, host arrays among its arguments, NumPy functions given its arrays,
-implicit copies to the host, dtypes it does not have. A weighted `bincount` adds in another order each time. Refused here
-although CuPy would allow it: `get`, `tolist`, iteration and host arrays as indices, because the library has one door to
-the host (`asnumpy` in `Backend.to_host`).
+implicit copies to the host, dtypes it does not have. Refused here although CuPy would allow it: `get`, `tolist`,
+iteration and host arrays as indices, because the library has one door to the host (`asnumpy` in `Backend.to_host`). A
+weighted `bincount` adds in another order each time.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ import rmm
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.protocol import Backend, Column
 from gpupipe.errors import BadFile, OutOfDeviceMemory
 from gpupipe.schema import Field
 from tests.io.tables import damage
@@ -143,6 +144,33 @@ def test_the_door_is_counted(rehearsed_backend: Backend) -> None:
     assert 0 < rehearsed_backend.transfers.num_bytes - before < 64
     assert rehearsed_backend.to_host(codes).tolist() == [0, 1, 0] and codes.dtype == "int32"
     assert rehearsed_backend.transfers.num_bytes > before + codes.nbytes
+
+
+def test_a_dictionary_comes_to_the_host_once(rehearsed_backend: Any) -> None:
+    """Rows that are taken, columns renamed and frames made of them share it; another column has its own."""
+    gpu = rehearsed_backend
+    frame, _ = both(gpu, pa.table({"città": ["a", "b", "a"]}))
+    other, _ = both(gpu, pa.table({"città": ["c", "b", "a"]}))
+    dictionary, before = gpu.column(frame, "città").dictionary, gpu.transfers.num_bytes
+    for again in (frame, gpu.take(frame, gpu.xp.arange(2)), gpu.rename(gpu.select(frame, ["città"]), {"città": "x"})):
+        assert gpu.column(again, again.columns[0]).dictionary is dictionary
+    assert gpu.transfers.num_bytes == before
+    assert sorted(gpu.column(other, "città").dictionary.to_pylist()) == ["a", "b", "c"]
+    assert gpu.transfers.num_bytes > before
+    before = gpu.transfers.num_bytes
+    made = gpu.assign(frame, {"y": Column("string", gpu.xp.zeros(3, dtype="int32"), None, dictionary)})
+    assert gpu.column(made, "y").dictionary is dictionary
+    assert gpu.transfers.num_bytes == before, "what is written is known on the host"
+
+
+def test_dictionaries_are_kept_as_long_as_their_columns(rehearsed_backend: Any) -> None:
+    before = len(rehearsed_backend._dictionaries)
+    frame, _ = both(rehearsed_backend, pa.table({"città": ["a", "b", "a"]}))
+    rehearsed_backend.column(frame, "città")
+    assert len(rehearsed_backend._dictionaries) == before + 1
+    del frame
+    gc.collect()
+    assert len(rehearsed_backend._dictionaries) == before
 
 
 @pytest.mark.parametrize("columns", [1, 4])
