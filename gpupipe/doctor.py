@@ -12,7 +12,18 @@ from enum import StrEnum
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpupipe.backend.probe import LIBCUDA, RAPIDS, Gpu, Library, Machine, choose_backend, install_lines, torch_line
+from gpupipe.backend.probe import (
+    CUPY_VERSION,
+    LIBCUDA,
+    RAPIDS,
+    Gpu,
+    Library,
+    Machine,
+    choose_backend,
+    cupy_line,
+    install_lines,
+    torch_line,
+)
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing
 from gpupipe.tables import html_table
@@ -175,6 +186,8 @@ def _libraries(machine: Machine) -> Iterator[Row]:
             wanted = ", ".join(f"{requirement} (found {version})" for requirement, version in clashes)
             remedy = f"pip install {' '.join(repr(str(requirement)) for requirement, _ in clashes)}"
             yield Row(_public(library.name), f"{library.version}, which needs {wanted}", Verdict.FAIL, remedy)
+        elif library.name == "cupy" and (newer := cupy_line(machine)):
+            yield Row("cupy", f"{library.version}, older than {CUPY_VERSION}", Verdict.FAIL, newer)
         else:
             yield Row(_public(library.name), library.version)
     missing = [name for name in RAPIDS if name not in machine.libraries]

@@ -53,7 +53,10 @@ def table_of(
     wanted = torch.device(backend.device if device == "auto" else device)
     require_device(wanted)
     size = bound * (row_bytes + _KEPT_BYTES * len(run.schema.with_role(Role.KEEP)))
-    rooms = {kind: room_on(torch.device(kind)) for kind in {"cpu", wanted.type}} if residency == "auto" else {}
+    rooms: dict[str, int | None] = {}
+    if residency == "auto":
+        backend.trim()  # what the fit has left is free
+        rooms = {kind: room_on(torch.device(kind)) for kind in {"cpu", wanted.type}}
     chosen = choose_residency(residency, size, wanted, rooms)
     if chosen != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)

@@ -94,6 +94,14 @@ def test_rapids_libraries_of_two_releases_fail() -> None:
     assert row(report, "cudf").found == "26.10.2, which needs rmm-cu13==26.10.* (found 26.8.0)"
 
 
+def test_a_cupy_that_refuses_empty_arrays_fails() -> None:
+    report = diagnose(having(GPU_MACHINE, cupy=Library("cupy", "14.0.1", ("cupy-cuda12x",), 12)), "auto")
+    found = row(report, "cupy")
+    assert (found.found, found.verdict) == ("14.0.1, older than 14.2", Verdict.FAIL)
+    assert found.remedy == "pip install 'cupy-cuda12x>=14.2'   or   conda install -c conda-forge 'cupy>=14.2'"
+    assert row(report, "backend").found.startswith("cpu: ")
+
+
 def test_requirements_for_other_interpreters_do_not_count() -> None:
     odd = Library("cupy", "14.2.0", ("cupy-cuda13x",), 13, ('numpy>=99; python_version < "3"', "Scikit_Learn>=99"))
     assert row(diagnose(having(GPU_MACHINE, cupy=odd), "auto"), "cupy").found == (

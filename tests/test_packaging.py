@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import gpupipe
-from gpupipe.backend.probe import RAPIDS, RAPIDS_VERSION
+from gpupipe.backend.probe import CUPY_VERSION, RAPIDS, RAPIDS_VERSION
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -110,6 +110,7 @@ def test_conda_pins_what_the_installed_rapids_can_work_with(name: str) -> None:
 def test_the_install_line_of_errors_names_the_pinned_release() -> None:
     pins = {str(requirement.specifier) for requirement in EXTRAS["cuda13"] if requirement.name.startswith("cu")}
     assert f"=={RAPIDS_VERSION}.*" in pins
+    assert f">={CUPY_VERSION}" in pins
 
 
 def test_base_dependencies_have_lower_bounds_only() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 from functools import lru_cache
+from threading import Lock
 
 from gpupipe.backend.probe import choose_backend, probe
 from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, Stored, Transfers
@@ -18,6 +19,8 @@ __all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Stored", "Transf
 
 _TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")
+# `lru_cache` lets two threads make the same at once; a second GPU backend would take the memory resource of the first.
+_one_at_a_time = Lock()
 
 
 def select(name: str = "auto") -> Backend:
@@ -31,7 +34,9 @@ def select(name: str = "auto") -> Backend:
         >>> select("cpu").name
         'cpu'
     """
-    return _made(resolve(name))
+    chosen = resolve(name)
+    with _one_at_a_time:
+        return _made(chosen)
 
 
 def resolve(name: str = "auto") -> str:
@@ -41,7 +46,8 @@ def resolve(name: str = "auto") -> str:
         >>> resolve("cpu")
         'cpu'
     """
-    return _chosen(settings().backend if name == "auto" else name)
+    with _one_at_a_time:
+        return _chosen(settings().backend if name == "auto" else name)
 
 
 @lru_cache

@@ -177,6 +177,9 @@ class CpuBackend:
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         return False
 
+    def trim(self) -> None:
+        """Nothing of a device is kept."""
+
     def make_room(self, num_bytes: int) -> None:
         """Host memory needs none."""
 

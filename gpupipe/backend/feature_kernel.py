@@ -63,7 +63,8 @@ def write_tile(
     """Write one tile of rows; `feature_rows` says what the table holds.
 
     Of `num_rows` rows those from `first_row` on. WHOLE: all tiles are full, and all columns begin at a multiple of 16
-    bytes. FIRST: words before `first` stay as they are. COLUMNS is 8 for words, 16 for bfloat16.
+    bytes. Rows always do. `feature_rows` sees to both: Triton takes the word of `multiple_of`. FIRST: words before
+    `first` stay as they are. COLUMNS is 8 for words, 16 for bfloat16.
     """
     tiles = num_columns // COLUMNS
     first_column = tl.program_id(0) % tiles * COLUMNS
@@ -78,7 +79,7 @@ def write_tile(
     for place in tl.static_range(len(TYPES)):
         values = address.to(tl.pointer_type(TYPES[place])) + along
         if WHOLE:
-            values = tl.multiple_of(values, [16, 16])
+            values = tl.multiple_of(values, [1, 16])  # along a column, whose values lie side by side
         mine = kind == place
         x = tl.where(mine, tl.load(values, mask=mine & inside, other=0).to(tl.float64), x)
 
@@ -120,7 +121,7 @@ def write_tile(
             bits = tl.where(ids, tl.where(ids, x, 0.0).to(tl.int32), bits)
         out = out_at.to(tl.pointer_type(tl.int32))
     places = out + rows[:, None] * (row_sectors * COLUMNS) + columns[None, :]
-    places, turned = tl.multiple_of(places, [16, 16]), tl.trans(bits)
+    places, turned = tl.multiple_of(places, [1, 16]), tl.trans(bits)  # along a row
     if FIRST:
         tl.store(places, turned, mask=(columns[None, :] >= first) & (rows[:, None] < num_rows))
     elif WHOLE:

@@ -48,6 +48,10 @@ def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp:
     """
     if not len(words):
         return True
+    width = words.shape[1]
+    assert _address(words) % 16 == 0, "the kernel stores 16 bytes at a time"
+    assert width % _WORDS == 0
+    assert words.strides == (4 * width, 4)
     sources = [_Source.of(column, is_id, xp) for column, is_id in zip(columns, ids, strict=True)]
     flag = xp.zeros(1, dtype=xp.int32)
     if halves:

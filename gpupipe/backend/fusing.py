@@ -1,4 +1,4 @@
-"""Whether and how a GPU writes whole rows of a block in one kernel; looked for once, and told of."""
+"""Whether and how a GPU writes whole rows of a block in one kernel: tried, then compared, before it is used."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from gpupipe.backend.memory import on_default_stream
+from gpupipe.backend.pointwise import LateColumn
 from gpupipe.backend.protocol import Array, Column
 
 __all__ = ["FusedRows"]
 
 _ROWS = "gpupipe.backend.feature_rows"  # imports Triton
+_TILE = 256  # rows; only blocks of more have whole tiles
+_APART, _HALVES_APART = 1e-3, 2.0**-7  # relative to 1 + |value|; a logarithm's last bit may be scaled up
 _log = logging.getLogger("gpupipe")
 
 
 class FusedRows:
     """The kernel of `feature_rows` on one device, if Triton is there and works.
+
+    The first block of each kind of columns is compared with what the steps themselves give; after a difference the
+    kernel is not used again.
 
     Args:
         xp: cupy.
@@ -28,6 +34,7 @@ class FusedRows:
     def __init__(self, xp: ModuleType, device: int) -> None:
         self._xp, self._device = xp, device
         self._works: bool | None = None
+        self._compared: set[object] = set()
 
     def works(self) -> bool:
         """Whether rows can be written; the first time one is, which compiles a kernel, and a refusal is logged."""
@@ -36,9 +43,9 @@ class FusedRows:
             if find_spec("triton") is not None:
                 with on_default_stream(self._device):
                     reason = import_module(_ROWS).why_not(self._xp)
-            if reason:
-                _log.warning("feature block: written column by column, not in one pass (%s)", reason)
             self._works = not reason
+            if reason:
+                self._refuse(reason)
         return self._works
 
     def write(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> bool:
@@ -46,4 +53,41 @@ class FusedRows:
         if not self.works():
             return False
         with on_default_stream(self._device):  # on it runs all else of a backend; Triton would take torch's own
-            return bool(import_module(_ROWS).write_rows(words, columns, ids, self._xp, halves))
+            if not import_module(_ROWS).write_rows(words, columns, ids, self._xp, halves):
+                return False
+        kind = len(words) > _TILE, halves > 0, frozenset(map(_kind, columns, ids))
+        if kind not in self._compared:
+            self._compared.add(kind)
+            wrong = self._wrong(words, columns, ids, halves)
+            if wrong:
+                self._works = False
+                self._refuse(f"{wrong} of its numbers are not those of the steps: please report this")
+        return self._works is True
+
+    def _wrong(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
+        """How many words of a block are far from what the steps give. Memory: the columns, and four temporaries."""
+        xp, found, first = self._xp, [], -(-halves // 2) - halves
+        for number, (column, is_id) in enumerate(zip(columns, ids, strict=True)):
+            wanted = column.data
+            if is_id:
+                found.append((words[:, first + number] != wanted.astype("int32")).sum())
+                continue
+            if number < halves:
+                stored = (words.view("int16")[:, number].astype("int32") << 16).view("float32")
+            else:
+                stored = words.view("float32")[:, first + number]
+            limit = (_HALVES_APART if number < halves else _APART) * (1 + abs(wanted))
+            found.append((~(abs(stored - wanted) <= limit)).sum())
+        return int(xp.stack(found).sum()) if found else 0
+
+    def _refuse(self, reason: str) -> None:
+        _log.warning("feature block: written column by column, not in one pass (%s)", reason)
+
+
+def _kind(column: Column, is_id: bool) -> object:
+    """What decides which kernel is compiled for a column, and which of its branches it takes."""
+    if not isinstance(column, LateColumn):
+        return column.data.dtype.name, is_id
+    source, program = column.source, column.program
+    form = None if source.mask is None else source.per_byte
+    return source.data.dtype.name, form, *program.parts, program.scale is not None and program.scale.moves

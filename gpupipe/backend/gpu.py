@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import finalize
 
 import cudf
 import cupy
@@ -25,7 +26,7 @@ from cuml.decomposition import PCA
 from gpupipe.backend import arrow
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row
 from gpupipe.backend.fusing import FusedRows
-from gpupipe.backend.memory import etl_limit, explained
+from gpupipe.backend.memory import etl_limit, explained, free_unused
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, list_of
@@ -39,7 +40,8 @@ _log = logging.getLogger("gpupipe")
 class GpuBackend:
     """Frames are `cudf.DataFrame`, arrays are `cupy.ndarray`; works on the device that is current when it is made.
 
-    Memory: RMM's default resource is replaced by a stream-ordered pool with a limit; one that the user has set is kept.
+    Memory: RMM's default resource, which keeps nothing, is replaced by a stream-ordered pool with a limit. One that the
+        user has set is kept, without a limit; what it holds for reuse can be given back where it tells its pool.
     """
 
     name = "gpu"
@@ -50,13 +52,19 @@ class GpuBackend:
         self.device = f"cuda:{self._index}"
         self.transfers = Transfers()
         self._rows = FusedRows(cupy, self._index)
-        self._pool: int | None = None
-        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
+        self._dictionaries: dict[int, pa.Array] = {}
+        resource = rmm.mr.get_current_device_resource()
+        self._is_limited = type(resource) is rmm.mr.CudaMemoryResource
+        if self._is_limited:
             self._pool = cupy.cuda.runtime.deviceGetDefaultMemPool(self._index)
             self._upstream = rmm.mr.CudaAsyncViewMemoryResource(runtime.cudaMemPool_t(self._pool))
             self.make_room(0)
         else:
-            _log.info("device memory: the resource that is already set is kept")
+            self._pool, name = _pool_of(resource), type(resource).__name__
+            if self._pool is None:
+                _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
+            else:
+                _log.info("device memory: %s is set already and kept; its pool is trimmed", name)
 
     # frames in and out ------------------------------------------------------------------------------------------------
     @explained("reading Parquet")
@@ -120,9 +128,8 @@ class GpuBackend:
             elements = _built({name: _coded(name, series.list.leaves)}, 0)
             return Column(dtype, *_offsets(series), None, self.column(elements, name))
         if dtype == "string":
-            dictionary = series.cat.categories.to_arrow().cast(pa.large_string())
-            self.transfers.add(dictionary.nbytes)
-            return Column(dtype, series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1), None, dictionary)
+            codes = series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1)
+            return Column(dtype, codes, None, self._dictionary(series))
         if dtype in FLOATS:
             return Column(dtype, series.to_cupy())
         valid = series.notna().to_cupy() if series.has_nulls else None
@@ -141,14 +148,13 @@ class GpuBackend:
         return Stored(data, cupy.asarray(column.null_mask()).view("uint8"), first, 8)
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        return _built({name: _series(column) for name, column in columns.items()}, num_rows)
+        return _built(self._series_of(columns), num_rows)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_cupy()
 
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        made = {name: _series(column) for name, column in columns.items()}
-        return _built(_columns(frame) | made, len(frame), frame.index)
+        return _built(_columns(frame) | self._series_of(columns), len(frame), frame.index)
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         return frame[list(names)]
@@ -198,11 +204,16 @@ class GpuBackend:
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         return self._rows.write(words, columns, ids, halves)
 
-    def make_room(self, num_bytes: int) -> None:
-        if self._pool is None:
-            return
+    def trim(self) -> None:
         cupy.cuda.runtime.deviceSynchronize()
-        cupy.cuda.runtime.memPoolTrimTo(self._pool, 0)
+        free_unused()
+        if self._pool is not None:
+            cupy.cuda.runtime.memPoolTrimTo(self._pool, 0)
+
+    def make_room(self, num_bytes: int) -> None:
+        self.trim()
+        if not self._is_limited:
+            return
         free, total = rmm.mr.available_device_memory()
         limit = etl_limit(free, total, num_bytes)
         # Until then the pool keeps what is freed: to give it back at every synchronisation costs more than it saves.
@@ -213,9 +224,12 @@ class GpuBackend:
     # estimators -------------------------------------------------------------------------------------------------------
     @explained("k-means")
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        start = centres.astype(block.dtype)
+        # scikit-learn's `tol` is relative to the columns' mean variance, cuML's is not: here it is 1 for both.
+        size = float(block.var(axis=0).mean()) ** 0.5 or 1.0
+        block /= size
+        start = (centres / size).astype(block.dtype)
         model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=tol, output_type="cupy")
-        return self.to_host(model.fit(block).cluster_centers_).astype("float64")
+        return self.to_host(model.fit(block).cluster_centers_).astype("float64") * size
 
     @explained("PCA")
     def pca(self, block: Array, n_components: int) -> PCAResult:
@@ -225,6 +239,34 @@ class GpuBackend:
             model = PCA(n_components=n_components, svd_solver="full", output_type="cupy").fit(block)
             parts = model.mean_, model.components_, model.explained_variance_
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
+
+    def _series_of(self, columns: Mapping[str, Column]) -> dict[str, Any]:
+        made = {name: _series(column) for name, column in columns.items()}
+        for name, column in columns.items():
+            if column.dictionary is not None:
+                self._remember(made[name].dtype, column.dictionary)
+        return made
+
+    def _dictionary(self, series: Any) -> pa.Array:
+        """The categories of a coded column on the host, copied at most once for all columns that share their type."""
+        held = self._dictionaries.get(id(series.dtype))
+        if held is None:
+            held = series.cat.categories.to_arrow().cast(pa.large_string())
+            self.transfers.add(held.nbytes)
+            self._remember(series.dtype, held)
+        return held
+
+    def _remember(self, dtype: Any, dictionary: pa.Array) -> None:
+        """Keep the host copy of categories as long as cuDF keeps their type, which taken rows and new frames share."""
+        self._dictionaries[id(dtype)] = dictionary
+        finalize(dtype, self._dictionaries.pop, id(dtype), None)
+
+
+def _pool_of(resource: Any) -> int | None:
+    """CUDA's pool that a memory resource takes memory from, below all that is put around it; None if it tells none."""
+    while hasattr(resource, "get_upstream"):
+        resource = resource.get_upstream()
+    return int(resource.pool_handle()) if hasattr(resource, "pool_handle") else None
 
 
 def _built(data: Mapping[str, Any], num_rows: int, index: Any = None) -> Frame:
@@ -276,13 +318,13 @@ def _series(column: Column) -> Any:
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:
-    """Codes and a host dictionary as a category: numbers are made one, then renamed.
+    """Codes, -1 where missing, and a host dictionary as a category.
 
-    Costs a join of n int32 with the numbers below `len(dictionary)` and a stable sort of n; no strings by row.
+    Memory: copies the dictionary to the device; a new array of codes.
     """
-    numbers = cudf.Series(cupy.arange(len(dictionary), dtype="int32"))
-    coded = cudf.Series(codes.astype("int32", copy=False)).astype(cudf.CategoricalDtype(categories=numbers))
-    return coded.cat.set_categories(cudf.Series.from_arrow(dictionary), rename=True)
+    there = cudf.Series(codes).where(cudf.Series(codes >= 0))
+    values = cudf.Series.from_arrow(dictionary)
+    return cudf.Series(cudf.CategoricalIndex.from_codes(there, values, ordered=False))
 
 
 def _offsets(series: Any) -> tuple[Array, Array | None]:

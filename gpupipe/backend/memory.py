@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from gpupipe.backend.shortage import is_out_of_memory
+from gpupipe.backend.shortage import is_out_of_device_memory
 from gpupipe.errors import OutOfDeviceMemory
 
-__all__ = ["etl_limit", "explained", "on_default_stream"]
+__all__ = ["etl_limit", "explained", "free_unused", "on_default_stream"]
 
 _ASKED = re.compile(
     r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
@@ -42,12 +42,23 @@ def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
     return limit
 
 
+def free_unused() -> None:
+    """Give what torch keeps for reuse back to the device, where it would not count as free.
+
+    Example:
+        >>> free_unused()  # nothing happens without a GPU
+    """
+    torch.cuda.empty_cache()
+
+
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn any library's out-of-memory error into one that says what was done, the bytes asked for and those free.
+    """Turn any library's word for a full device into an error that says what was done, the bytes asked for and free.
+
+    A `MemoryError` of the host, such as NumPy's and pyarrow's, passes unchanged.
 
     Raises:
-        OutOfDeviceMemory: in place of a `MemoryError` (RMM, CuPy, cuDF), `torch.OutOfMemoryError` or `std::bad_alloc`.
+        OutOfDeviceMemory: in place of a `MemoryError` (RMM, CuPy, cuDF), `torch.OutOfMemoryError` or CUDA's own.
 
     Example:
         >>> with explained("Join('weather')"):
@@ -60,7 +71,7 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as cause:
-        if isinstance(cause, OutOfDeviceMemory) or not is_out_of_memory(cause):
+        if isinstance(cause, OutOfDeviceMemory) or not is_out_of_device_memory(cause):
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
         raise _error(where, _bytes_asked(str(cause)), free, "the device has not enough memory") from cause

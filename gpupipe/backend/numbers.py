@@ -16,7 +16,7 @@ import numpy as np
 from gpupipe.backend.pointwise import Scale
 from gpupipe.backend.protocol import Array
 
-__all__ = ["GroupedFloats", "ends", "fill_into", "look", "scale_into"]
+__all__ = ["GroupSums", "GroupedFloats", "ends", "fill_into", "look", "scale_into"]
 
 _LOOPS = "gpupipe.backend.compiled"
 
@@ -93,6 +93,49 @@ def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
     out[:] = values
     xp.copyto(out, out.dtype.type(instead), where=xp.isnan(out))
     return xp.isinf(out).any()
+
+
+class GroupSums:
+    """Adds up values by group, in an order that follows from the rows alone: the same bits in every run.
+
+    CuPy's weighted `bincount` adds by atomics, in the order in which threads happen to come. Instead rows are sorted by
+    group, and sums of neighbours are added to each other until one sum is left of each group.
+
+    Args:
+        ids: the number of each of n rows' group.
+        num_groups: how many groups there are.
+        xp: the arrays' module.
+
+    Memory: none on a CPU, else two arrays of n integers.
+
+    Example:
+        >>> GroupSums(np.array([0, 2, 0]), 3, np).of(np.array([1.0, 5.0, 2.0]))
+        array([3., 0., 5.])
+    """
+
+    def __init__(self, ids: Array, num_groups: int, xp: ModuleType) -> None:
+        self._ids, self._num_groups, self._xp = ids, num_groups, xp
+        if xp is not np:
+            self._order = xp.argsort(ids, kind="stable")
+            self._ids = ids[self._order]
+            self._sizes = xp.bincount(ids, minlength=num_groups)
+
+    def of(self, values: Array) -> Array:
+        """The sum of each group's values, as float64.
+
+        Memory: none on a CPU, else two arrays of n float64.
+        """
+        xp, ids = self._xp, self._ids
+        if xp is np:
+            return np.bincount(ids, weights=values, minlength=self._num_groups).astype("float64")  # of no rows int64
+        sums, step = values[self._order].astype("float64", copy=False), 1
+        longest = int(self._sizes.max()) if self._num_groups else 0
+        while step < longest:
+            sums[:-step] += xp.where(ids[step:] == ids[:-step], sums[step:], 0.0)
+            step *= 2
+        found, there = xp.zeros(self._num_groups), self._sizes > 0
+        found[there] = sums[(xp.cumsum(self._sizes) - self._sizes)[there]]
+        return found
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.numbers import GroupSums
 from gpupipe.schema import FLOATS
 
 __all__ = ["Groups", "differs", "grouped", "sort_order"]
@@ -73,6 +74,11 @@ class Groups:
     def order(self) -> Array:
         """n row positions by group, in a group as they stand."""
         return self.sorted_by if self.sorted_by is not None else _argsort(self.ids, len(self), self.xp)
+
+    @cached_property
+    def sums(self) -> GroupSums:
+        """Adds up floats by group."""
+        return GroupSums(self.ids, len(self), self.xp)
 
     @property
     def starts(self) -> Array:

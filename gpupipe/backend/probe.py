@@ -17,11 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from packaging.version import Version
 
 from gpupipe.backend.devices import Gpu, visible_gpus
 from gpupipe.errors import BackendMissing, BadConfig
 
-__all__ = ["LIBCUDA", "Gpu", "Library", "Machine", "choose_backend", "install_lines", "probe", "torch_line"]
+__all__ = [
+    "LIBCUDA",
+    "Gpu",
+    "Library",
+    "Machine",
+    "choose_backend",
+    "cupy_line",
+    "install_lines",
+    "probe",
+    "torch_line",
+]
 
 LIBRARIES = (
     *("gpupipe", "numpy", "pandas", "pyarrow", "scikit_learn", "torch"),
@@ -31,6 +42,8 @@ RAPIDS = ("cudf", "cuml", "cupy", "rmm")
 """What the GPU backend imports; cuDF and cuML bring the other two."""
 
 RAPIDS_VERSION = "26.10"
+CUPY_VERSION = "14.2"
+"""The first CuPy that can be used: before it `bincount` refuses an empty array, and `repeat` an array of counts."""
 
 LIBCUDA = (
     "the driver's own libcuda.so.1: in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility and --gpus all; "
@@ -144,8 +157,17 @@ def install_lines(machine: Machine) -> str:
     """The pip and the conda command that bring what the GPU backend needs, for the CUDA this machine's driver runs."""
     major = _major(machine)
     pip = f"pip install 'cudf-cu{major}=={RAPIDS_VERSION}.*' 'cuml-cu{major}=={RAPIDS_VERSION}.*'"
-    conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} pytorch-gpu 'cuda-version={major}.*'"
-    return f"{pip}   or   conda install -c rapidsai -c conda-forge {conda}"
+    conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} 'cupy>={CUPY_VERSION}' pytorch-gpu 'cuda-version={major}.*'"
+    return f"{pip} 'cupy-cuda{major}x>={CUPY_VERSION}'   or   conda install -c rapidsai -c conda-forge {conda}"
+
+
+def cupy_line(machine: Machine) -> str:
+    """The command that brings a newer CuPy; empty where none is needed."""
+    cupy = machine.libraries.get("cupy")
+    if cupy is None or Version(cupy.version) >= Version(CUPY_VERSION):
+        return ""
+    pip = f"pip install 'cupy-cuda{cupy.cuda or _major(machine)}x>={CUPY_VERSION}'"
+    return f"{pip}   or   conda install -c conda-forge 'cupy>={CUPY_VERSION}'"
 
 
 def _major(machine: Machine) -> int:
@@ -180,6 +202,8 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
         return f"CUDA's driver library does not load ({machine.no_libcuda})", LIBCUDA
     if missing := [name for name in RAPIDS if name not in machine.libraries]:
         return f"{', '.join(missing)} not installed", install_lines(machine)
+    if newer := cupy_line(machine):
+        return f"CuPy {machine.libraries['cupy'].version} is older than {CUPY_VERSION}", newer
     torch = machine.libraries.get("torch")
     if torch is None or torch.cuda is None:
         problem = "torch not installed" if torch is None else f"torch {torch.version} is built without CUDA"

@@ -223,10 +223,16 @@ class Backend(Protocol):
         Memory: 136 bytes a column to the device, and a flag back.
         """
 
-    def make_room(self, num_bytes: int) -> None:
-        """Give memory kept for reuse back to the device, before torch allocates a block of that size.
+    def trim(self) -> None:
+        """Give memory that is kept for reuse back to the device, so that what is free there can be measured.
 
-        Frames and arrays are limited to what the block and training leave. Nothing to do on the CPU.
+        Waits for the device. Nothing to do on the CPU.
+        """
+
+    def make_room(self, num_bytes: int) -> None:
+        """Trim, before torch allocates a block of that size, and limit frames and arrays to what is left beside it.
+
+        Training keeps its part. A memory resource of the user's gets no limit. Nothing to do on the CPU.
 
         Raises:
             OutOfDeviceMemory: the block does not fit beside what training needs.
@@ -236,6 +242,7 @@ class Backend(Protocol):
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
         """Lloyd's iterations over `block` (n x F, private to the call) from `centres` (k x F, on the host).
 
+        They end where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
         The centres come back on the host, k x F float64. cuML on the GPU, scikit-learn on the CPU.
         """
 

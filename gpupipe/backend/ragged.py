@@ -43,7 +43,7 @@ def rows_of(offsets: Any, num_values: int, xp: ModuleType) -> Any:
         >>> rows_of(np.array([0, 2, 2, 3]), 3, np)
         array([0, 0, 2])
     """
-    # How many lists have begun behind the first one: np.repeat would do on the host, but CuPy's takes no array.
+    # How many lists have begun behind the first one: np.repeat would do on the host, but CuPy's waits for the device.
     begun = xp.bincount(offsets[1:-1], minlength=num_values + 1)
     return xp.cumsum(begun[:num_values])
 

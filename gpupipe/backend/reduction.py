@@ -63,7 +63,7 @@ class State:
 def of_rows(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
     """The states of each group of rows, with its keys.
 
-    Memory: three arrays of 8 bytes a row at a time; none for floats on a CPU.
+    Memory: three arrays of 8 bytes a row at a time, and two more on a GPU; none for floats on a CPU.
     """
     columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     values = {name: backend.column(frame, name) for name in dict.fromkeys(state.column for state in states)}
@@ -192,9 +192,9 @@ def _known(data: Array, missing: Array | None, instead: float, xp: ModuleType) -
 
 
 def _added(values: Array, groups: Groups, xp: ModuleType) -> Array:
-    """The sum of each group's values; of integers exactly, modulo 2^64 as everywhere."""
+    """The sum of each group's values; of integers exactly, modulo 2^64 as everywhere, so that no order matters."""
     if values.dtype.kind == "f":
-        return xp.bincount(groups.ids, weights=values, minlength=len(groups)).astype("float64")  # of no rows int64
+        return groups.sums.of(values)
     total = xp.zeros(len(groups), dtype="uint64")
     xp.add.at(total, groups.ids, values.view("uint64"))
     return total.view(values.dtype)
@@ -227,7 +227,7 @@ def _end_of(column: Column, groups: Groups, statistic: str, xp: ModuleType) -> C
     missing = xp.isnan(column.data)
     none, choose = (xp.inf, xp.minimum) if statistic == "min" else (-xp.inf, xp.maximum)
     ends = xp.full(len(groups), none, dtype=column.data.dtype)
-    choose.at(ends, groups.ids, _known(column.data, missing, none, xp))
+    choose.at(ends, groups.ids, _known(column.data, missing, none, xp) + 0.0)  # of both zeros a GPU takes either
     there = xp.bincount(groups.ids[missing], minlength=len(groups)) < groups.sizes
     return Column(column.dtype, xp.where(there, ends, ends.dtype.type(xp.nan)))
 

@@ -1,12 +1,18 @@
-"""Telling that memory did not suffice from any other failure, whichever library says it; imports none of them."""
+"""Telling that memory did not suffice, and whose, from any other failure, whichever library says it; imports none."""
 
 from __future__ import annotations
 
-__all__ = ["is_out_of_memory"]
+__all__ = ["is_out_of_device_memory", "is_out_of_memory"]
 
 _CLASSES = {("torch", "OutOfMemoryError"), ("cupy", "OutOfMemoryError")}
-_TEXTS = ("std::bad_alloc", "cudaErrorMemoryAllocation")
-"""What C++ says of the host's and RMM's memory, and CUDA's runtime of its own."""
+_TEXTS = (
+    "out_of_memory",
+    "Exceeded memory limit",
+    "RMM failure",
+    "cudaErrorMemoryAllocation",
+    "Out of memory allocating",
+)
+"""What RMM says behind C++'s `std::bad_alloc`, which alone is the host's; CUDA's runtime; and CuPy."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -18,7 +24,20 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
         False
     """
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or is_out_of_device_memory(error):
         return True
+    return isinstance(error, RuntimeError) and "std::bad_alloc" in str(error)
+
+
+def is_out_of_device_memory(error: BaseException) -> bool:
+    """Whether an error says that the device has not enough memory.
+
+    Example:
+        >>> is_out_of_device_memory(MemoryError("std::bad_alloc: out_of_memory: (failed to allocate 8 bytes)"))
+        True
+        >>> is_out_of_device_memory(MemoryError("Unable to allocate 8.00 GiB for an array"))
+        False
+    """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
-    return bool(kinds & _CLASSES) or (isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS))
+    told = isinstance(error, (MemoryError, RuntimeError)) and any(text in str(error) for text in _TEXTS)
+    return bool(kinds & _CLASSES) or told

@@ -23,7 +23,8 @@ from gpupipe.schema import Field, Schema, element_of
 
 __all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
 
-DEFAULT_PARTITION_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}
+_HOST_BYTES, _MOST_DEVICE_BYTES = 128 << 20, 1 << 30
+_DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
 _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
 
 
@@ -208,7 +209,7 @@ class Source(Protocol):
 
 
 def partition_limit(partition_bytes: int | None, backend: str) -> int:
-    """The decoded bytes a partition may have: as asked, as configured, or the default of the backend.
+    """The decoded bytes a partition may have: as asked, as configured, or what suits the memory of the backend.
 
     Raises:
         BadConfig: less than one byte, or no such backend.
@@ -218,10 +219,11 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
         kind = _kind_of(configured.backend if backend == "auto" else backend)
         if configured.partition_bytes is not None:
             return configured.partition_bytes
+        if kind == "gpu":
+            return _device_bytes()
         # Each thread holds a partition as read, as transformed and as put out, and what is between.
-        shared = 8 * default_threads()
-        limit = configured.memory_limit if kind == "cpu" else None
-        return min(DEFAULT_PARTITION_BYTES[kind], limit // shared if limit else DEFAULT_PARTITION_BYTES[kind])
+        shared, limit = 8 * default_threads(), configured.memory_limit
+        return min(_HOST_BYTES, limit // shared) if limit else _HOST_BYTES
     if partition_bytes < 1:
         raise BadConfig(
             "partition_bytes",
@@ -235,7 +237,14 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
 
 @cache
 def _kind_of(backend: str) -> str:
-    return backend if backend in DEFAULT_PARTITION_BYTES else choose_backend(backend, probe())[0]
+    return backend if backend in ("cpu", "gpu") else choose_backend(backend, probe())[0]
+
+
+@cache
+def _device_bytes() -> int:
+    """A share of the smallest GPU that is visible, 1 GiB at most; 1 GiB where none tells its memory."""
+    known = [gpu.memory_total for gpu in probe().gpus if gpu.memory_total]
+    return min(max(min(known) // _DEVICE_SHARE, _HOST_BYTES), _MOST_DEVICE_BYTES) if known else _MOST_DEVICE_BYTES
 
 
 def row_bytes(fields: Iterable[Field]) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, dictionary_of, positions_in, united
+from gpupipe.backend.numbers import GroupSums
 from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.counts import integers
 from gpupipe.schema import FLOATS
@@ -48,18 +49,17 @@ class NumberCells:
     ) -> Self:
         """The cells of one partition, for T arrays of numbers that are all there.
 
-        Memory: two temporaries of 8 bytes a row and target; three numbers per cell go to the host.
+        Memory: two temporaries of 8 bytes a row, on a GPU six; three numbers per cell go to the host.
         """
         xp, width = backend.xp, len(categories) + 1
         cell, size = folds * width + codes, num_folds * width
-        count = xp.bincount(cell, minlength=size)
+        count, sums = xp.bincount(cell, minlength=size), GroupSums(cell, size, xp)
         divisor = xp.maximum(count, 1)
         found = [count.astype("float64")]
         for values in target:
-            mean = xp.bincount(cell, weights=values, minlength=size) / divisor
+            mean = sums.of(values) / divisor
             deviation = values - mean[cell]
-            rest = xp.bincount(cell, weights=deviation, minlength=size)
-            square = xp.bincount(cell, weights=deviation * deviation, minlength=size)
+            rest, square = sums.of(deviation), sums.of(deviation * deviation)
             found += [mean + rest / divisor, xp.maximum(square - rest * rest / divisor, 0.0)]
         table = backend.to_host(xp.stack(found, axis=-1)).reshape(num_folds, width, -1)
         used = np.append(table[:, :-1, 0].any(axis=0), True)

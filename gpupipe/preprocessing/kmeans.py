@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.numbers import GroupSums
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import check_count, check_numeric, floats, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
@@ -147,16 +148,16 @@ class KMeans(WholeFrameStep):
     def _moves(self, columns: Columns, backend: Backend) -> _Moves:
         xp, k = backend.xp, self.n_clusters
         labels = _nearest(columns, self.cluster_centers_, backend)
-        found, squares = [xp.bincount(labels, minlength=k).astype("float64")], xp.zeros(())
-        for column, places in zip(columns.values(), self.cluster_centers_.T, strict=True):
-            sums = xp.zeros(k)
-            known = backend.to_device(np.ascontiguousarray(places))
-            for rows in row_blocks(len(column), backend):
-                deviation = floats(column.take(rows), xp) - known[labels[rows]]
-                sums += xp.bincount(labels[rows], weights=deviation, minlength=k)
-                squares += xp.square(deviation).sum()
-            found.append(sums)
-        table = backend.to_host(xp.stack([*found, xp.broadcast_to(squares, (k,))]))
+        known = [backend.to_device(np.ascontiguousarray(places)) for places in self.cluster_centers_.T]
+        found = xp.zeros((2 + len(known), k))
+        found[0] = xp.bincount(labels, minlength=k)
+        for rows in row_blocks(len(labels), backend):
+            sums = GroupSums(labels[rows], k, xp)
+            for number, (column, places) in enumerate(zip(columns.values(), known, strict=True), start=1):
+                deviation = floats(column.take(rows), xp) - places[labels[rows]]
+                found[number] += sums.of(deviation)
+                found[-1] += xp.square(deviation).sum()
+        table = backend.to_host(found)
         return _Moves(table[0].astype(np.int64), table[1:-1].T, float(table[-1, 0]))
 
     def _move(self, moves: _Moves) -> Self:

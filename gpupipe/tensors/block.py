@@ -148,6 +148,11 @@ class Block:
         """
         return {name: parts.whole(self.device) for name, parts in self._lists.items()}
 
+    def join_lists(self) -> None:
+        """Copy together what several writes have brought, on the current stream; later `lists` shares it."""
+        for parts in self._lists.values():
+            parts.whole(self.device)
+
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
         """The lists that were written to these rows, by name. Memory: shares where one write brought them."""
         return {name: parts.between(start, stop, self.device) for name, parts in self._lists.items()}

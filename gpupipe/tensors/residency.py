@@ -57,6 +57,7 @@ def room_on(device: torch.device) -> int | None:
         True
     """
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # else the table of an earlier loader would take it
         free, total = torch.cuda.mem_get_info(device)
         return max(free - max(1 << 30, total // 10), 0)
     found = [room for room in (_free_of_machine(), _free_of_container()) if room is not None]

@@ -1,7 +1,8 @@
 """Batches of a table that does not lie where they are wanted: slabs of many batches, filled and copied by a thread.
 
 On a GPU a slab is filled in pinned memory and copied on a stream of its own, while the batches of the one before are
-used; events say when a slab has arrived and when it may be overwritten. On the CPU there is nothing to copy: the slab
+used; events say when a slab has arrived and when it may be overwritten. A picker whose rows lie on the GPU lets the
+stream wait for them. On the CPU there is nothing to copy: the slab
 that the thread fills is the one the batches are views of.
 """
 
@@ -134,8 +135,6 @@ class _Slabs:
             self._sent[turn].synchronize()  # the thread alone waits, and for its own memory
             staged = self._pinned[turn].first(num_rows)
             fill(staged, steps, picker)
-        else:  # the rows are made on the GPU, on the stream of frames and arrays
-            self._stream.wait_stream(torch.cuda.default_stream(self._device))
         with torch.cuda.stream(self._stream):
             if used is not None:
                 self._stream.wait_event(used)

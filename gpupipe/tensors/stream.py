@@ -6,8 +6,11 @@ import logging
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
+
+import torch
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
@@ -51,7 +54,11 @@ def in_windows(parts: Parts, order: Windowed, position: int, dictionaries: dict[
     Memory: two windows, a part, and what reading it takes.
     """
     with closing(ahead(_windows(parts, order, order.window_of(position), dictionaries))) as windows:
-        yield _Windows(order, windows)
+        picker = _Windows(order, windows)
+        try:
+            yield picker
+        finally:
+            picker.leave()
 
 
 def tell_reads(parts: Parts, order: Windowed) -> None:
@@ -68,28 +75,55 @@ def tell_reads(parts: Parts, order: Windowed) -> None:
         )
 
 
-class _Windows:
-    """Where the rows of an epoch's order are in the windows that come."""
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Rows of a table, in memory.
 
-    def __init__(self, order: Windowed, windows: Iterator[tuple[int, Block]]) -> None:
+    Args:
+        number: which of the epoch's windows.
+        block: its rows.
+        written: after all of it was written, on a GPU; rows are read on another stream.
+    """
+
+    number: int
+    block: Block
+    written: torch.cuda.Event | None
+
+
+class _Windows:
+    """Where the rows of an epoch's order are in the windows that come; what it does on a GPU has not yet run on one."""
+
+    def __init__(self, order: Windowed, windows: Iterator[_Window]) -> None:
         self._order, self._windows = order, windows
-        self._number = -1
-        self._block: Block | None = None
+        self._window: _Window | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     def pick(self, start: int, stop: int, out: Block, at: int) -> None:
         """Copy the rows at these positions into `out` from its row `at` on; positions only ascend."""
         while start < stop:
-            while self._block is None or self._order.starts_at(self._number + 1) <= start:
-                self._block = None  # its memory is needed for one after the next
-                self._number, self._block = next(self._windows)
-            end = min(stop, self._order.starts_at(self._number + 1))
-            gather(self._block, self._order.inside(self._number, start, end, self._block.device), out, at)
+            while self._window is None or self._order.starts_at(self._window.number + 1) <= start:
+                self.leave()  # its memory is needed for one after the next
+                self._window = next(self._windows)
+                if self._window.written is not None:
+                    self._stream = torch.cuda.current_stream(self._window.block.device)
+                    self._stream.wait_event(self._window.written)
+            number, block = self._window.number, self._window.block
+            end = min(stop, self._order.starts_at(number + 1))
+            gather(block, self._order.inside(number, start, end, block.device), out, at)
             at, start = at + end - start, end
 
+    def leave(self) -> None:
+        """Let go of the window, of which copies may still be waiting on their stream."""
+        if self._window is not None and self._stream is not None:
+            block = self._window.block
+            for tensor in block.tensors:
+                tensor.record_stream(self._stream)
+            if block.schema.lists:  # they lie in the backend's own memory, which goes back in the order of its stream
+                torch.cuda.default_stream(block.device).wait_stream(self._stream)
+        self._window = None
 
-def _windows(
-    parts: Parts, order: Windowed, first: int, dictionaries: dict[str, Dictionary]
-) -> Generator[tuple[int, Block]]:
+
+def _windows(parts: Parts, order: Windowed, first: int, dictionaries: dict[str, Dictionary]) -> Generator[_Window]:
     starts = _starts(parts)
     number = first
     while order.starts_at(number) < starts[-1]:
@@ -97,8 +131,12 @@ def _windows(
         block = Block.allocate(parts.schema, num_rows, parts.backend.device, dtype=parts.dtype)
         block.dictionaries = dictionaries
         _read_into(block, parts, order.ranges(number), starts)
-        yield number, block
+        block.join_lists()  # here, where they were written: what they are copied from is freed at once
+        on_gpu = block.device.type == "cuda"  # frames, arrays and this thread's torch work on the default stream
+        window = _Window(number, block, torch.cuda.default_stream(block.device).record_event() if on_gpu else None)
         del block
+        yield window
+        del window
         number += 1
 
 

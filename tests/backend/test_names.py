@@ -50,7 +50,7 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
 }
 COVERED = {"to_arrow", "decode", "schema_of", "column", "stored", "select"}  # by the others
 ELSEWHERE = {"read_parquet", "merge"}
-WITHOUT_NAMES = {"positions", "to_device", "to_host", "fuses", "write_rows", "make_room", "kmeans", "pca"}
+WITHOUT_NAMES = {"positions", "to_device", "to_host", "fuses", "write_rows", "trim", "make_room", "kmeans", "pca"}
 
 
 def test_every_verb_is_tried() -> None:

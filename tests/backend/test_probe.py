@@ -17,7 +17,8 @@ from gpupipe.errors import BackendMissing, BadConfig
 from .fake_nvml import FakeGpu, FakeNvml
 
 GPU = Gpu("NVIDIA H200", "GPU-1", 140 << 30, 139 << 30, (9, 0))
-RAPIDS_13 = {name: Library(name, "26.10.0", (f"{name}-cu13",), 13) for name in ("cudf", "cuml", "cupy", "rmm")}
+RAPIDS_13 = {name: Library(name, "26.10.0", (f"{name}-cu13",), 13) for name in ("cudf", "cuml", "rmm")}
+RAPIDS_13["cupy"] = Library("cupy", "14.2.0", ("cupy-cuda13x",), 13)
 TORCH_13 = {"torch": Library("torch", "2.13.0+cu130", ("torch",), 13)}
 
 
@@ -148,7 +149,12 @@ OBSTACLES = [
         "cudf, cuml, cupy, rmm not installed",
         "pip install 'cudf-cu13==26.10.*' 'cuml-cu13==26.10.*'",
     ),
-    (machine(TORCH_13, GPU), "cudf", "conda install -c rapidsai -c conda-forge cudf=26.10 cuml=26.10 pytorch-gpu"),
+    (machine(TORCH_13, GPU), "cudf", "conda install -c rapidsai -c conda-forge cudf=26.10 cuml=26.10 'cupy>=14.2'"),
+    (
+        machine(RAPIDS_13 | TORCH_13 | {"cupy": Library("cupy", "14.0.1", ("cupy-cuda13x",), 13)}, GPU),
+        "CuPy 14.0.1 is older than 14.2",
+        "pip install 'cupy-cuda13x>=14.2'",
+    ),
     (machine(TORCH_13, GPU, cuda=(12, 8)), "cudf", "pip install 'cudf-cu12==26.10.*'"),
     (machine({k: v for k, v in RAPIDS_13.items() if k != "cuml"} | TORCH_13, GPU), "cuml not installed", "pip install"),
     (

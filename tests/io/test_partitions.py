@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ import gpupipe.preprocessing as pre
 import gpupipe.transforms as T
 from gpupipe.backend import select
 from gpupipe.errors import BadFile
-from gpupipe.io import parquet
+from gpupipe.io import parquet, source
+from gpupipe.io.source import partition_limit
 from tests.io.tables import arrow, plain, tables, values
 
 several = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -135,3 +137,18 @@ def test_partitions_of_small_files_keep_the_rows_in_order(tmp_path: Path) -> Non
     left, right = partition.split_at(7)
     assert dataset.of_partitions([left]).read(left, ["n"], backend)["n"].tolist() == list(range(7))
     assert dataset.of_partitions([right]).read(right, ["n"], backend)["n"].tolist() == list(range(7, n))
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "mebibytes"), [((80,), 1024), ((24,), 768), ((140, 16), 512), ((2,), 128), ((0,), 1024), ((), 1024)]
+)
+def test_a_partition_is_a_share_of_the_gpus_memory(
+    gibibytes: tuple[int, ...], mebibytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [SimpleNamespace(memory_total=size << 30) for size in gibibytes]
+    monkeypatch.setattr(source, "probe", lambda: SimpleNamespace(gpus=gpus))
+    source._device_bytes.cache_clear()
+    assert partition_limit(None, "gpu") == mebibytes << 20
+    assert partition_limit(None, "cpu") <= 128 << 20
+    assert partition_limit(5, "gpu") == 5
+    source._device_bytes.cache_clear()

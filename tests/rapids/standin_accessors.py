@@ -34,16 +34,6 @@ class Categories:
     def categories(self) -> Any:
         return self._series.dtype.categories
 
-    @checked("cudf.Series.cat.set_categories", CategoricalAccessor.set_categories)
-    def set_categories(self, new_categories: Any, ordered: bool = False, rename: bool = False) -> Any:
-        if not rename or type(new_categories) is not type(self._series):
-            raise NotImplementedError("the stand-in renames categories, to a Series of as many")
-        if len(new_categories) != len(self._series.dtype.held):
-            raise ValueError("new_categories must have the same number of items as old categories")
-        return type(self._series).of(
-            self._series.data, self._series.valid, type(self._series.dtype)(new_categories, ordered)
-        )
-
 
 class Times:
     """`.dt` of timestamps."""

@@ -2,7 +2,8 @@
 
 Refused, as on the device: functions CuPy lacks, host arrays among its arguments, NumPy functions given its arrays,
 implicit copies to the host, dtypes it does not have. Refused here although CuPy would allow it: `get`, `tolist`,
-iteration and host arrays as indices, because the library has one door to the host (`asnumpy` in `Backend.to_host`).
+iteration and host arrays as indices, because the library has one door to the host (`asnumpy` in `Backend.to_host`). A
+weighted `bincount` adds in another order each time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from .signatures import check, not_imitated
 
+_threads = np.random.default_rng(1)  # atomics add in the order in which threads happen to come
 _FROM_HOST = {"array", "asarray", "asanyarray"}
 _BEHIND_THE_DOOR = {"get", "tolist", "tobytes", "tofile", "dump", "dumps"}
 
@@ -160,6 +162,15 @@ class Function:
             raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'clip'")  # it calls its method
         if self.__name__ == "bincount" and kwargs.get("minlength", 0) is None:
             del kwargs["minlength"]
+        if self.__name__ == "bincount" and kwargs.get("weights") is not None:
+            shuffled = _threads.permutation(len(args[0]))
+            args, kwargs = (
+                (args[0][DeviceArray(shuffled)],),
+                {
+                    **kwargs,
+                    "weights": kwargs["weights"][DeviceArray(shuffled)],
+                },
+            )
         return _called(self._path, self._original, self._numpy, args, kwargs, from_host=self.__name__ in _FROM_HOST)
 
     def __getattr__(self, name: str) -> Any:

@@ -32,6 +32,20 @@ class RangeIndex(Index):
         super().__init__(Series.of(np.arange(start) if stop is None else np.arange(start, stop)))
 
 
+class CategoricalIndex(Index):
+    @classmethod
+    @checked("cudf.CategoricalIndex.from_codes", real.CategoricalIndex.from_codes.__func__)
+    def from_codes(cls, codes: Any, categories: Any, ordered: bool) -> CategoricalIndex:
+        """Codes become unsigned as they are, of as many bytes as the categories need: -1 would be one of the last."""
+        values, dtype = as_series(codes), CategoricalDtype(categories, ordered)
+        size = next(kind for kind in ("uint8", "uint16", "uint32") if len(dtype.held) <= np.iinfo(kind).max)
+        unsigned = values.data.astype(size).astype(np.int64)
+        known = unsigned[values.notnull_mask()]
+        if len(known) and known.max() >= len(dtype.held):
+            raise IndexError("a code beyond the categories reads memory that is not theirs")
+        return cls(Series.of(unsigned, values.valid, dtype))
+
+
 def own(method: Any) -> Any:
     return checked(f"cudf.DataFrame.{method.__name__}", getattr(real.DataFrame, method.__name__))(method)
 
@@ -285,6 +299,7 @@ cudf = SimpleNamespace(
     Index=Index,
     RangeIndex=RangeIndex,
     CategoricalDtype=CategoricalDtype,
+    CategoricalIndex=CategoricalIndex,
     ListDtype=ListDtype,
     concat=concat,
     from_pandas=from_pandas,

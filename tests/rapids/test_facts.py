@@ -15,6 +15,9 @@ import torch  # noqa: E402
 from cuda.bindings import runtime  # noqa: E402
 from cuml.cluster import KMeans  # noqa: E402
 from cuml.decomposition import PCA  # noqa: E402
+from packaging.version import Version  # noqa: E402
+
+from gpupipe.backend.probe import CUPY_VERSION  # noqa: E402
 
 
 def default(target: Any, name: str) -> Any:
@@ -55,6 +58,11 @@ def test_a_pool_handle_is_what_rmm_asks_for() -> None:
     assert int(runtime.cudaMemPool_t(77)) == 77
     with pytest.raises(ValueError, match="cudaMemPool_t"):
         rmm.mr.CudaAsyncViewMemoryResource(77)
+
+
+def test_cupy_is_one_that_counts_nothing_and_repeats_by_an_array() -> None:
+    assert Version(cupy.__version__) >= Version(CUPY_VERSION)
+    assert "cupy.ndarray" in cupy.repeat.__doc__.partition("Returns")[0].partition("repeats (")[2]
 
 
 def test_cupy_differs_from_numpy_where_we_think() -> None:

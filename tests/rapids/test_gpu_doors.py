@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +18,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
+import rmm
+
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.protocol import Backend, Column
 from gpupipe.errors import BadFile, OutOfDeviceMemory
 from gpupipe.schema import Field
 from tests.io.tables import damage
@@ -82,7 +86,7 @@ def test_damaged_bytes_are_a_fault_of_the_file(rehearsed_backend: Backend, tmp_p
     ("cause", "raised"),
     [
         (RuntimeError("CUDA error encountered at: x.cu:1: 700 cudaErrorIllegalAddress"), RuntimeError),
-        (RuntimeError("exception occurred: std::bad_alloc"), OutOfDeviceMemory),
+        (RuntimeError("exception occurred: std::bad_alloc"), RuntimeError),
         (MemoryError("std::bad_alloc: out_of_memory"), OutOfDeviceMemory),
         (IndexError("vector::_M_range_check"), OSError),
     ],
@@ -142,6 +146,33 @@ def test_the_door_is_counted(rehearsed_backend: Backend) -> None:
     assert rehearsed_backend.transfers.num_bytes > before + codes.nbytes
 
 
+def test_a_dictionary_comes_to_the_host_once(rehearsed_backend: Any) -> None:
+    """Rows that are taken, columns renamed and frames made of them share it; another column has its own."""
+    gpu = rehearsed_backend
+    frame, _ = both(gpu, pa.table({"città": ["a", "b", "a"]}))
+    other, _ = both(gpu, pa.table({"città": ["c", "b", "a"]}))
+    dictionary, before = gpu.column(frame, "città").dictionary, gpu.transfers.num_bytes
+    for again in (frame, gpu.take(frame, gpu.xp.arange(2)), gpu.rename(gpu.select(frame, ["città"]), {"città": "x"})):
+        assert gpu.column(again, again.columns[0]).dictionary is dictionary
+    assert gpu.transfers.num_bytes == before
+    assert sorted(gpu.column(other, "città").dictionary.to_pylist()) == ["a", "b", "c"]
+    assert gpu.transfers.num_bytes > before
+    before = gpu.transfers.num_bytes
+    made = gpu.assign(frame, {"y": Column("string", gpu.xp.zeros(3, dtype="int32"), None, dictionary)})
+    assert gpu.column(made, "y").dictionary is dictionary
+    assert gpu.transfers.num_bytes == before, "what is written is known on the host"
+
+
+def test_dictionaries_are_kept_as_long_as_their_columns(rehearsed_backend: Any) -> None:
+    before = len(rehearsed_backend._dictionaries)
+    frame, _ = both(rehearsed_backend, pa.table({"città": ["a", "b", "a"]}))
+    rehearsed_backend.column(frame, "città")
+    assert len(rehearsed_backend._dictionaries) == before + 1
+    del frame
+    gc.collect()
+    assert len(rehearsed_backend._dictionaries) == before
+
+
 @pytest.mark.parametrize("columns", [1, 4])
 def test_estimators(rehearsed_backend: Backend, columns: int) -> None:
     block = np.random.default_rng(0).standard_normal((200, columns)) * np.arange(1, columns + 1)
@@ -155,6 +186,17 @@ def test_estimators(rehearsed_backend: Backend, columns: int) -> None:
         CPU.kmeans(block.copy(), centres, 100, 1e-6),
         atol=1e-9,
     )
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_k_means_stops_where_it_does_on_a_cpu_whatever_the_columns_size(
+    rehearsed_backend: Backend, size: float
+) -> None:
+    block = np.random.default_rng(3).standard_normal((500, 2)) * size
+    wanted = CPU.kmeans(block.copy(), block[:5], 100, 1e-2)
+    found = rehearsed_backend.kmeans(rehearsed_backend.to_device(block), block[:5], 100, 1e-2)
+    np.testing.assert_allclose(found, wanted, atol=1e-12 * size)
+    assert np.abs(wanted - CPU.kmeans(block.copy(), block[:5], 100, 0.0)).max() > 1e-3 * size, "it stopped early"
 
 
 def test_the_default_resource_is_replaced_by_a_limited_pool() -> None:
@@ -172,11 +214,53 @@ def test_the_default_resource_is_replaced_by_a_limited_pool() -> None:
         backend.make_room(FREE)
 
 
-def test_a_resource_the_user_has_set_is_kept() -> None:
-    modules = standins()
-    modules["rmm"].mr.current = chosen = object()
-    rehearsed_module(modules).GpuBackend().make_room(1 << 30)
+class Pool:
+    """A resource of the user's that tells its pool, as RMM's view of CUDA's pools does."""
+
+    def pool_handle(self) -> int:
+        return 12
+
+
+class Around:
+    """One that is put around another: it limits, counts or logs."""
+
+    def __init__(self, upstream: Any) -> None:
+        self.get_upstream = lambda: upstream
+
+
+@pytest.mark.parametrize(
+    ("chosen", "trimmed", "level"),
+    [
+        (object(), [], "WARNING"),
+        (Around(object()), [], "WARNING"),
+        (Pool(), [12], "INFO"),
+        (Around(Pool()), [12], "INFO"),
+    ],
+)
+def test_a_resource_the_user_has_set_is_kept_and_trimmed_if_it_can_be(
+    chosen: Any, trimmed: list[int], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    modules: dict[str, Any] = standins()
+    found: list[int] = []
+    modules["rmm"].mr.current = chosen
+    with caplog.at_level(logging.INFO, "gpupipe"):
+        module: Any = rehearsed_module(modules)
+        backend = module.GpuBackend()
+    assert [(record.levelname, type(chosen).__name__ in record.getMessage()) for record in caplog.records] == [
+        (level, True)
+    ]
+    runtime = SimpleNamespace(deviceSynchronize=lambda: None, memPoolTrimTo=lambda pool, _: found.append(pool))
+    module.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    backend.make_room(1 << 30)
     assert modules["rmm"].mr.current is chosen
+    assert found == trimmed
+
+
+def test_adaptors_and_pools_of_rmm_tell_what_we_ask() -> None:
+    assert hasattr(rmm.mr.CudaAsyncViewMemoryResource, "pool_handle")
+    for adaptor in (rmm.mr.LimitingResourceAdaptor, rmm.mr.StatisticsResourceAdaptor, rmm.mr.PoolMemoryResource):
+        assert hasattr(adaptor, "get_upstream")
+    assert not hasattr(rmm.mr.CudaMemoryResource, "get_upstream")
 
 
 def test_memory_errors_say_what_was_done(rehearsed_backend: Backend) -> None:

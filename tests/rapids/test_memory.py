@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import pyarrow as pa
 import pytest
 import torch
 
 from gpupipe.backend.memory import etl_limit, explained
+from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.errors import OutOfDeviceMemory
 
 GIB = 1 << 30
@@ -55,8 +57,8 @@ def test_a_full_device_is_an_error_that_says_how_full() -> None:
             ),
             20 << 20,
         ),
-        (RuntimeError("exception occurred: std::bad_alloc"), None),
-        (MemoryError(), None),
+        (RuntimeError("exception occurred: std::bad_alloc: out_of_memory: RMM failure"), None),
+        (RuntimeError("cudaErrorMemoryAllocation: out of memory"), None),
     ],
 )
 def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int | None) -> None:
@@ -69,8 +71,23 @@ def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int
     assert caught.value.__cause__ is cause
 
 
-def test_other_errors_and_our_own_pass_as_they_are() -> None:
+def test_other_errors_and_our_own_pass_unchanged() -> None:
     with pytest.raises(RuntimeError, match="illegal address"), explained("x"):
         raise RuntimeError("an illegal address was met")
     with pytest.raises(OutOfDeviceMemory, match="inner"), explained("outer"), explained("inner"):
-        raise MemoryError
+        raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 8.00 GiB for an array"),
+        pa.ArrowMemoryError("malloc of 64 failed"),
+    ],
+)
+def test_the_hosts_memory_is_not_the_devices(cause: MemoryError) -> None:
+    with pytest.raises(MemoryError) as caught, explained("reading Parquet"):
+        raise cause
+    assert caught.value is cause
+    assert is_out_of_memory(cause), "and is a reason to work on halves"

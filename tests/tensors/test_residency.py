@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
-from gpupipe import errors
+import gpupipe as gp
+from gpupipe import errors, loading
+from gpupipe.backend.cpu import CpuBackend
 from gpupipe.tensors import Loader, residency
 from gpupipe.tensors.residency import choose_residency, room_on
 
@@ -44,3 +47,23 @@ def test_what_a_table_cannot_be_used_as() -> None:
     with pytest.raises(errors.BadConfig, match="cannot be used as residency='stream'"):
         Loader(block_of(1), residency="stream")
     assert Loader(block_of(1)).residency == "device"
+
+
+def test_what_is_kept_for_reuse_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the fit has left in the backend's pool, and an earlier loader in torch's, is given back first."""
+    done: list[str] = []
+
+    def free(device: torch.device) -> tuple[int, int]:
+        done.append(f"asked {device}")
+        return 70 << 30, 80 << 30
+
+    monkeypatch.setattr(CpuBackend, "trim", lambda _: done.append("backend"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("torch"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", free)
+    assert room_on(GPU) == 62 << 30
+    assert done == ["torch", "asked cuda"]
+    done.clear()
+    monkeypatch.setattr(loading, "room_on", lambda device: done.append(f"asked {device}"))
+    frame = pd.DataFrame({"x": [1.0, 2.0]})
+    gp.Pipeline([], gp.Features(["x"]), backend="cpu").fit(frame).loader(frame)
+    assert done == ["backend", "asked cpu"]
