@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.protocol import Array, Column, Stored
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger
 
 __all__ = [
     "check_names",
@@ -43,10 +44,10 @@ def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn
     """Raise `SchemaMismatch` for a column of a type that there is nothing here for."""
     raise SchemaMismatch(
         f"column {name!r}",
-        "this type is not worked with",
+        "no column here can hold such values",
         got=str(dtype),
-        expected="numbers, booleans, strings or timestamps, or lists of them",
-        remedy=remedy or f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
+        expected="a type of the table in docs/guide-files.md",
+        remedy=remedy or f"frame.astype({{{name!r}: 'str'}}), or the frame without it",
     )
 
 
@@ -98,6 +99,8 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
         return Column(dtype, xp.full(num_rows, xp.nan, dtype=dtype))
     if dtype == "string":
         return Column(dtype, xp.full(num_rows, -1, dtype="int32"), None, pa.array([], pa.large_string()))
+    if is_passenger(dtype):
+        return Column(dtype, xp.full(num_rows, -1, dtype="int64"), None, pa.array([], arrow_type(dtype)))
     stored = "int64" if dtype == "timestamp" else dtype
     return Column(dtype, xp.zeros(num_rows, dtype=stored), xp.zeros(num_rows, dtype=bool))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
+from dataclasses import replace
 from typing import Self
 
 from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.bounds import Bounds
-from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
-from gpupipe.schema import Field
+from gpupipe.io.source import FileNote, Partition, Reads, Span, conversions, row_bytes
+from gpupipe.schema import Field, Schema
 
 __all__ = ["FrameSource"]
 
@@ -22,17 +24,25 @@ class FrameSource:
         frame: coded; shared, not copied.
         owner: the backend whose frame it is.
         cuts: first row and number of rows of each partition.
-        left_out: columns that were not taken, and their type.
+        readings: of each column of the table its type and what it is read as.
     """
 
     made_by: str | None = ""
 
     def __init__(
-        self, frame: Frame, owner: Backend, cuts: Sequence[tuple[int, int]], left_out: Mapping[str, str]
+        self,
+        frame: Frame,
+        owner: Backend,
+        cuts: Sequence[tuple[int, int]],
+        readings: Mapping[str, tuple[object, Reading]],
     ) -> None:
-        self.schema = owner.schema_of(frame)
-        self.left_out: Mapping[str, str] = left_out
-        self.notes: Sequence[FileNote] = ()
+        self.schema = Schema(
+            replace(item, written_as=readings[item.name][1].written_as) for item in owner.schema_of(frame)
+        )
+        self.left_out: Mapping[str, str] = {
+            name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
+        }
+        self.notes: Sequence[FileNote] = conversions("frame", readings)
         self.reads = Reads()
         self.partitions: Sequence[Partition] = [
             Partition(
