@@ -23,6 +23,7 @@ __all__ = [
     "element_of",
     "is_passenger",
     "list_of",
+    "made_usable",
 ]
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -30,7 +31,8 @@ FLOATS = ("float32", "float64")
 # Timestamps are UTC, naive, microseconds.
 DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
 LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)
-_PASSENGERS = ("time32[", "time64[", "duration[", "decimal", "binary", "large_", "fixed_size_", "struct<", "list<", "map<")
+_PASSENGERS = ("time32[", "time64[", "duration[", "decimal", "binary", "large_binary", "fixed_size_")
+_PASSENGERS += ("struct<", "map<", "list<item: ", "large_list<item: ")
 
 
 def list_of(dtype: str) -> str:
@@ -63,6 +65,18 @@ def is_passenger(dtype: str) -> bool:
         (True, False, False)
     """
     return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
+
+
+def made_usable(name: str, dtype: str) -> str:
+    """What makes numbers of a column that is only carried, or keeps it beside the features, for an error's remedy.
+
+    Example:
+        >>> made_usable("amount", "decimal128(20, 2)")
+        "T.Cast({'amount': 'float64'}) before"
+    """
+    if dtype.startswith(("decimal", "duration", "time")):
+        return f"T.Cast({{{name!r}: 'float64'}}) before"
+    return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"
 
 
 class Kind(StrEnum):

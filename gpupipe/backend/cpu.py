@@ -16,7 +16,7 @@ from sklearn.decomposition import PCA
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, refuse_type, stored_of
+from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_readings
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
@@ -89,8 +89,9 @@ class CpuBackend:
         }
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
-    def schema_of(self, frame: Frame) -> Schema:
-        return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
+    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
+        fields = (_field(str(name), frame[name]).as_source() for name in frame.columns)
+        return Schema(fields if readings is None else with_readings(fields, readings))
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
@@ -334,8 +335,8 @@ def _reading(series: Any) -> Reading:
 def _of_objects(series: Any) -> Reading:
     """What a column of Python objects is read as, which are all looked at."""
     kind = pd.api.types.infer_dtype(series, skipna=True)
-    if kind in ("string", "empty"):
-        return Reading("string") if kind == "string" or not len(series) else read_as(pa.null())
+    if kind == "string" or not len(series):
+        return Reading("string")
     try:
         return read_as(_in_arrow(series).type)
     except (pa.ArrowException, TypeError, OverflowError):
@@ -359,6 +360,8 @@ def _in_arrow(series: Any) -> pa.Array:
         series = series.sparse.to_dense()
     if series.dtype != np.dtype(object):
         return lists.whole(series)
+    if series.isna().all():
+        return pa.nulls(len(series))
     kind = pd.api.types.infer_dtype(series, skipna=True)
     if kind.startswith(("datetime", "timedelta")):
         typed = series.infer_objects()

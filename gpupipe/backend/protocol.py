@@ -160,8 +160,8 @@ class Backend(Protocol):
         Columns named in `own` are in such memory already, and need no copy. Times have the zone that `schema` says.
         """
 
-    def schema_of(self, frame: Frame) -> Schema:
-        """The fields of a coded frame, each the start of a lineage."""
+    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
+        """The fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:

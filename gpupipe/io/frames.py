@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
-from dataclasses import replace
 from typing import Self
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.bounds import Bounds
 from gpupipe.io.source import FileNote, Partition, Reads, Span, conversions, row_bytes
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import Field
 
 __all__ = ["FrameSource"]
 
@@ -36,9 +35,7 @@ class FrameSource:
         cuts: Sequence[tuple[int, int]],
         readings: Mapping[str, tuple[object, Reading]],
     ) -> None:
-        self.schema = Schema(
-            replace(item, written_as=readings[item.name][1].written_as) for item in owner.schema_of(frame)
-        )
+        self.schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
         self.left_out: Mapping[str, str] = {
             name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
         }

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow_types import type_named
 from gpupipe.errors import BadFile
 
 __all__ = ["Keys", "folder_name", "keys_in", "typed"]
