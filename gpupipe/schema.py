@@ -31,8 +31,9 @@ FLOATS = ("float32", "float64")
 # Timestamps are UTC, naive, microseconds.
 DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
 LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)
-_PASSENGERS = ("time32[", "time64[", "duration[", "decimal", "binary", "large_binary", "fixed_size_")
-_PASSENGERS += ("struct<", "map<", "list<item: ", "large_list<item: ")
+_PASSENGERS = ("time32[", "time64[", "duration[", "decimal32(", "decimal64(", "decimal128(", "decimal256(", "binary")
+_PASSENGERS += ("large_binary", "fixed_size_binary[", "fixed_size_list<item: ", "struct<", "map<", "list<item: ")
+_PASSENGERS += ("large_list<item: ",)
 
 
 def list_of(dtype: str) -> str:

@@ -95,7 +95,7 @@ def read_as(kind: pa.DataType) -> Reading:
     plain = _carried(kind)
     if plain is None:
         return Reading(None, change="nothing here carries such values")
-    return Reading(_text(plain), change="" if plain == kind else f"read as {_text(plain)}")
+    return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
 
 
 def dtype_of(kind: pa.DataType) -> str | None:
@@ -165,7 +165,7 @@ def _carried(kind: pa.DataType) -> pa.DataType | None:
         return pa.struct(fields) if fields and len(fields) == len(found) else None
     if pa.types.is_map(kind):
         key, item = _carried(kind.key_type), _carried_field(kind.item_field)
-        return None if key is None or item is None else pa.map_(key, item.with_name("value"), kind.keys_sorted)
+        return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)
     if is_list(kind):
         item = _carried_field(kind.value_field)
         if item is None:
@@ -182,8 +182,9 @@ def _carried(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _carried_field(item: pa.Field) -> pa.Field | None:
+    """The field, nullable: a row without a match has no struct, and so nothing in it."""
     kind = _carried(item.type)
-    return None if kind is None else pa.field(item.name, kind, item.nullable)
+    return None if kind is None else pa.field(item.name, kind)
 
 
 def _text(kind: pa.DataType) -> str:
@@ -192,8 +193,7 @@ def _text(kind: pa.DataType) -> str:
         return f"struct<{', '.join(_field_text(kind.field(place)) for place in range(kind.num_fields))}>"
     if pa.types.is_map(kind):
         is_sorted = ", keys_sorted" if kind.keys_sorted else ""
-        nullable = "" if kind.item_field.nullable else " not null"
-        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}{nullable}{is_sorted}>"
+        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}{is_sorted}>"
     if is_list(kind):
         size = f"[{kind.list_size}]" if pa.types.is_fixed_size_list(kind) else ""
         name = "fixed_size_list" if size else "large_list" if pa.types.is_large_list(kind) else "list"
@@ -204,7 +204,7 @@ def _text(kind: pa.DataType) -> str:
 def _field_text(item: pa.Field) -> str:
     escaped = item.name.replace("\\", "\\\\").replace('"', '\\"')
     name = item.name if _PLAIN_NAME.fullmatch(item.name) else f'"{escaped}"'
-    return f"{name}: {_text(item.type)}{'' if item.nullable else ' not null'}"
+    return f"{name}: {_text(item.type)}"
 
 
 def _parsed(text: str) -> pa.DataType:
@@ -234,19 +234,18 @@ def _nested(name: str, tokens: list[str]) -> pa.DataType:
     if name == "map":
         key = _type_of(tokens)
         tokens.pop()
-        kind, nullable = _type_of(tokens), _nullable(tokens)
+        kind = _type_of(tokens)
         is_sorted = tokens.pop() == ","
         if is_sorted:
             del tokens[-2:]
-        return pa.map_(key, pa.field("value", kind, nullable), is_sorted)
+        return pa.map_(key, kind, is_sorted)
     fields = []
     while True:
         label = tokens.pop()
         if label.startswith('"'):
             label = re.sub(r"\\(.)", r"\1", label[1:-1], flags=re.DOTALL)
         tokens.pop()
-        kind = _type_of(tokens)
-        fields.append(pa.field(label, kind, _nullable(tokens)))
+        fields.append(pa.field(label, _type_of(tokens)))
         if tokens.pop() == ">":
             break
     if name == "struct":
@@ -255,9 +254,3 @@ def _nested(name: str, tokens: list[str]) -> pa.DataType:
         return pa.list_(fields[0], int(tokens.pop()[1:-1]))
     return _MADE[name](fields[0])
 
-
-def _nullable(tokens: list[str]) -> bool:
-    if tokens[-2:] == ["null", "not"]:
-        del tokens[-2:]
-        return False
-    return True
