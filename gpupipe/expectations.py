@@ -14,7 +14,7 @@ from gpupipe.backend.dictionaries import given_values, positions_in
 from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
 from gpupipe.words import counted
 
 __all__ = ["Expect", "Expectations", "Findings"]
@@ -153,8 +153,8 @@ class Expectations:
             _listed(expected, schema[name])
             if not {expected.nullable, expected.unique} <= {True, False}:
                 raise _unfit(expected, schema[name], "nullable and unique that are True or False")
-            if expected.unique and schema[name].dtype in LISTS:
-                raise _unfit(expected, schema[name], "values of their own, no lists")
+            if expected.unique and schema[name].kind in (Kind.LIST, Kind.PASSENGER):
+                raise _unfit(expected, schema[name], "numbers, booleans, text or times")
 
     def look(self, frame: Frame, schema: Schema, backend: Backend, place: int = 0) -> Findings:
         """What one frame that holds some of the columns has that is otherwise.
@@ -288,8 +288,8 @@ def _listed(expected: Expect, item: Field) -> Any:
     """The allowed values as a dictionary of the column's type; None where none are listed."""
     if expected.values is None:
         return None
-    if item.dtype in LISTS:
-        raise _unfit(expected, item, "values of their own, no lists")
+    if item.kind in (Kind.LIST, Kind.PASSENGER):
+        raise _unfit(expected, item, "numbers, booleans, text or times")
     try:
         values = expected.values if isinstance(expected.values, str) else list(expected.values)
         return given_values(values, item.dtype)[0]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import stored_of
+from gpupipe.backend.columns import refuse_passengers, stored_of
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
 from gpupipe.preprocessing.late import late_columns, late_from
@@ -52,6 +52,7 @@ class Group:
         """The fields after the first `upto` steps (all by default), for an input of `schema`."""
         schema.require(self.columns, f"Features({self.columns})")
         fields = [schema[name] for name in self.columns]
+        refuse_passengers(fields, "Features")
         for step in self.steps[:upto]:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             made = step.output_fields(fields)

@@ -16,6 +16,7 @@ from gpupipe.io import Dataset, over_partitions
 from gpupipe.schema import Role
 from gpupipe.streaming import StreamedParts, loaded
 from gpupipe.tensors import Block, Loader, require_device
+from gpupipe.tensors.kept import held
 from gpupipe.tensors.residency import choose_residency, room_on
 from gpupipe.transformation import Transformation
 
@@ -52,7 +53,10 @@ def table_of(
     row_bytes = Block.row_bytes_of(run.schema, dtype)
     wanted = torch.device(backend.device if device == "auto" else device)
     require_device(wanted)
-    size = bound * (row_bytes + _KEPT_BYTES * len(run.schema.with_role(Role.KEEP)))
+    kept = run.schema.with_role(Role.KEEP)
+    if carried := [item.name for item in kept if item not in held(run.schema)]:
+        _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
+    size = bound * (row_bytes + _KEPT_BYTES * len(kept))
     rooms: dict[str, int | None] = {}
     if residency == "auto":
         backend.trim()  # what the fit has left is free

@@ -21,7 +21,9 @@ __all__ = [
     "Role",
     "Schema",
     "element_of",
+    "is_passenger",
     "list_of",
+    "made_usable",
 ]
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -29,6 +31,9 @@ FLOATS = ("float32", "float64")
 # Timestamps are UTC, naive, microseconds.
 DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
 LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)
+_PASSENGERS = ("time32[", "time64[", "duration[", "decimal32(", "decimal64(", "decimal128(", "decimal256(", "binary")
+_PASSENGERS += ("large_binary", "fixed_size_binary[", "fixed_size_list<item: ", "struct<", "map<", "list<item: ")
+_PASSENGERS += ("large_list<item: ",)
 
 
 def list_of(dtype: str) -> str:
@@ -51,6 +56,30 @@ def element_of(dtype: str) -> str | None:
     return dtype[5:-1] if dtype in LISTS else None
 
 
+def is_passenger(dtype: str) -> bool:
+    """Tell whether columns of that type are only carried: verbs, `keep` and writers have them, nothing computes on them.
+
+    Such a type is Arrow's own text; see docs/decisions/023-column-types.md.
+
+    Example:
+        >>> is_passenger("decimal128(20, 2)"), is_passenger("timestamp"), is_passenger("list<int64>")
+        (True, False, False)
+    """
+    return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
+
+
+def made_usable(name: str, dtype: str) -> str:
+    """What makes numbers of a column that is only carried, or keeps it beside the features, for an error's remedy.
+
+    Example:
+        >>> made_usable("amount", "decimal128(20, 2)")
+        "T.Cast({'amount': 'float64'}) before"
+    """
+    if dtype.startswith(("decimal", "duration", "time")):
+        return f"T.Cast({{{name!r}: 'float64'}}) before"
+    return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"
+
+
 class Kind(StrEnum):
     """What a column's values mean, whatever they are stored as."""
 
@@ -59,6 +88,7 @@ class Kind(StrEnum):
     TEXT = "text"
     TIME = "time"
     LIST = "list"
+    PASSENGER = "passenger"
 
 
 class Role(StrEnum):
@@ -77,7 +107,8 @@ class Field:
 
     Args:
         name: the column's name, unique in its schema.
-        dtype: how it is stored, one of `DTYPES`, or `list<...>` of one of them.
+        dtype: how it is stored: one of `DTYPES`, `list<...>` of one of them, or the text of an Arrow type that is only
+            carried (`is_passenger`).
         kind: what its values mean; by default it follows from `dtype`.
         nullable: whether values may be missing.
         cardinality: how many ids a categorical, or an element of a list of ids, can take, missing (0) and unknown (1)
@@ -87,6 +118,8 @@ class Field:
         role: what it is for in training.
         classes: a classification target's values in the order of their index.
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
+        written_as: the Arrow type that a timestamp has in files, where that is a date or has a time zone; the values are
+            UTC microseconds all the same.
 
     Example:
         >>> Field("carrier", "string").kind
@@ -103,9 +136,10 @@ class Field:
     role: Role | None = None
     classes: tuple[Any, ...] | None = None
     units: str = ""
+    written_as: str = ""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES and self.dtype not in LISTS:
+        if self.dtype not in DTYPES and self.dtype not in LISTS and not is_passenger(self.dtype):
             raise BadConfig(
                 f"column {self.name!r}",
                 "unknown type",
@@ -114,15 +148,30 @@ class Field:
                 remedy="dtype='float64'",
             )
         if self.kind is None:
-            object.__setattr__(self, "kind", _KIND_OF.get(self.dtype, Kind.CONTINUOUS))
+            kind = Kind.PASSENGER if is_passenger(self.dtype) else _KIND_OF.get(self.dtype, Kind.CONTINUOUS)
+            object.__setattr__(self, "kind", kind)
 
     @classmethod
-    def derived(cls, name: str, dtype: str, reads: Iterable[Field], step: str) -> Field:
+    def derived(cls, name: str, dtype: str, reads: Iterable[Field], step: str, written_as: str = "") -> Field:
         """A column computed row by row from `reads`: it has their lineage, and is a label as soon as one of them is."""
         sources = list(reads)
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in sources))
         role = Role.LABEL if any(item.role == Role.LABEL for item in sources) else None
-        return cls(name, dtype, lineage=lineage, role=role, step=step)
+        return cls(name, dtype, lineage=lineage, role=role, step=step, written_as=written_as)
+
+    @property
+    def zone(self) -> str:
+        """The time zone of its times; empty where they have none.
+
+        Example:
+            >>> Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]").zone
+            'Europe/Oslo'
+        """
+        return self.written_as.partition("tz=")[2].removesuffix("]")
+
+    def with_instants(self) -> Field:
+        """The same column once its times are computed: no dates any more, but of the same zone."""
+        return self if self.zone else replace(self, written_as="")
 
     def as_source(self) -> Field:
         """The same column as the start of a lineage."""
@@ -298,11 +347,12 @@ class Schema:
         return cls(fields, ranges)
 
     def _table(self) -> list[Sequence[str]]:
-        head = ["column", "dtype", "kind", "role", "ids", "nulls", "units", "range", "from", "step"]
+        head = ["column", "dtype", "written as", "kind", "role", "ids", "nulls", "units", "range", "from", "step"]
         body = [
             [
                 item.name,
                 item.dtype,
+                item.written_as,
                 str(item.kind),
                 str(item.role or ""),
                 "" if item.cardinality is None else str(item.cardinality),

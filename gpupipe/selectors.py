@@ -33,6 +33,9 @@ __all__ = [
 class Selector(ABC):
     """A choice of columns; `|`, `&`, `-` and `~` make others of it.
 
+    Columns that are only carried (decimals, structs and the like), which no feature is made of, are chosen by `by_name`
+    and `by_kind` alone.
+
     Example:
         >>> schema = Schema([Field("dep_delay", "float64"), Field("day", "int8"), Field("carrier", "string")])
         >>> (numeric() - by_name("day")).names(schema), (~numeric()).names(schema)
@@ -79,7 +82,8 @@ class _Chosen(Selector):
     def takes(self, item: Field) -> bool:
         if self.function in _FAMILIES:
             return item.dtype in _FAMILIES[self.function]
-        return _TESTS[self.function](item, self.words)
+        carried = item.kind == Kind.PASSENGER and self.function in ("glob", "matches")
+        return not carried and _TESTS[self.function](item, self.words)
 
     def check(self, schema: Schema) -> None:
         if self.function == "by_name":
@@ -124,7 +128,7 @@ class _Not(Selector):
     inner: Selector
 
     def takes(self, item: Field) -> bool:
-        return not self.inner.takes(item)
+        return item.kind != Kind.PASSENGER and not self.inner.takes(item)
 
     def check(self, schema: Schema) -> None:
         self.inner.check(schema)

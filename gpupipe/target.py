@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.columns import refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
@@ -48,7 +49,8 @@ class _Label:
         """The values' own type, before they are stored as a target or a weight."""
         expression = self.expression(schema)
         if expression is None:
-            return replace(schema[self.text], role=self.role)
+            refuse_passengers([schema[self.text]], self.role.value)
+            return replace(schema[self.text], role=self.role, written_as="")
         made = Field.derived(
             self.role.value, expression.check(schema), map(schema.__getitem__, expression.reads), "Features"
         )

@@ -14,7 +14,7 @@ from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Role, Schema, element_of
+from gpupipe.schema import Role, Schema, element_of, is_passenger
 from gpupipe.together import put_together
 from gpupipe.transforms import Transform
 from gpupipe.watching import Letter, Watch
@@ -117,7 +117,7 @@ class Transformation:
         coded = owner.encode(owner.select(data, self.reads))
         self.expect(owner.schema_of(coded))
         made = function(coded, owner)
-        result = owner.decode(made, own)
+        result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
         return result
 
@@ -227,7 +227,8 @@ def _casts(wanted: Schema, there: Schema) -> dict[str, str]:
         elements = (element_of(found), element_of(item.dtype))
         of_lists = None not in elements
         one, other = elements if of_lists else (found, item.dtype)
-        if one != "float64" and (any(elements) != of_lists or {"string", "timestamp"} & {one, other}):
+        carried = is_passenger(one) != is_passenger(other)
+        if one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other}):
             raise _another_type(item.name, found, item.dtype)
         casts[item.name] = item.dtype
     return casts
@@ -247,7 +248,7 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if element is not None and column.elements is not None:
         elements = _cast(column.elements, element, name, backend)
         return Column(dtype, column.data, column.valid, None, elements)
-    if element is not None or dtype in ("string", "timestamp"):
+    if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
 

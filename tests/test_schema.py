@@ -164,7 +164,7 @@ def test_what_no_column_has_is_not_shown() -> None:
         "carrier    string     text        yes\n"
         "time_hour  timestamp  time        yes"
     )
-    assert repr(Schema()) == "column  dtype  kind  role  ids  nulls  units  range  from  step"
+    assert repr(Schema()) == "column  dtype  written as  kind  role  ids  nulls  units  range  from  step"
 
 
 def test_the_notebook_shows_the_same_and_names_cannot_be_markup() -> None:

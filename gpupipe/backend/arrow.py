@@ -1,4 +1,4 @@
-"""Arrow types to fields and back, and arrays brought to the type their field says; the same for both backends."""
+"""Arrow arrays brought to the type their field says; the same for both backends."""
 
 from __future__ import annotations
 
@@ -8,59 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, list_of
+from gpupipe.schema import Field, element_of, is_passenger, list_of
 
 __all__ = ["arrow_type", "conform", "dtype_of", "list_array", "opened_list", "parquet_path"]
 
-_TO_ARROW = {
-    **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
-    "bool": pa.bool_(),
-    "string": pa.dictionary(pa.int32(), pa.large_string()),
-    "timestamp": pa.timestamp("us"),
-}
-_FROM_ARROW = {str(value): name for name, value in _TO_ARROW.items()} | {"halffloat": "float32"}
-
-
-def arrow_type(dtype: str) -> pa.DataType:
-    """The Arrow type a field's column is written as; strings plain.
-
-    Example:
-        >>> arrow_type("string"), arrow_type("timestamp")
-        (DataType(large_string), TimestampType(timestamp[us]))
-    """
-    element = element_of(dtype)
-    if element is not None:
-        return pa.large_list(arrow_type(element))
-    return pa.large_string() if dtype == "string" else _TO_ARROW[dtype]
-
-
-def dtype_of(kind: pa.DataType) -> str | None:
-    """The field type an Arrow type is read as; None for one that is not worked with (structs, lists of lists ...).
-
-    Example:
-        >>> dtype_of(pa.date32()), dtype_of(pa.list_(pa.int8())), dtype_of(pa.list_(pa.list_(pa.int8())))
-        ('timestamp', 'list<int8>', None)
-    """
-    if _is_list(kind):
-        element = None if _is_list(kind.value_type) else dtype_of(kind.value_type)
-        return None if element is None else list_of(element)
-    if pa.types.is_dictionary(kind):
-        return dtype_of(kind.value_type)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return "string"
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return "timestamp"
-    if pa.types.is_decimal(kind):
-        return "float64"
-    if pa.types.is_null(kind):
-        return "float64"
-    return _FROM_ARROW.get(str(kind))
+_CODES = pa.dictionary(pa.int32(), pa.large_string())
 
 
 def parquet_path(item: Field) -> str:
-    """The path of a column's values in the Parquet files that pyarrow writes.
+    """The path of a column's values in the Parquet files that pyarrow writes; a struct or a map has several others.
 
     Example:
         >>> parquet_path(Field("origin", "string")), parquet_path(Field("words", "list<string>"))
@@ -82,14 +41,15 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
     element = element_of(item.dtype)
     if element is not None:
         return _conformed_list(values, Field(item.name, element))
-    wanted = _TO_ARROW[item.dtype]
+    wanted = arrow_type(item.dtype)
     try:
+        values = _plain(values)
         if item.dtype == "string":
-            return _coded(values, wanted)
+            return _coded(values, _CODES)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp(values.type.unit))
-        if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
-            values = values.cast(wanted, safe=False)  # finer than a microsecond is cut off
+        if pa.types.is_timestamp(values.type) and values.type.unit == "ns" and not is_passenger(item.dtype):
+            values = pc.floor_temporal(values, unit="microsecond").cast(wanted)
         if values.type != wanted:
             values = values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
@@ -100,6 +60,13 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
             remedy="a wider type for this column",
         ) from cause
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _plain(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The values of an extension type as they are stored, and those that are encoded in runs one by one."""
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.cast(values.type.storage_type)
+    return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
 
 
 def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.DictionaryArray:
@@ -149,23 +116,19 @@ def list_array(offsets: Any, elements: pa.Array, valid: Any = None) -> pa.LargeL
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), elements, mask=mask)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
-    return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
-
-
 def _conformed_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.LargeListArray:
     """Large lists whose elements are as `conform` has them."""
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), pa.large_list(pa.null()))
-    if not _is_list(values.type):
+    if not is_list(values.type):
         raise SchemaMismatch(
             f"column {element.name!r}",
             f"values of type {values.type} are no lists",
             expected=list_of(element.dtype),
             remedy=f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])",
         )
-    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    whole = _plain(values)
+    whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
     offsets, elements = opened_list(whole)
     valid = whole.is_valid().to_numpy(zero_copy_only=False) if whole.null_count else None
     return list_array(offsets, conform(elements, element), valid)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger, made_usable
 
 __all__ = ["cast_column"]
 
@@ -22,7 +22,8 @@ _NOT_A_TIME = np.iinfo("int64").min
 def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
 
-    Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
+    Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of day
+    float64 seconds or int64 microseconds, and bytes text. Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
     fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
     a float unless that makes it infinite or another integer. `name` is for messages.
 
@@ -40,6 +41,8 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Colu
     """
     if column.dtype == dtype:
         return column
+    if is_passenger(column.dtype):
+        return _carried(column, dtype, name, backend)
     element = element_of(dtype)
     if column.elements is not None and element is not None:
         return Column(dtype, column.data, column.valid, None, cast_column(column.elements, element, name, backend))
@@ -57,6 +60,48 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Colu
     if "timestamp" in (column.dtype, dtype):
         return _time(column, dtype, name, backend)
     return _float(column, dtype, name, backend) if dtype in FLOATS else _whole(column, dtype, name, backend)
+
+
+def _carried(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """A column that is only carried as another type, through the host."""
+    values = backend.to_arrow(backend.frame({name: column}, len(column)))[name].combine_chunks()
+    kind, made = values.type, None
+    try:
+        if is_passenger(dtype):
+            made = values.cast(arrow_type(dtype)) if kind.id == arrow_type(dtype).id else None
+        elif pa.types.is_decimal(kind) and dtype in (*FLOATS, "string"):
+            # By their text, which is rounded once; Arrow's own cast rounds each digit.
+            texts = backend.from_arrow(pa.table({name: values.cast(pa.string())}), [Field(name, "string")])
+            return cast_column(backend.column(texts, name), dtype, name, backend)
+        elif pa.types.is_decimal(kind) and dtype in INTEGERS:
+            made = values.cast(arrow_type(dtype))
+        elif (pa.types.is_duration(kind) or pa.types.is_time(kind)) and dtype in ("float64", "int64"):
+            if dtype == "int64":
+                values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
+            made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
+            if dtype == "float64":
+                made = pc.divide(made.cast(pa.float64(), safe=False), float(_PER_SECOND[kind.unit]))
+        elif dtype == "string" and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+            made = values.cast(pa.large_string())
+    except pa.ArrowInvalid as cause:
+        raise BadData(
+            f"Cast of column {name!r}",
+            f"a value does not fit {dtype} ({cause})",
+            got=column.dtype,
+            expected=f"values that {dtype} can hold",
+            remedy=f"leave it {column.dtype}, or 'float64'",
+        ) from cause
+    if made is None:
+        raise SchemaMismatch(
+            f"column {name!r}",
+            f"{column.dtype} cannot become {dtype}",
+            expected="decimals to numbers or text, durations and times to float64 seconds or int64 microseconds",
+            remedy=made_usable(name, column.dtype),
+        )
+    return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
+
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _time(column: Column, dtype: str, name: str, backend: Backend) -> Column:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
+from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Column, Stored
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
 __all__ = [
     "check_names",
     "floats",
     "missing_column",
     "refuse_lists",
+    "refuse_passengers",
     "refuse_type",
     "stored_of",
     "whole_numbers",
     "with_missing_row",
+    "with_readings",
 ]
 
 
@@ -43,10 +47,10 @@ def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn
     """Raise `SchemaMismatch` for a column of a type that there is nothing here for."""
     raise SchemaMismatch(
         f"column {name!r}",
-        "this type is not worked with",
+        "no column here can hold such values",
         got=str(dtype),
-        expected="numbers, booleans, strings or timestamps, or lists of them",
-        remedy=remedy or f"frame.astype({{{name!r}: 'str'}}), or leave the column out",
+        expected="a type of the table in docs/guide-files.md",
+        remedy=remedy or f"frame.astype({{{name!r}: 'str'}}), or the frame without it",
     )
 
 
@@ -65,6 +69,17 @@ def check_names(names: Iterable[object]) -> None:
                 expected="strings",
                 remedy="frame.columns.map(str)",
             )
+
+
+def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> Iterator[Field]:
+    """The fields, in files written as what they were read from.
+
+    Example:
+        >>> readings = {"day": Reading("timestamp", "date32[day]")}
+        >>> next(with_readings([Field("day", "timestamp")], readings)).written_as
+        'date32[day]'
+    """
+    return (replace(item, written_as=readings[item.name].written_as) for item in fields)
 
 
 def stored_of(column: Column) -> Stored | None:
@@ -98,6 +113,8 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
         return Column(dtype, xp.full(num_rows, xp.nan, dtype=dtype))
     if dtype == "string":
         return Column(dtype, xp.full(num_rows, -1, dtype="int32"), None, pa.array([], pa.large_string()))
+    if is_passenger(dtype):
+        return Column(dtype, xp.full(num_rows, -1, dtype="int64"), None, pa.array([], arrow_type(dtype)))
     stored = "int64" if dtype == "timestamp" else dtype
     return Column(dtype, xp.zeros(num_rows, dtype=stored), xp.zeros(num_rows, dtype=bool))
 
@@ -124,13 +141,31 @@ def with_missing_row(column: Column, xp: ModuleType) -> Column:
     return Column(column.dtype, data, xp.concatenate([valid, last.valid]))
 
 
+def refuse_passengers(fields: Iterable[Field], where: str) -> None:
+    """Raise `SchemaMismatch` for the first field that is only carried.
+
+    Example:
+        >>> refuse_passengers([Field("origin", "string")], "StandardScaler")
+    """
+    for item in fields:
+        if item.kind == Kind.PASSENGER:
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "values of this type are carried, and nothing is computed of them",
+                got=item.dtype,
+                expected="numbers, booleans, text, times, or lists of them",
+                remedy=made_usable(item.name, item.dtype),
+            )
+
+
 def refuse_lists(fields: Iterable[Field], where: str) -> None:
-    """Raise `SchemaMismatch` for the first field of lists, which have no order and no hash.
+    """Raise `SchemaMismatch` for the first field of lists, or one that is only carried: they have no order and no hash.
 
     Example:
         >>> refuse_lists([Field("origin", "string")], "sort")
     """
     for item in fields:
+        refuse_passengers([item], where)
         if item.kind == Kind.LIST:
             raise SchemaMismatch(
                 f"{where}, column {item.name!r}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
-from gpupipe.backend.columns import check_names, refuse_type, stored_of
+from gpupipe.backend.arrow_types import Reading, read_as
+from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_readings
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of
+from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of, is_passenger
 
 __all__ = ["CpuBackend"]
 
@@ -61,6 +63,9 @@ class CpuBackend:
     def to_arrow(self, frame: Frame) -> pa.Table:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
+    def classify(self, frame: Frame) -> Mapping[str, Reading]:
+        return {name: _reading(frame.iloc[:, place]) for place, name in enumerate(frame.columns)}
+
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns)
         columns = {name: _coded(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns)}
@@ -75,19 +80,23 @@ class CpuBackend:
             )
         return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
 
-    def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
+    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
-        columns = {name: _decoded(frame[name], own=joins or name in own) for name in frame.columns}
+        zones = {} if schema is None else {item.name: item.zone for item in schema if item.zone}
+        columns = {
+            name: _decoded(frame[name], own=joins or name in own, zone=zones.get(name)) for name in frame.columns
+        }
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
-    def schema_of(self, frame: Frame) -> Schema:
-        return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
+    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
+        fields = (_field(str(name), frame[name]).as_source() for name in frame.columns)
+        return Schema(fields if readings is None else with_readings(fields, readings))
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
-        dtype = _dtype_name(name, series.dtype)
+        dtype = _dtype_name(series.dtype)
         element = element_of(dtype)
         if element is not None:
             array = lists.whole(series)
@@ -96,6 +105,10 @@ class CpuBackend:
             values = self.column(self.from_arrow(pa.table({name: leaves}), fields), name)
             valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
             return Column(dtype, offsets, valid, None, values)
+        if is_passenger(dtype):
+            array = lists.whole(series)
+            places = np.arange(len(array))
+            return Column(dtype, np.where(series.isna(), -1, places) if array.null_count else places, None, array)
         if dtype == "string":
             dictionary = strings(series.cat.categories)
             return Column(dtype, series.array.codes, None, dictionary)
@@ -204,7 +217,7 @@ def _assigned(frame: Frame, data: Mapping[str, Any]) -> Frame:
 
 def _series_data(array: pa.Array, item: Field) -> Any:
     """One conformed Arrow array as what a pandas frame holds."""
-    if element_of(item.dtype) is not None:
+    if element_of(item.dtype) is not None or is_passenger(item.dtype):
         return pd.arrays.ArrowExtensionArray(array)
     if item.dtype == "string":
         categories = pd.Index(array.dictionary.to_pandas(), dtype="str")
@@ -243,6 +256,9 @@ def _pandas_data(column: Column) -> Any:
     """A column's arrays as what a pandas frame holds."""
     if column.elements is not None:
         return pd.arrays.ArrowExtensionArray(lists.array_of(column))
+    if is_passenger(column.dtype):
+        places = pa.array(column.data, mask=column.data < 0)
+        return pd.arrays.ArrowExtensionArray(column.dictionary.take(places))
     if column.dictionary is not None:
         categories = pd.Index(column.dictionary.to_pandas(), dtype="str")
         return pd.Categorical.from_codes(column.data, categories=categories, validate=False)
@@ -252,8 +268,10 @@ def _pandas_data(column: Column) -> Any:
     return column.data if column.valid is None else _masked(column.data, ~column.valid)
 
 
-def _decoded(series: Any, *, own: bool) -> Any:
+def _decoded(series: Any, *, own: bool, zone: str | None = None) -> Any:
     """One coded column as a user expects it; strings by a gather, where `astype` would hash them."""
+    if zone is not None:
+        return series.array.tz_localize("UTC").tz_convert(zone)
     if isinstance(series.dtype, pd.ArrowDtype):
         return pd.arrays.ArrowExtensionArray(lists.plain(lists.whole(series)))
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -276,61 +294,105 @@ def _arrow_array(series: Any) -> pa.Array:
 
 def _coded(name: str, series: Any) -> Any:
     """One column of a user's frame as coded data; shares memory where the form is the same."""
-    dtype = _dtype_name(name, series.dtype, series)
-    if element_of(dtype) is not None:
-        return pd.arrays.ArrowExtensionArray(arrow.conform(lists.whole(series), Field(name, dtype)))
-    if dtype == "string":
+    dtype = _reading(series).dtype
+    if dtype is None:
+        return refuse_type(name, series.dtype)
+    if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
         if isinstance(series.dtype, pd.CategoricalDtype):
             return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
         codes, values = pd.factorize(series.astype("str"))
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
-    if dtype == "timestamp":
+    if pd.api.types.is_datetime64_any_dtype(series.dtype) and not isinstance(series.dtype, pd.ArrowDtype):
         if getattr(series.dtype, "tz", None) is not None:
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         return series.astype("datetime64[us]").array
-    if dtype in FLOATS and str(series.dtype) != dtype:
-        return series.to_numpy(dtype=np.dtype(dtype), na_value=np.nan)
-    if isinstance(series.dtype, pd.ArrowDtype):
-        return series.astype(_masked_dtype(np.dtype(dtype))).array
-    return series.array
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
+        return series.to_numpy(dtype=np.dtype(dtype))
+    if isinstance(series.array, pd.arrays.IntegerArray | pd.arrays.FloatingArray | pd.arrays.BooleanArray):
+        return series.to_numpy(dtype=np.dtype(dtype), na_value=np.nan) if dtype in FLOATS else series.array
+    item = Field(name, dtype)
+    return _series_data(arrow.conform(_in_arrow(series), item), item)
 
 
-def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
+def _reading(series: Any) -> Reading:
+    """What a column of a user's frame is read as, by its type; of Python objects by all of them."""
+    dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        return "string" if _all_text(dtype.categories) else refuse_type(name, dtype)
-    kind = lists.arrow_type_of(dtype, values)
-    if kind is not None:
-        return arrow.dtype_of(kind) or refuse_type(name, kind)
-    if str(dtype) == "object" and values is not None and len(values) and values.isna().all():
-        return "float64"  # nothing tells its type; Arrow's column of nulls is read the same
-    if pd.api.types.is_string_dtype(dtype) and (values is None or _all_text(values)):
+        found = _reading(pd.Series(dtype.categories))
+        return replace(found, change=found.change or "the order of its categories is lost") if dtype.ordered else found
+    if isinstance(dtype, pd.SparseDtype):
+        found = _reading(series.sparse.to_dense())
+        return replace(found, change=found.change or f"read as {found.dtype} with all values")
+    if isinstance(dtype, pd.StringDtype):
+        return Reading("string")
+    if dtype == np.dtype(object):
+        return _of_objects(series)
+    if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype):
+        return Reading(None, change="nothing here carries such values")
+    try:
+        return read_as(_in_arrow(series.iloc[:0]).type)
+    except (pa.ArrowException, TypeError):
+        return Reading(None, change="nothing here carries such values")
+
+
+def _of_objects(series: Any) -> Reading:
+    """What a column of Python objects is read as, which are all looked at."""
+    kind = pd.api.types.infer_dtype(series, skipna=True)
+    if kind == "string" or not len(series):
+        return Reading("string")
+    try:
+        return read_as(_in_arrow(series).type)
+    except (pa.ArrowException, TypeError, OverflowError):
+        return Reading(None, change=f"its objects are of no one type ({kind})")
+
+
+_ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
+
+
+def _in_arrow(series: Any) -> pa.Array:
+    """A column of a user's frame in Arrow's form.
+
+    Raises:
+        pyarrow.ArrowException, TypeError, OverflowError: there is none that has all its values.
+    """
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        values = _in_arrow(pd.Series(series.cat.categories))
+        codes = series.cat.codes.to_numpy()
+        return values.take(pa.array(codes, mask=codes < 0))
+    if isinstance(series.dtype, pd.SparseDtype):
+        series = series.sparse.to_dense()
+    if series.dtype != np.dtype(object):
+        return lists.whole(series)
+    if series.isna().all():
+        return pa.nulls(len(series))
+    kind = pd.api.types.infer_dtype(series, skipna=True)
+    if kind.startswith(("datetime", "timedelta")):
+        typed = series.infer_objects()
+        if typed.dtype == np.dtype(object):
+            raise TypeError(kind)
+        return lists.whole(typed)
+    present = {type(value) for value in series[series.notna()]}
+    if (kind == "date" and len(present) > 1) or (kind not in _ALIKE and not present <= {list, tuple, np.ndarray, dict}):
+        raise TypeError(kind)  # where pyarrow would cut some to the type of the first
+    try:
+        return pa.array(series, from_pandas=True)
+    except OverflowError:
+        return pa.array(series, pa.uint64(), from_pandas=True)
+
+
+def _dtype_name(dtype: Any) -> str:
+    """The field type of a coded column."""
+    if isinstance(dtype, pd.CategoricalDtype):
         return "string"
-    if pd.api.types.is_datetime64_any_dtype(dtype):
+    if isinstance(dtype, pd.ArrowDtype):
+        return str(arrow.dtype_of(dtype.pyarrow_dtype))
+    if isinstance(dtype, np.dtype) and dtype.kind == "M":
         return "timestamp"
-    if pd.api.types.is_bool_dtype(dtype):
-        return "bool"
-    plain = getattr(dtype, "numpy_dtype", dtype)
-    found = str(plain)
-    if found in FLOATS or pd.api.types.is_integer_dtype(dtype):
-        return found
-    return refuse_type(name, dtype, _remedy(name, values))
-
-
-def _remedy(name: str, objects: Any) -> str | None:
-    """What makes a column of a column of Python's objects; None where that is not told by them."""
-    kind = None if objects is None else pd.api.types.infer_dtype(objects, skipna=True)
-    dtype = {"boolean": "boolean", "integer": "Int64", "floating": "float64", "decimal": "float64"}.get(kind or "")
-    if kind in ("date", "datetime"):
-        return f"frame[{name!r}] = pd.to_datetime(frame[{name!r}])"
-    return None if dtype is None else f"frame.astype({{{name!r}: {dtype!r}}})"
-
-
-def _all_text(values: Any) -> bool:
-    return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
+    return str(getattr(dtype, "numpy_dtype", dtype))
 
 
 def _field(name: str, series: Any) -> Field:
-    dtype = _dtype_name(name, series.dtype)
-    if dtype in FLOATS or dtype in ("string", "timestamp", *LISTS):
+    dtype = _dtype_name(series.dtype)
+    if dtype in FLOATS or dtype in ("string", "timestamp", *LISTS) or is_passenger(dtype):
         return Field(name, dtype, nullable=bool(series.isna().any()))
     return Field(name, dtype, nullable=isinstance(series.dtype, pd.api.extensions.ExtensionDtype))

@@ -1,44 +1,22 @@
-"""How pandas frames hold lists: in Arrow's own form, strings among the elements as codes."""
+"""How pandas frames hold lists and passengers: in Arrow's own form, strings among a list's elements as codes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow import list_array, opened_list
+from gpupipe.backend.arrow import dtype_of, list_array, opened_list
 from gpupipe.backend.protocol import Column
+from gpupipe.schema import element_of
 
-__all__ = ["array_of", "arrow_type_of", "plain", "whole"]
-
-
-def arrow_type_of(dtype: Any, values: Any = None) -> pa.DataType | None:
-    """The Arrow type of a column of lists, structs and the like; None for any other column.
-
-    A column of Python objects is one of lists if its first value is a list, a tuple or an array; all are looked at.
-
-    Example:
-        >>> arrow_type_of(np.dtype(object), pd.Series([None, [1, 2]], dtype=object))
-        ListType(list<item: int64>)
-    """
-    if isinstance(dtype, pd.ArrowDtype):
-        return dtype.pyarrow_dtype if pa.types.is_nested(dtype.pyarrow_dtype) else None
-    if str(dtype) != "object" or values is None:
-        return None
-    first = values[values.notna()].iloc[:1].tolist()
-    if not first or not isinstance(first[0], list | tuple | np.ndarray):
-        return None
-    try:
-        return pa.array(values, from_pandas=True).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.struct([])  # elements of several types, which is a type nobody works with
+__all__ = ["array_of", "plain", "whole"]
 
 
 def whole(series: Any) -> pa.Array:
-    """A column of lists as one Arrow array.
+    """A column as one Arrow array.
 
     Memory: shares what Arrow has in one piece; several are copied together, Python objects are copied.
     """
@@ -59,8 +37,13 @@ def array_of(column: Column) -> pa.LargeListArray:
     return list_array(column.data, leaves, column.valid)
 
 
-def plain(array: pa.Array) -> pa.LargeListArray:
-    """Conformed lists as a user expects them: strings plain, a missing element null whatever its type."""
+def plain(array: pa.Array) -> pa.Array:
+    """Conformed lists as a user expects them: strings plain, a missing element null whatever its type.
+
+    Any other array is shared.
+    """
+    if element_of(dtype_of(array.type) or "") is None:
+        return array
     offsets, leaves = opened_list(array)
     if pa.types.is_dictionary(leaves.type):
         leaves = leaves.cast(pa.large_string())

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpupipe.backend.arrow_types import Reading
 from gpupipe.backend.ragged import module_of, places_of
 from gpupipe.schema import FLOATS, Field, Schema
 
@@ -30,7 +31,7 @@ class Column:
     """One column of a coded frame as arrays, shared with the frame and therefore read only.
 
     Args:
-        dtype: the field's type, one of `schema.DTYPES` or `schema.LISTS`.
+        dtype: the field's type: one of `schema.DTYPES` or `schema.LISTS`, or a passenger's.
         data: n values. Floats hold NaN where a value is missing; timestamps are int64 microseconds; strings are signed
             integer codes into `dictionary`, -1 where missing (so a lookup table with one entry appended is gathered as
             `table[codes]`). Of lists n + 1 int64 offsets into `elements`: the first is 0, the last their number, and a
@@ -38,7 +39,8 @@ class Column:
         valid: n booleans, False where an integer, boolean, timestamp or list is missing; None when none is. Never set
             for floats and strings. What `data` holds at a missing place means nothing.
         dictionary: the distinct strings, on the host (`pyarrow.LargeStringArray` without nulls); may hold values that
-            no code refers to. Codes mean nothing without it.
+            no code refers to. Codes mean nothing without it. Of a passenger its values as the backend holds them, of
+            which `data` has the places, -1 where missing.
         elements: those of all lists, one list after the other.
     """
 
@@ -142,21 +144,24 @@ class Backend(Protocol):
     def to_arrow(self, frame: Frame) -> pa.Table:
         """A host table with plain strings; missing values are nulls, NaN included."""
 
+    def classify(self, frame: Frame) -> Mapping[str, Reading]:
+        """What each column of a user's frame is read as."""
+
     def encode(self, frame: Frame) -> Frame:
         """A user's frame in coded form with the row positions as index; the user's is not modified.
 
         Raises:
-            SchemaMismatch: a column has a type the library does not work with, or a name that is no string.
+            SchemaMismatch: a column has a type that no column here can have, or a name that is no string.
         """
 
-    def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
+    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         """A coded frame as a user expects it: plain strings, in memory of its own that may be written on.
 
-        Columns named in `own` are in such memory already, and need no copy.
+        Columns named in `own` are in such memory already, and need no copy. Times have the zone that `schema` says.
         """
 
-    def schema_of(self, frame: Frame) -> Schema:
-        """The fields of a coded frame, each the start of a lineage."""
+    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
+        """The fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:

@@ -9,7 +9,7 @@ from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.schema import FLOATS, INTEGERS, LISTS
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, is_passenger, made_usable
 
 __all__ = ["common_dtype", "dtype_of", "infer"]
 
@@ -152,8 +152,11 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     if common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
+    carried = [(node, dtype) for node, dtype in (left, right) if is_passenger(dtype)]
+    for node, dtype in carried:
+        remedy = made_usable(source.slice(node.span), dtype)
     for (node, _), (_, other) in ((left, right), (right, left)):
-        if isinstance(node, Constant):
+        if isinstance(node, Constant) and not carried:
             culprit = node
             if other == "timestamp":
                 remedy = "a time as text in ISO 8601: '2013-10-01 06:00'"
@@ -177,6 +180,8 @@ def _described(node: Node, dtype: str, source: Source) -> str:
 
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
     shown = source.slice(operand.span)
+    if is_passenger(dtype):
+        return made_usable(shown, dtype)
     value = shown if isinstance(operand, Name) else f"({shown})"
     if dtype in LISTS:
         return f"len({shown}) for how many elements it has"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from gpupipe.backend.arrow_types import Reading
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.io.paths import Input
-from gpupipe.io.source import FileNote
+from gpupipe.io.source import FileNote, conversions
 
 __all__ = ["Admission", "open_all", "open_in_two"]
 
@@ -43,6 +44,8 @@ class Admission:
                 )
         self.casts = on_mismatch == "cast"
         self.notes: list[FileNote] = []
+        self.left_out: dict[str, str] = {}
+        self._conversions: dict[tuple[str, str], FileNote] = {}
         self._on_mismatch, self._on_bad = on_mismatch, on_bad
 
     def refuse(self, name: str, error: BadFile | SchemaMismatch) -> None:
@@ -56,6 +59,15 @@ class Admission:
     def adapt(self, name: str, difference: str) -> None:
         """Write down that a file is brought to the first one's columns."""
         self.notes.append(FileNote(name, "cast", difference))
+
+    def convert(self, name: str, columns: Mapping[str, tuple[object, Reading]]) -> None:
+        """Write down which columns of a file do not come out as they went in, given their types; each once."""
+        new = {column: pair for column, pair in columns.items() if (column, str(pair[0])) not in self._conversions}
+        for note in conversions(name, new):
+            kind, reading = columns[note.column]
+            self._conversions[note.column, str(kind)] = note
+            if reading.dtype is None:
+                self.left_out[note.column] = str(kind)
 
     def close(self, num_files: int) -> tuple[FileNote, ...]:
         """The notes, logged; nothing is more to come.
@@ -75,7 +87,7 @@ class Admission:
             many = len({note.file for note in self.notes})
             told = "1 file is not read as it is" if many == 1 else f"{many:,} files are not read as they are"
             _log.warning("%s: %s", told, shown)
-        return tuple(self.notes)
+        return *self.notes, *self._conversions.values()
 
 
 def open_all(

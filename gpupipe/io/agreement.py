@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend.arrow_types import Reading, dtype_of, read_as
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission
-from gpupipe.schema import LISTS
+from gpupipe.schema import LISTS, is_passenger
 
 if TYPE_CHECKING:
     from gpupipe.io.files import TableFile
@@ -22,8 +22,8 @@ Files = TypeVar("Files", bound="TableFile")
 
 def agreed(
     files: Mapping[int, Files], columns: Sequence[str] | None, admission: Admission
-) -> tuple[dict[str, str], dict[str, str], dict[int, Files]]:
-    """The columns' types, the types of those that cannot be worked with, and the files that have them.
+) -> tuple[dict[str, Reading], dict[int, Files]]:
+    """What the columns are read as, and the files that have them; `admission` learns of what is not as in the files.
 
     A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
 
@@ -51,7 +51,36 @@ def agreed(
             admission.refuse(file.origin.path, error)
         else:
             kept[number] = file
-    return (agreement.dtypes, agreement.left_out, kept) if agreement else ({}, {}, kept)
+    return _readings(agreement.dtypes, columns, kept, admission) if agreement else {}, kept
+
+
+def _readings(
+    dtypes: Mapping[str, str], columns: Sequence[str] | None, files: Mapping[int, TableFile], admission: Admission
+) -> dict[str, Reading]:
+    """What the columns are written as if all files that tell have them so; a note on each that is changed."""
+    written: dict[str, set[str]] = {name: set() for name in dtypes}
+    unknown = {}
+    for file in {(id(file.schema), tuple(file.origin.keys)): file for file in files.values()}.values():
+        read = {name: (kind, read_as(kind)) for name, kind in _types(file).items()}
+        read = {name: pair for name, pair in read.items() if columns is None or name in columns}
+        changed = {name: (kind, found) for name, (kind, found) in read.items() if not pa.types.is_null(kind)}
+        admission.convert(file.origin.path, {name: changed[name] for name in changed if name in dtypes or columns is None})
+        for name in changed.keys() & written.keys():
+            written[name].add(changed[name][1].written_as)
+        unknown |= {name: (file.origin.path, pair) for name, pair in read.items() if pa.types.is_null(pair[0])}
+    for name, (path, pair) in unknown.items():
+        if name in written and not written[name]:
+            admission.convert(path, {name: pair})
+    found = {}
+    for name, dtype in dtypes.items():
+        ways = written[name] or {""}
+        one = next(iter(ways)) if len(ways) == 1 else "timestamp[us, tz=UTC]" if all("tz=" in way for way in ways) else ""
+        found[name] = Reading(dtype, one)
+        if len(ways) > 1:
+            kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))
+            change = f"as the files differ, read as {one or 'timestamp[us]'}, the same times in UTC"
+            admission.convert(next(iter(files.values())).origin.path, {name: (kinds, Reading(dtype, one, change))})
+    return found
 
 
 class _Agreement:
@@ -63,7 +92,6 @@ class _Agreement:
             if name not in types:
                 raise ColumnNotFound.among(first.origin.path, name, types)
         dtypes = {name: dtype_of(kind) for name, kind in types.items()}
-        self.left_out = {name: str(types[name]) for name, dtype in dtypes.items() if dtype is None}
         self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
         self._first, self._takes_all = first.origin.path, columns is None
         self._known_from = {name: self._first for name in self.dtypes if not pa.types.is_null(types[name])}
@@ -109,7 +137,9 @@ def _types(file: TableFile) -> dict[str, pa.DataType]:
 def _can_be(kind: pa.DataType, wanted: str | None) -> bool:
     """Whether values of a type can be cast to the one wanted, or left out where none is: lists only to lists."""
     dtype = dtype_of(kind)
-    return dtype is not None and (wanted is None or (dtype in LISTS) == (wanted in LISTS))
+    if dtype is None or wanted is None:
+        return wanted is None
+    return (dtype in LISTS) == (wanted in LISTS) and is_passenger(dtype) == is_passenger(wanted)
 
 
 def _said(kind: pa.DataType) -> str:

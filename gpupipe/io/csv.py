@@ -170,7 +170,8 @@ class _Parser:
             if difference.problem.endswith(first.path):  # what is not there shows in the file that is written
                 self._admission.adapt(one.path, f"{difference.problem} and left out")
         present = {name: kind for name, kind in types.items() if name in header.names}
-        fields, _ = workable(pa.schema(list(present.items())))
+        fields, read = workable(pa.schema(list(present.items())))
+        self._admission.convert(one.path, read)
         file = self._spool.write(_batches(header, self._form, present), list(fields), one)
         self._first, self._types = first, types
         return without_values(file, present)
@@ -228,7 +229,8 @@ def _parsed_as(inferred: pa.DataType, asked: str | None) -> pa.DataType:
         return pa.timestamp("ns" if inferred.unit == "ns" else "us", inferred.tz)
     if asked == "timestamp" or pa.types.is_date(inferred):
         return pa.timestamp("us")
-    return arrow_type("string") if dtype_of(inferred) in (None, "string") else inferred
+    dtype = dtype_of(inferred)
+    return inferred if dtype is not None and dtype in DTYPES and dtype != "string" else arrow_type("string")
 
 
 def _differences(first: _Header, other: _Header, columns: Sequence[str], *, whole: bool) -> Iterator[SchemaMismatch]:

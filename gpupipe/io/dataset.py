@@ -79,7 +79,18 @@ class Dataset(Splitting, Verbs):
     @property
     def rejected(self) -> tuple[FileNote, ...]:
         """The files that were found but are not read, and why; see `on_mismatch` and `on_bad` of the readers."""
-        return tuple(note for note in self.source.notes if note.action != "cast")
+        return tuple(note for note in self.source.notes if note.action in ("skipped", "quarantined"))
+
+    @property
+    def conversions(self) -> tuple[FileNote, ...]:
+        """The columns that do not come out as they went in: of another type, or left out; docs/guide-files.md has all.
+
+        Example:
+            >>> import pyarrow as pa, gpupipe as gp
+            >>> gp.from_frame(pa.table({"x": pa.array([1, 2], pa.float16())})).conversions
+            (FileNote(file='frame', action='converted', reason='halffloat: read as float32', column='x'),)
+        """
+        return tuple(note for note in self.source.notes if note.column)
 
     def __len__(self) -> int:
         """The number of rows: from the footers, or else by one pass over the columns a predicate reads."""
@@ -104,8 +115,8 @@ class Dataset(Splitting, Verbs):
                 frames.append(backend.take(frame, backend.xp.arange(min(missing, len(frame)))))
                 missing -= len(frames[-1])
                 if missing <= 0:
-                    return _plain(backend.concat(frames), backend)
-        return _plain(backend.concat(frames), backend)
+                    return _plain(backend.concat(frames), backend, self.schema)
+        return _plain(backend.concat(frames), backend, self.schema)
 
     def compute(self) -> Frame:
         """All rows as one frame, strings plain, the index a range.
@@ -113,7 +124,8 @@ class Dataset(Splitting, Verbs):
         Memory: the whole result, twice while the parts are put together.
         """
         backend = select(self.backend)
-        return _plain(backend.concat([self.read(partition, None, backend) for partition in self.partitions]), backend)
+        frames = [self.read(partition, None, backend) for partition in self.partitions]
+        return _plain(backend.concat(frames), backend, self.schema)
 
     def to_pandas(self) -> Any:
         """All rows as one pandas frame on the host, as `compute` gives them on the CPU: for plots and other libraries.
@@ -124,13 +136,14 @@ class Dataset(Splitting, Verbs):
             return self.compute()
         host, fields = select("cpu"), list(self.schema)
         frames = (self.read(partition, None, backend) for partition in self.partitions)
-        return _plain(host.concat([host.from_arrow(backend.to_arrow(frame), fields) for frame in frames]), host)
+        whole = host.concat([host.from_arrow(backend.to_arrow(frame), fields) for frame in frames])
+        return _plain(whole, host, self.schema)
 
     def __iter__(self) -> Iterator[Frame]:
         """The partitions as frames, strings plain."""
         backend = select(self.backend)
         for partition in self.partitions:
-            yield _plain(self.read(partition, None, backend), backend, self.query.own)
+            yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.own)
 
     def read(self, partition: Partition, columns: Sequence[str] | None = None, backend: Backend | None = None) -> Frame:
         """One partition as a coded frame of these columns (all by default), in this order.
@@ -176,7 +189,7 @@ class Dataset(Splitting, Verbs):
 
         Raises:
             ColumnNotFound: one of them is not there; offers the closest name.
-            SchemaMismatch: one of them has a type that is not worked with.
+            SchemaMismatch: one of them has a type that was left out.
         """
         self.require(columns, "select")
         return replace(self, schema=self.schema.select(columns))
@@ -292,10 +305,10 @@ class Dataset(Splitting, Verbs):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(
                     f"column {name!r}",
-                    "this type is not worked with",
+                    "it was left out, as no column here can hold such values",
                     got=self.source.left_out[name],
-                    expected="numbers, booleans, strings, dates or timestamps",
-                    remedy="a column of plain values made from it before",
+                    expected="a type of the table in docs/guide-files.md",
+                    remedy="a column of another type made from it before",
                 )
             raise ColumnNotFound.among(where, name, self.columns)
 
@@ -322,6 +335,6 @@ def _rows_of(backend: str, part: Dataset) -> int:
     return len(part.read(part.partitions[0], [], select(backend)))
 
 
-def _plain(frame: Frame, backend: Backend, own: Container[str] = ()) -> Frame:
+def _plain(frame: Frame, backend: Backend, schema: Schema, own: Container[str] = ()) -> Frame:
     """As a user expects it: strings plain, rows counted from 0; see `Backend.decode`."""
-    return backend.decode(frame, own).reset_index(drop=True)
+    return backend.decode(frame, own, schema).reset_index(drop=True)

@@ -19,7 +19,7 @@ from gpupipe.io.bounds import Bounds, exactly
 from gpupipe.io.paths import Input
 from gpupipe.io.reading import frame_of, holds, listed, table_of
 from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
-from gpupipe.schema import FLOATS, LISTS, Field, Schema
+from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
 
 __all__ = ["FileSource", "TableFile"]
 
@@ -95,14 +95,17 @@ class FileSource:
         owner: object = None,
     ) -> None:
         admission = admission or Admission()
-        dtypes, left_out, self.files = agreed(files, columns, admission)
-        self.left_out: Mapping[str, str] = left_out
+        readings, self.files = agreed(files, columns, admission)
+        dtypes = {name: str(reading.dtype) for name, reading in readings.items()}
+        self.left_out: Mapping[str, str] = admission.left_out
         self.notes: Sequence[FileNote] = admission.close(len(self.files))
         self.reads = Reads()
         self._owner = owner
         nullable, units = self._nullable(dtypes), _units(self.files.values())
         self.schema = Schema(
-            Field(name, dtype, nullable=name in nullable, units=units.get(name, "")).as_source()
+            Field(
+                name, dtype, nullable=name in nullable, units=units.get(name, ""), written_as=readings[name].written_as
+            ).as_source()
             for name, dtype in dtypes.items()
         )
         self._limit = limit
@@ -191,7 +194,7 @@ class FileSource:
     def cut(self) -> None:
         """Pack groups up to the limit; a file begins a partition unless all of it fits into the open one."""
         width, limit = row_bytes(self.schema), self._limit
-        strings = [item.name for item in self.schema if item.dtype in ("string", *LISTS)]
+        strings = [item.name for item in self.schema if item.dtype in ("string", *LISTS) or item.kind == Kind.PASSENGER]
         packs: list[list[Span]] = [[]]
         taken = [0]
         for number, spans in _by_file(self._spans()):

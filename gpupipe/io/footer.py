@@ -49,7 +49,7 @@ def local_part(
     Memory: the compressed bytes of those chunks, on the host and on the local disk.
     """
     one, chunks = file.origin, file.chunks
-    ranges = [_chunk_range(file, group, chunks[name]) for group in groups for name in names]
+    ranges = [_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
     if with_footer:
         # Page indexes lie between the last row group and the footer.
         last = file.metadata.num_row_groups - 1

@@ -8,8 +8,9 @@ from copy import copy
 from typing import Self
 
 from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.bounds import Bounds
-from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
+from gpupipe.io.source import FileNote, Partition, Reads, Span, conversions, row_bytes
 from gpupipe.schema import Field
 
 __all__ = ["FrameSource"]
@@ -22,17 +23,23 @@ class FrameSource:
         frame: coded; shared, not copied.
         owner: the backend whose frame it is.
         cuts: first row and number of rows of each partition.
-        left_out: columns that were not taken, and their type.
+        readings: of each column of the table its type and what it is read as.
     """
 
     made_by: str | None = ""
 
     def __init__(
-        self, frame: Frame, owner: Backend, cuts: Sequence[tuple[int, int]], left_out: Mapping[str, str]
+        self,
+        frame: Frame,
+        owner: Backend,
+        cuts: Sequence[tuple[int, int]],
+        readings: Mapping[str, tuple[object, Reading]],
     ) -> None:
-        self.schema = owner.schema_of(frame)
-        self.left_out: Mapping[str, str] = left_out
-        self.notes: Sequence[FileNote] = ()
+        self.schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
+        self.left_out: Mapping[str, str] = {
+            name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
+        }
+        self.notes: Sequence[FileNote] = conversions("frame", readings)
         self.reads = Reads()
         self.partitions: Sequence[Partition] = [
             Partition(

@@ -16,7 +16,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io.buckets import Ranges
 from gpupipe.io.exchange import Origin, Reading, Rows, exchange, origin_of, settle
 from gpupipe.io.rearranging import widest
-from gpupipe.schema import FLOATS, LISTS, Field, Schema, list_of
+from gpupipe.schema import FLOATS, LISTS, Field, Schema, is_passenger, list_of, made_usable
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -94,13 +94,14 @@ class GroupBy:
                 raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({one.name}_=...)")
             self.table.require([one.column], where)
             dtype = self.table.schema[one.column].dtype
-            if dtype in LISTS and one.function not in _OF_LISTS:
+            if (dtype in LISTS or is_passenger(dtype)) and one.function not in _OF_LISTS:
+                length = f"T.Derive({one.column}_length='len({one.column})') before it"
                 raise SchemaMismatch(
                     where,
-                    f"column {one.column!r} holds lists",
+                    f"column {one.column!r} holds {'lists' if dtype in LISTS else dtype}",
                     got=one.function,
                     expected=", ".join(_OF_LISTS),
-                    remedy=f"T.Derive({one.column}_length='len({one.column})') before it",
+                    remedy=length if dtype in LISTS else made_usable(one.column, dtype),
                 )
             if one.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
                 raise SchemaMismatch(
@@ -130,7 +131,7 @@ class _Wanted:
         if self.function in _OF_NUMBERS:
             alike = item.dtype == "float32" and self.function != "mean"
             return Field(self.name, "float32" if alike else "float64").as_source()
-        return Field(self.name, item.dtype, nullable=item.nullable).as_source()
+        return Field(self.name, item.dtype, nullable=item.nullable, written_as=item.written_as).as_source()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow_types import type_named
 from gpupipe.errors import BadFile
 
 __all__ = ["Keys", "folder_name", "keys_in", "typed"]
@@ -59,7 +59,7 @@ def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], w
     for one in keys:
         for name, text in one.items():
             texts.setdefault(name, set()).add(text)
-    kinds = {name: arrow_type(dtypes.get(name) or _dtype_of(found)) for name, found in texts.items()}
+    kinds = {name: type_named(dtypes.get(name) or _dtype_of(found)) for name, found in texts.items()}
     values = {(name, text): _value(name, text, kinds[name], where) for name, found in texts.items() for text in found}
     return [{name: values[name, text] for name, text in one.items()} for one in keys]
 

@@ -82,7 +82,7 @@ def read_ipc(
         except (OSError, pa.ArrowException) as cause:
             raise unreadable(one, cause, "an Arrow file", _FILE) from cause
         with one_at_a_time:
-            return _open_stream(one, spool)
+            return _open_stream(one, spool, admission)
 
     files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, admission)
     chosen = None if columns is None else as_list(columns)
@@ -110,10 +110,11 @@ def _open(one: Input) -> _IpcFile:
     return _IpcFile(one, schema, rows, peek(one)[0])
 
 
-def _open_stream(one: Input, spool: Spool) -> TableFile:
+def _open_stream(one: Input, spool: Spool, admission: Admission) -> TableFile:
     try:
         with open_file(one) as source, pa.ipc.open_stream(_native(source)) as stream:
-            fields, _ = workable(stream.schema)
+            fields, read = workable(stream.schema)
+            admission.convert(one.path, read)
             return spool.write(stream, list(fields), one)
     except BadFile:
         raise

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from gpupipe.backend.arrow import arrow_type, dtype_of
+from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_of
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.csv import check_dtypes
@@ -22,10 +22,12 @@ from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values, workable
-from gpupipe.schema import DTYPES, LISTS
+from gpupipe.schema import DTYPES, LISTS, is_passenger
 from gpupipe.words import as_list
 
 __all__ = ["read_json"]
+
+_NESTED = Reading(None, change="nested values, whose type the first rows do not settle")
 
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time; types that are not given are inferred from the first block of the first file."""
@@ -88,7 +90,6 @@ def read_json(
     parser = _Parser(asked, chosen, spool, admission)
     files = open_all(find_files(path, _SUFFIXES, storage_options), parser, admission, at_once=1)
     source = FileSource(files, columns=chosen, limit=limit, admission=admission, owner=spool)
-    source.left_out = parser.left_out
     return Dataset(source, source.schema, backend)
 
 
@@ -109,7 +110,8 @@ class _Parser:
             types, left_out = self._look(next(iter(blocks)), one)
         else:
             types, left_out = self._learned(self._types, blocks), self.left_out
-        fields, _ = workable(types)
+        fields, read = workable(types)
+        self._admission.convert(one.path, read)
         file = self._spool.write(self._batches(blocks, types, left_out), list(fields), one)
         self._types, self.left_out = types, left_out
         return without_values(file, {item.name: item.type for item in types})
@@ -120,23 +122,25 @@ class _Parser:
         if len(known) == len(types):
             return types
         found = next(iter(blocks)).parse(pa.schema(known), "infer").schema
-        learned = {item.name: _parsed_as(item.type) for item in found if dtype_of(item.type) is not None}
+        learned = {item.name: _parsed_as(item.type) for item in found if not is_passenger(dtype_of(item.type) or "struct<>")}
         return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
         """The types all files are parsed in, and the types of what cannot be worked with."""
         found = block.parse(self._asked, "infer").schema
-        _, left_out = workable(found)
+        nested = {item.name: item.type for item in found if is_passenger(dtype_of(item.type) or "struct<>")}
+        self._admission.convert(one.path, {name: (kind, _NESTED) for name, kind in nested.items()})
+        left_out = {name: str(kind) for name, kind in nested.items()}
         names = [name for name in found.names if name not in left_out]
         if self._columns is not None:
             for name in self._columns:
                 if name in left_out:
                     raise SchemaMismatch(
                         one.path,
-                        f"column {name!r}: this type is not worked with",
+                        f"column {name!r}: {_NESTED.change}",
                         got=left_out[name],
-                        expected="numbers, booleans, strings, dates or timestamps",
-                        remedy="a column of plain values made from it before",
+                        expected="plain values, or lists of them",
+                        remedy="gp.from_frame(polars.read_ndjson(...)), or columns without it",
                     )
                 if name not in names and name not in one.keys:
                     raise ColumnNotFound.among(one.path, name, [*names, *one.keys])

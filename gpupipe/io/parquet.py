@@ -21,7 +21,7 @@ from gpupipe.io.hostfile import host_table
 from gpupipe.io.paths import Input
 from gpupipe.io.remote import is_remote
 from gpupipe.io.source import row_bytes
-from gpupipe.schema import FLOATS, INTEGERS, Field, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger
 
 __all__ = ["ParquetFile", "bounds_of", "fetch_end", "open_footer", "parse_end"]
 
@@ -51,8 +51,8 @@ class ParquetFile:
         return _parsed(self.footer)[0]
 
     @property
-    def chunks(self) -> Mapping[str, int]:
-        """Where the chunk of each flat column, and of each column of lists, stands in a row group."""
+    def chunks(self) -> Mapping[str, Sequence[int]]:
+        """Where the chunks of each column stand in a row group: one, but of structs and maps several."""
         return _parsed(self.footer)[1]
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
@@ -74,19 +74,20 @@ class ParquetFile:
 
     def bounds(self, group: int, name: str) -> Bounds | None:
         """From the row group's statistics."""
-        statistics = self._chunk(group, name).statistics
+        kind = self.schema.field(name).type
+        statistics = None if pa.types.is_nested(kind) else self._chunk(group, name).statistics
         if statistics is None:
             return None
         try:
-            return bounds_of(statistics.min, statistics.max, self.schema.field(name).type)
+            return bounds_of(statistics.min, statistics.max, kind)
         except (ValueError, OverflowError):  # a time Python's datetime cannot say
             return None
 
     def null_count(self, name: str) -> int | None:
-        """From the footer, which does not tell missing lists from missing elements."""
-        if element_of(dtype_of(self.schema.field(name).type) or "") is not None:
+        """From the footer, which does not tell missing lists and structs from missing elements."""
+        if pa.types.is_nested(self.schema.field(name).type):
             return None
-        if self.metadata.schema.column(self.chunks[name]).max_definition_level == 0:
+        if self.metadata.schema.column(self.chunks[name][0]).max_definition_level == 0:
             return 0
         total = 0
         for group, rows in enumerate(self.group_rows):
@@ -101,7 +102,10 @@ class ParquetFile:
         return sum(self._text_bytes(group, name) for name in names)
 
     def _text_bytes(self, group: int, name: str) -> int:
-        chunk, element = self._chunk(group, name), element_of(dtype_of(self.schema.field(name).type) or "")
+        dtype = dtype_of(self.schema.field(name).type) or ""
+        if is_passenger(dtype):
+            return sum(int(chunk.total_uncompressed_size) for chunk in self._chunks(group, name))
+        chunk, element = self._chunk(group, name), element_of(dtype)
         held = 0 if element is None else chunk.num_values * row_bytes([Field(name, element)])
         if element not in (None, "string"):
             return int(held)
@@ -112,14 +116,18 @@ class ParquetFile:
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
         """Exactly."""
-        return sum(self._chunk(group, name).total_compressed_size for name in names)
+        return sum(chunk.total_compressed_size for name in names for chunk in self._chunks(group, name))
 
     def change(self) -> str | None:
         """See `Input.change`; a copy does not change."""
         return None if self.copy else self.origin.change()
 
     def _chunk(self, group: int, name: str) -> Any:
-        return self.metadata.row_group(group).column(self.chunks[name])
+        return self._chunks(group, name)[0]
+
+    def _chunks(self, group: int, name: str) -> list[Any]:
+        row_group = self.metadata.row_group(group)
+        return [row_group.column(place) for place in self.chunks[name]]
 
     def _opened(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
         """What is read: the file, or of one that is elsewhere as much as it takes. cuDF reads the footer anew."""
@@ -171,21 +179,31 @@ def bounds_of(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
     if low is None or high is None:
         return None
     if dtype == "timestamp":
-        # Statistics of nanoseconds are cut to microseconds downwards, rows towards 1970.
-        return microseconds(low), microseconds(high) + (getattr(kind, "unit", "") == "ns")
+        return microseconds(low), microseconds(high)
     if dtype in FLOATS and str(kind) in ("float", "double"):
         return None if math.isnan(low) or math.isnan(high) else (low, high)
     return (low, high) if dtype in ("string", "bool", *INTEGERS) else None
 
 
 @lru_cache(maxsize=32)
-def _parsed(footer: bytes) -> tuple[pq.FileMetaData, dict[str, int]]:
+def _parsed(footer: bytes) -> tuple[pq.FileMetaData, dict[str, Sequence[int]]]:
     metadata = pq.read_metadata(pa.BufferReader(footer))
-    columns = (metadata.schema.column(position) for position in range(metadata.num_columns))
-    paths = ((c.path, c.max_repetition_level) for c in columns)
-    # A list's path ends in two more words, by which software tells that it is one.
-    names = {0: lambda path: path, 1: lambda path: path.rsplit(".", 2)[0]}
-    return metadata, {names[level](path): place for place, (path, level) in enumerate(paths) if level in names}
+    places: dict[str, Sequence[int]] = {}
+    first = 0
+    for item in metadata.schema.to_arrow_schema():
+        last = first + _num_leaves(item.type)
+        places[item.name] = range(first, last)
+        first = last
+    return metadata, places
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    """How many columns a file has for one of a type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _num_leaves(kind.storage_type)
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_num_leaves(kind.field(place).type) for place in range(kind.num_fields))
 
 
 @lru_cache(maxsize=32)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import backend_of, select
+from gpupipe.backend.arrow_types import Reading
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.admission import Admission, open_in_two
@@ -111,7 +112,7 @@ def from_frame(
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
     Raises:
-        SchemaMismatch: no table, or a column of a pandas or cuDF frame has a type that is not worked with.
+        SchemaMismatch: no table, or columns share a name.
         BadConfig: `num_partitions` makes no sense.
         BadFile: a file of a pyarrow dataset cannot be opened, or a stream breaks off.
 
@@ -156,23 +157,26 @@ def from_frame(
         )
     if is_frame:
         owner = backend_of(obj)
-        frame = owner.encode(obj)
-        left_out: dict[str, str] = {}
+        _check_names(list(map(str, obj.columns)))
+        readings = {name: (obj[name].dtype, reading) for name, reading in owner.classify(obj).items()}
+        frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
     else:
-        schema, left_out, batches = _opened(obj)
+        schema, readings, batches = _opened(obj)
         if not hasattr(obj, "__len__"):
             spool = Spool(limit)
+            admission = Admission()
+            admission.convert("stream", readings)
             file = spool.write(_read(batches), list(schema), Input("stream"))
-            source = FileSource({0: file}, limit=limit, owner=spool)
+            source = FileSource({0: file}, limit=limit, admission=admission, owner=spool)
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
     cuts = _cuts(len(frame), num_partitions or -(-len(frame) * row_bytes(owner.schema_of(frame)) // limit))
-    memory = FrameSource(frame, owner, cuts, left_out)
+    memory = FrameSource(frame, owner, cuts, readings)
     return Dataset(memory, memory.schema, backend)
 
 
-def _opened(obj: Any) -> tuple[Schema, dict[str, str], pa.RecordBatchReader]:
+def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
     try:
         batches = pa.RecordBatchReader.from_stream(obj)
     except (pa.ArrowException, TypeError) as cause:

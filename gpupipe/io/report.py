@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.source import FileNote, Partition
-from gpupipe.schema import FLOATS, Field
+from gpupipe.schema import FLOATS, Field, Kind
 from gpupipe.tables import html_table, text_table
 from gpupipe.words import counted
 
@@ -30,13 +30,14 @@ class ColumnReport:
     Args:
         field: its name and type.
         num_missing: rows without a value.
-        num_distinct: different present values, exactly unless `is_capped`: then there are at least as many.
+        num_distinct: different present values, exactly unless `is_capped`: then there are at least as many; None of a
+            column that is only carried.
         low, high: the least and the greatest present value; None when there is none.
     """
 
     field: Field
     num_missing: int
-    num_distinct: int
+    num_distinct: int | None
     is_capped: bool
     low: Any
     high: Any
@@ -50,7 +51,7 @@ class Report:
         num_rows: rows of the dataset.
         partitions: what it is read in.
         columns: a report per column.
-        notes: the files that were not read, or not as they are.
+        notes: the files and columns that were not read, or not as they are.
     """
 
     num_rows: int
@@ -66,7 +67,8 @@ class Report:
         rows = [["column", "dtype", "missing", "distinct", "min", "max"]]
         for found in self.columns:
             share = found.num_missing / self.num_rows if self.num_rows else 0.0
-            distinct = f"{'>= ' if found.is_capped else ''}{found.num_distinct:,}"
+            exactly = "" if found.num_distinct is None else f"{found.num_distinct:,}"
+            distinct = f"{'>= ' if found.is_capped else ''}{exactly}"
             shown = [_shown(found.low), _shown(found.high)]
             rows.append([found.field.name, found.field.dtype, f"{share:.2%}", distinct, *shown])
         return rows
@@ -122,6 +124,9 @@ class _Tally:
 
     def add(self, column: Column, backend: Backend) -> None:
         missing = column.missing(backend.xp)
+        if self.field.kind == Kind.PASSENGER:
+            self._missing += 0 if missing is None else int(missing.sum())
+            return
         present = column.data if missing is None else column.data[~missing]
         self._missing += len(column) - len(present)
         if not len(present):
@@ -140,7 +145,7 @@ class _Tally:
         low, high = (min(self._extremes), max(self._extremes)) if self._extremes else (None, None)
         if self.field.dtype == "timestamp" and low is not None:
             low, high = np.datetime64(low, "us"), np.datetime64(high, "us")
-        distinct = min(len(self._distinct), MAX_DISTINCT)
+        distinct = None if self.field.kind == Kind.PASSENGER else min(len(self._distinct), MAX_DISTINCT)
         return ColumnReport(self.field, self._missing, distinct, self._is_capped, low, high)
 
 

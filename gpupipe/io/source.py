@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,17 +15,19 @@ from typing import Protocol, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.probe import choose_backend, probe
 from gpupipe.cluster import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
-from gpupipe.schema import Field, Schema, element_of
+from gpupipe.schema import Field, Schema, element_of, is_passenger
 
-__all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
+__all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "conversions", "partition_limit", "row_bytes"]
 
 _HOST_BYTES, _MOST_DEVICE_BYTES = 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
+_log = logging.getLogger("gpupipe")
 _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
 
 
@@ -117,20 +120,36 @@ class Partition:
 
 @dataclass(frozen=True)
 class FileNote:
-    """A file that is not read as it is.
+    """A file, or a column, that is not read as it is.
 
     Args:
-        file: its name.
-        action: `"skipped"`, `"quarantined"` (skipped, and told of in a file beside what is written) or `"cast"`.
-        reason: what is wrong with it.
+        file: its name; of a table in memory `"frame"` or `"stream"`.
+        action: of a file `"skipped"`, `"quarantined"` (skipped, and a file beside what is written says so) or `"cast"`;
+            of a column `"converted"` or `"left out"`.
+        reason: why, or the column's type and what becomes of it.
+        column: its name, where it is about one.
     """
 
     file: str
     action: str
     reason: str
+    column: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.action}, {self.reason}"
+        place = f"{self.file}, column {self.column!r}" if self.column else self.file
+        return f"{place}: {self.action}, {self.reason}"
+
+
+def conversions(file: str, columns: Mapping[str, tuple[object, Reading]]) -> list[FileNote]:
+    """A logged note for each column that does not come out as it went in, given its type and what it is read as."""
+    found = []
+    for name, (kind, reading) in columns.items():
+        if reading.change:
+            action = "left out" if reading.dtype is None else "converted"
+            note = FileNote(file, action, f"{kind}: {reading.change}", name)
+            _log.log(logging.WARNING if reading.dtype is None or reading.is_lossy else logging.INFO, "%s", note)
+            found.append(note)
+    return found
 
 
 class Reads:
@@ -177,9 +196,9 @@ class Source(Protocol):
 
     schema: Schema
     left_out: Mapping[str, str]
-    """Columns that are there but cannot be worked with, and their type."""
+    """Columns that are there but cannot be carried, and their type."""
     notes: Sequence[FileNote]
-    """The files that are not read, or not as they are."""
+    """The files and columns that are not read, or not as they are."""
     partitions: Sequence[Partition]
     reads: Reads
     made_by: str | None
@@ -258,6 +277,11 @@ def row_bytes(fields: Iterable[Field]) -> int:
 
 
 def _width(dtype: str) -> int:
+    if is_passenger(dtype):
+        try:
+            return -(-arrow_type(dtype).bit_width // 8)
+        except ValueError:  # of varying width
+            return _VARYING
     element = element_of(dtype)
     if element is not None:
         return 8 + 10 * _width(element)
@@ -265,3 +289,5 @@ def _width(dtype: str) -> int:
 
 
 _WIDTHS = {"string": 4, "timestamp": 8}
+_VARYING = 32
+"""A guess at the bytes of a struct, a map and the like; files tell more."""

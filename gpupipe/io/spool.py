@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend.arrow_types import Reading, read_as, written_type
 from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
 from gpupipe.io.source import row_bytes
@@ -48,7 +48,7 @@ class Spool:
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
         group_rows = max(1, self._limit // max(1, row_bytes(fields)))
         strings = [arrow.parquet_path(item) for item in fields if item.dtype in ("string", "list<string>")]
-        schema = pa.schema([(item.name, _stored_type(item.dtype)) for item in fields])
+        schema = pa.schema([(item.name, _stored_type(item)) for item in fields])
         try:
             options: dict[str, Any] = {"use_dictionary": strings, "dictionary_pagesize_limit": GROUP_BYTES}
             with pq.ParquetWriter(path, schema, **options) as writer:
@@ -58,10 +58,10 @@ class Spool:
                     gathered.append(batch)
                     rows += batch.num_rows
                     if rows >= group_rows:
-                        writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
+                        writer.write_table(_conformed(gathered, fields, schema), row_group_size=group_rows)
                         gathered, rows = [], 0
                 if rows:
-                    writer.write_table(_conformed(gathered, fields), row_group_size=group_rows)
+                    writer.write_table(_conformed(gathered, fields, schema), row_group_size=group_rows)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -74,22 +74,25 @@ def without_values(file: ParquetFile, types: Mapping[str, pa.DataType]) -> Parqu
     return replace(file, schema=pa.schema(schema))
 
 
-def workable(schema: pa.Schema) -> tuple[Schema, dict[str, str]]:
-    """The fields of those columns that can be worked with, and the types of the others by name."""
-    dtypes = {item.name: dtype_of(item.type) for item in schema}
-    fields = Schema(Field(name, dtype) for name, dtype in dtypes.items() if dtype is not None)
-    return fields, {item.name: str(item.type) for item in schema if dtypes[item.name] is None}
+def workable(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
+    """The fields of those columns that can be carried, and of all columns the type and what it is read as."""
+    columns = {item.name: (item.type, read_as(item.type)) for item in schema}
+    fields = (
+        Field(name, reading.dtype, written_as=reading.written_as)
+        for name, (_, reading) in columns.items()
+        if reading.dtype is not None
+    )
+    return Schema(fields), columns
 
 
-def _stored_type(dtype: str) -> pa.DataType:
-    """What `arrow.conform` gives."""
-    element = element_of(dtype)
+def _stored_type(item: Field) -> pa.DataType:
+    """What `arrow.conform` gives, times with their zone."""
+    element = element_of(item.dtype)
     if element is not None:
-        return pa.large_list(_stored_type(element))
-    plain = arrow.arrow_type(dtype)
-    return pa.dictionary(pa.int32(), plain) if dtype == "string" else plain
+        return pa.large_list(_stored_type(Field("", element)))
+    return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else written_type(item)
 
 
-def _conformed(batches: Sequence[pa.RecordBatch], fields: Sequence[Field]) -> pa.Table:
+def _conformed(batches: Sequence[pa.RecordBatch], fields: Sequence[Field], schema: pa.Schema) -> pa.Table:
     table = pa.Table.from_batches(batches)
-    return pa.table({item.name: arrow.conform(table.column(item.name), item) for item in fields})
+    return pa.table({item.name: arrow.conform(table.column(item.name), item) for item in fields}).cast(schema)

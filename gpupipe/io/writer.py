@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from gpupipe.backend.arrow import arrow_type, parquet_path
+from gpupipe.backend.arrow import parquet_path
+from gpupipe.backend.arrow_types import written_type
 from gpupipe.errors import BadConfig
 from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
@@ -110,9 +111,9 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
 
 def _types(schema: Schema) -> pa.Schema:
-    """The columns as they are written, with their units as metadata."""
+    """The types of the columns in files, with their units as metadata."""
     return pa.schema(
-        pa.field(item.name, arrow_type(item.dtype), metadata={"units": item.units} if item.units else None)
+        pa.field(item.name, written_type(item), metadata={"units": item.units} if item.units else None)
         for item in schema
     )
 

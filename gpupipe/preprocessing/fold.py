@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
-from gpupipe.backend.columns import missing_column
+from gpupipe.backend.columns import missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
 from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadConfig, NotFitted
@@ -236,11 +236,13 @@ def opened(
     their elements, of columns of lists.
     """
     backend = backend_of(frame)
-    coded = backend.encode(frame)
+    known = None if names is None else [name for name in names if name in frame.columns]
+    coded = backend.encode(frame if known is None else backend.select(frame, known))
     schema = backend.schema_of(coded)
     if names is not None:
         schema.require(names, where)
         schema = schema.select(names)
+    refuse_passengers(schema, where)
     columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
     for place, item in enumerate(fields):
         known, column = (dtypes or {}).get(item.name, item.dtype), columns[item.name]

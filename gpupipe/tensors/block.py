@@ -15,7 +15,7 @@ from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.admission import check_column, endless_values, is_index, missing_values
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.kept import kept_dtype, kept_values
+from gpupipe.tensors.kept import held, kept_dtype, kept_values
 from gpupipe.tensors.lists import ListParts
 from gpupipe.tensors.ragged import Ragged
 
@@ -75,7 +75,7 @@ class Block:
         """
         require_device(device)
         words = _rows_of_words(num_rows, cls.row_bytes_of(schema, dtype) // _WORD, torch.device(device))
-        kept = schema.with_role(Role.KEEP)
+        kept = held(schema)
         keep = {item.name: torch.empty(num_rows, dtype=kept_dtype(item), device=device) for item in kept}
         return cls(schema, words, keep, {}, dtype)
 
@@ -212,7 +212,7 @@ class Block:
             be there. Columns that lie on another device than the block are first written to a block of their own there.
             Lists are shared, not copied.
         """
-        kept = self.schema.with_role(Role.KEEP)
+        kept = held(self.schema)
         for item in [*self._fields, *kept, *self.schema.lists]:
             if item.name not in columns:
                 raise ColumnNotFound.among("Block.write", item.name, columns)

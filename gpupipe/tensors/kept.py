@@ -7,12 +7,23 @@ import torch
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in, united
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, Field, Kind
+from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
 
-__all__ = ["MISSING_TIME", "kept_dtype", "kept_values"]
+__all__ = ["MISSING_TIME", "held", "kept_dtype", "kept_values"]
 
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
+
+
+def held(schema: Schema) -> list[Field]:
+    """The kept columns that a block holds: all but those that are only carried, which no tensor can have.
+
+    Example:
+        >>> schema = Schema([Field("id", "int64", role=Role.KEEP), Field("blob", "binary", role=Role.KEEP)])
+        >>> [item.name for item in held(schema)]
+        ['id']
+    """
+    return [item for item in schema.with_role(Role.KEEP) if item.kind != Kind.PASSENGER]
 
 
 def kept_values(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:

@@ -109,7 +109,8 @@ class Cast(Transform):
 
     Args:
         dtypes: the new type per column, one of `schema.DTYPES`. Strings are parsed, numbers are written out as text,
-            and so are times, with all six digits of their fraction.
+            and so are times, with all six digits of their fraction. A decimal becomes the nearest float, an integer
+            where it is whole, or text; a duration or a time of day float64 seconds or int64 microseconds.
 
     Raises:
         BadConfig: a type that does not exist.

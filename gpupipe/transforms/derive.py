@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.evaluate import evaluate
@@ -43,7 +44,9 @@ class Derive(Transform):
         for name, text in self.named.items():
             expression = parse(text, f"Derive({name}=...)")
             dtype = expression.check(schema)
-            schema = schema.assign([Field.derived(name, dtype, map(schema.__getitem__, expression.reads), "Derive")])
+            made = Field.derived(name, dtype, map(schema.__getitem__, expression.reads), "Derive")
+            copied = schema[text.strip()].written_as if text.strip() in schema else ""
+            schema = schema.assign([replace(made, written_as=copied)])
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:

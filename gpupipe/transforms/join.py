@@ -116,7 +116,9 @@ class Join(Transform):
         self._check_unique(names, schema)
         keys = [schema[key] for key in self.on]
         return schema.assign(
-            Field.derived(out, right[name].dtype, [*keys, self._source(right[name])], "Join")
+            Field.derived(
+                out, right[name].dtype, [*keys, self._source(right[name])], "Join", written_as=right[name].written_as
+            )
             for name, out in names.items()
         )
 
@@ -152,7 +154,9 @@ class Join(Transform):
                 self._schema = self.right.schema
             else:
                 backend = backend_of(self.right)
-                self._schema = backend.schema_of(backend.encode(self.right))
+                names = [*self.on, *self.columns] if self.columns is not None else list(self.right.columns)
+                right = backend.select(self.right, [name for name in names if name in self.right.columns])
+                self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
         return self._schema
 
     def table(self, backend: Backend) -> Frame:
@@ -161,7 +165,7 @@ class Join(Transform):
         if hasattr(self.right, "partitions"):
             return backend.concat([self.right.read(part, names, backend) for part in self.right.partitions])
         owner = backend_of(self.right)
-        frame = owner.select(owner.encode(self.right), names)
+        frame = owner.encode(owner.select(self.right, names))
         if owner.name == backend.name:
             return frame
         return backend.from_arrow(owner.to_arrow(frame), list(self.right_schema.select(names)))

@@ -72,7 +72,10 @@ class Map(Transform):
         schema.require(read, self._where)
         dtypes = self.dtypes_ or dict.fromkeys(self.adds or (), "float64")
         sources = [schema[name] for name in read]
-        made = [Field.derived(name, dtype, sources, "Map") for name, dtype in dtypes.items()]
+        made = [
+            Field.derived(name, _stored(dtype), sources, "Map", written_as="" if dtype == _stored(dtype) else dtype)
+            for name, dtype in dtypes.items()
+        ]
         if self.adds is None and dtypes:
             return Schema(item for item in schema if item.role == Role.LABEL).assign(made)
         return schema.assign(made)
@@ -94,7 +97,7 @@ class Map(Transform):
         for name in given:
             if name not in frame.columns:
                 raise ColumnNotFound.among(self._where, name, list(frame.columns))
-        result = self._run(backend.decode(backend.select(frame, given)), schema, backend)
+        result = self._run(backend.decode(backend.select(frame, given), schema=schema), schema, backend)
         beside = [name for name in frame.columns if self.adds is not None or name not in given]
         if not beside:
             return result
@@ -156,8 +159,10 @@ class Map(Transform):
         for name in self.adds or ():
             if name not in result.columns:
                 raise ColumnNotFound.among(f"{self._where} result", name, list(result.columns))
-        coded = backend.encode(result[self.adds] if self.adds is not None else result)
-        found = {item.name: item.dtype for item in backend.schema_of(coded)}
+        result = result[self.adds] if self.adds is not None else result
+        coded = backend.encode(result)
+        schema = backend.schema_of(coded, backend.classify(result))
+        found = {item.name: item.written_as or item.dtype for item in schema}
         if self.dtypes_ is None and num_rows:
             self.dtypes_ = found
         return self._as_fixed(coded, found, backend)
@@ -179,5 +184,10 @@ class Map(Transform):
                     expected=f"{dtype}, as in the first partition",
                     remedy=f"frame[{name!r}].astype({dtype!r}) in the function",
                 )
-            typed[name] = missing_column(dtype, len(column), backend.xp)
+            typed[name] = missing_column(_stored(dtype), len(column), backend.xp)
         return backend.assign(coded, typed) if typed else coded
+
+
+def _stored(dtype: str) -> str:
+    """The field type of one that `dtypes_` names: dates and times with a zone are timestamps."""
+    return "timestamp" if dtype.startswith(("timestamp", "date32")) else dtype

@@ -48,8 +48,9 @@ class Transform(Step, ABC):
         """
         backend = backend_of(frame)
         coded = backend.encode(frame)
-        schema = backend.schema_of(coded)
+        schema = backend.schema_of(coded, backend.classify(frame))
         result = self.apply(coded, schema, frozenset(self.output_schema(schema).names), backend)
-        made = backend.decode(backend.select(result, self.output_schema(schema).names))
+        schema = self.output_schema(schema)
+        made = backend.decode(backend.select(result, schema.names), schema=schema)
         made.index = frame.index.take(backend.positions(result))
         return made

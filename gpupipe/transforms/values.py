@@ -62,7 +62,7 @@ class Clip(Transform):
                 raise BadConfig(
                     "Clip", "the range is empty", got=(self.low, self.high), expected="low <= high", remedy="swap them"
                 )
-        return schema.assign(replace(item, step="Clip") for item in items)
+        return schema.assign(replace(item.with_instants(), step="Clip") for item in items)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         return set(wanted)
@@ -184,7 +184,7 @@ class Replace(Transform):
             _, news, fill = self._stored(schema[name])
             fills = None in self.values[name] and fill is not None
             made.append(replace(schema[name], nullable=None in news or (schema[name].nullable and not fills)))
-        return schema.assign(replace(item, step="Replace") for item in made)
+        return schema.assign(replace(item.with_instants(), step="Replace") for item in made)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         return set(wanted)

@@ -58,7 +58,7 @@ def test_every_kind_of_column_keeps_its_values_and_gaps(kind: str) -> None:
     assert first == (column.dictionary[int(column.data[0])] if column.dictionary is not None else column.data[0])
 
 
-@pytest.mark.parametrize("values", [[object()], [b"x"], [1 + 2j], [[["a"]]], [["a"], ["b", 1]], [["a"], "b"], ["a", 1]])
+@pytest.mark.parametrize("values", [[object()], [1 + 2j], [["a"], ["b", 1]], [["a"], "b"], ["a", 1]])
 def test_what_is_not_worked_with_is_named(values: list[object]) -> None:
     with pytest.raises(errors.SchemaMismatch, match="column 'x'"):
         CPU.encode(pd.DataFrame({"x": values}))

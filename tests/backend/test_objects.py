@@ -1,4 +1,4 @@
-"""Columns of Python's objects, as `read_csv` and databases give them: the error says what makes a column of them."""
+"""Columns of Python's objects, as `read_csv` and databases give them, are read as what their values are."""
 
 from __future__ import annotations
 
@@ -7,28 +7,98 @@ from decimal import Decimal
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import gpupipe as gp
 from gpupipe import errors
+from gpupipe.backend import select
+
+UTC = dt.UTC
 
 
 @pytest.mark.parametrize(
-    ("values", "remedy"),
+    ("values", "dtype"),
     [
-        ([True, False, None], "astype({'x': 'boolean'})"),
-        ([1, None, 3], "astype({'x': 'Int64'})"),
-        ([Decimal("1.5"), None], "astype({'x': 'float64'})"),
-        ([dt.date(2024, 1, 1), None], "frame['x'] = pd.to_datetime(frame['x'])"),
-        ([object(), None], "astype({'x': 'str'})"),
+        ([True, False, None], "bool"),
+        ([1, None, 2**53 + 1], "int64"),
+        ([2**64 - 1, None], "uint64"),
+        ([1.5, None], "float64"),
+        ([Decimal("1.50"), None], "decimal128(3, 2)"),
+        ([dt.date(2024, 1, 1), None], "timestamp"),
+        ([dt.datetime(2024, 1, 1, 5), None], "timestamp"),
+        ([pd.Timedelta(3, "us"), None], "duration[us]"),
+        ([dt.time(1, 2, 3, 4), None], "time64[us]"),
+        ([b"x", None], "binary"),
+        ([{"city": "Oslo"}, None], "struct<city: string>"),
+        ([["a"], None], "list<string>"),
+        ([[["a"]], None], "list<item: list<item: string>>"),
     ],
-    ids=["booleans", "integers", "decimals", "dates", "anything"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_remedy_fits_the_objects(values: list[Any], remedy: str) -> None:
-    frame = pd.DataFrame({"x": pd.Series(values, dtype=object)})
+def test_objects_are_read_as_what_they_are(values: list[Any], dtype: str) -> None:
+    dataset = gp.from_frame(pd.DataFrame({"x": pd.Series(values, dtype=object)}), backend="cpu")
+    assert dataset.schema["x"].dtype == dtype
+    assert dataset.conversions == ()
+    cpu = select("cpu")
+    found = cpu.to_arrow(dataset.read(dataset.partitions[0]))["x"].to_pylist()
+    date = isinstance(values[0], dt.date) and not isinstance(values[0], dt.datetime)
+    assert found == ([dt.datetime(2024, 1, 1), None] if date else values)
+    assert dataset.schema["x"].written_as == ("date32[day]" if date else "")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [object(), None],
+        [1, "a"],
+        [["a"], "b"],
+        [1 + 2j],
+        [dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 5)],
+        [dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, tzinfo=UTC)],
+        [2**64, None],
+    ],
+)
+def test_objects_of_no_one_type_are_left_out_and_named(values: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=object), "y": range(len(values))})
+    with caplog.at_level("WARNING", "gpupipe"):
+        dataset = gp.from_frame(frame, backend="cpu")
+    assert [(note.action, note.column) for note in dataset.conversions] == [("left out", "x")]
+    assert "column 'x': left out" in caplog.text
+    assert dataset.columns == ["y"]
     with pytest.raises(errors.SchemaMismatch, match="column 'x'") as caught:
-        gp.from_frame(frame, backend="cpu").head()
-    assert remedy in str(caught.value)
-    if "Int64" in remedy or "boolean" in remedy:
-        dtype = remedy.split("'")[3]
-        assert gp.from_frame(frame.astype({"x": dtype}), backend="cpu").head()["x"].isna().sum() == 1
+        dataset.select("x")
+    assert caught.value.got == "object"
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        select("cpu").encode(frame)
+    assert caught.value.where == "column 'x'"
+    assert caught.value.remedy == "frame.astype({'x': 'str'}), or the frame without it"
+
+
+def test_a_type_of_pandas_that_arrow_has_otherwise() -> None:
+    frame = pd.DataFrame(
+        {
+            "half": pd.Series([0.5, 1.0], dtype="float16"),
+            "sparse": pd.arrays.SparseArray([0.0, 2.0]),
+            "numbers": pd.Categorical([3, None], categories=[3, 1]),
+            "order": pd.Categorical(["b", None], categories=["b", "a"], ordered=True),
+            "zoned": pd.Series([0, None], dtype=pd.ArrowDtype(pa.timestamp("us", "America/New_York"))),
+            "month": pd.period_range("2024-01", periods=2, freq="M"),
+        }
+    )
+    dataset = gp.from_frame(frame)
+    assert {note.column: note.action for note in dataset.conversions} == {
+        **dict.fromkeys(("half", "sparse", "order"), "converted"),
+        "month": "left out",
+    }
+    assert {item.name: item.dtype for item in dataset.schema} == {
+        "half": "float32",
+        "sparse": "float64",
+        "numbers": "int64",
+        "order": "string",
+        "zoned": "timestamp",
+    }
+    found = dataset.compute()
+    assert str(found["zoned"].dtype) == "datetime64[us, America/New_York]"
+    assert found["zoned"][0] == pd.Timestamp(0, tz="UTC")
+    assert found["numbers"].tolist() == [3, pd.NA]

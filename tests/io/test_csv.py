@@ -44,7 +44,8 @@ def test_types_are_inferred_once_from_the_values(tmp_path: Path) -> None:
     ]
     first, second = plain(dataset.compute())
     assert first["big"] == 9007199254740993
-    assert first["zoned"] == pd.Timestamp("2013-01-01 03:00").to_pydatetime()
+    assert first["zoned"] == pd.Timestamp("2013-01-01 03:00Z").to_pydatetime()
+    assert dataset.schema["zoned"].zone == "UTC"
     assert first["clock"] == "12:30"
     assert {name for name, value in second.items() if value is None} == set(dataset.columns) - {"x"}
 
@@ -61,7 +62,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
         "zip": "01234",
         "x": 1.0,
         "at": pd.Timestamp("2013-10-01").to_pydatetime(),
-        "when": pd.Timestamp("2013-01-01").to_pydatetime(),
+        "when": pd.Timestamp("2013-01-01 00:00Z").to_pydatetime(),
     }
     with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\{'x': \.\.\.\}\): unknown type, got 'text'"):
         gp.read_csv(path, dtypes={"x": "text"})

@@ -113,7 +113,7 @@ def test_values_inside_values_are_left_out_and_explained(tmp_path: Path) -> None
     dataset = gp.read_json(path)
     assert plain(dataset.compute()) == [{"n": 1}, {"n": 2}]
     for ask in (lambda: dataset.select("place"), lambda: gp.read_json(path, columns=["place"])):
-        with pytest.raises(SchemaMismatch, match=r"column 'place': this type is not worked with, got 'struct<lat: "):
+        with pytest.raises(SchemaMismatch, match=r"column 'place': .*, got 'struct<lat: "):
             ask()
 
 

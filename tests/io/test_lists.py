@@ -96,11 +96,10 @@ def test_a_partition_is_cut_by_what_lists_hold(tmp_path: Path) -> None:
     assert gp.read_parquet(tmp_path, partition_bytes=200_000).num_partitions >= 5
 
 
-def test_lists_of_lists_are_left_out_and_named(tmp_path: Path) -> None:
+def test_lists_of_lists_are_carried(tmp_path: Path) -> None:
     pq.write_table(pa.table({"deep": [[[1]]], "x": [1]}), tmp_path / "t.parquet")
-    assert gp.read_parquet(tmp_path).columns == ["x"]
-    with pytest.raises(errors.GpupipeError, match="deep"):
-        gp.read_parquet(tmp_path, columns=["deep"])
+    assert gp.read_parquet(tmp_path).schema["deep"].dtype == "list<item: list<item: int64>>"
+    assert rows(gp.read_parquet(tmp_path, columns=["deep"])) == [{"deep": [[1]]}]
 
 
 def test_files_differ_by_the_elements(tmp_path: Path) -> None:

@@ -1,0 +1,256 @@
+"""Arrow's types and the library's own: the one table by which every way in and every way out reads and writes a column.
+
+docs/decisions/023-column-types.md has the reasons; docs/guide-files.md the table for users.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, element_of, is_passenger, list_of
+
+__all__ = ["Reading", "arrow_type", "dtype_of", "is_list", "read_as", "type_named", "written_type"]
+
+_OWN = {
+    **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
+    "bool": pa.bool_(),
+    "string": pa.large_string(),
+    "timestamp": pa.timestamp("us"),
+}
+_READ = {str(kind): dtype for dtype, kind in _OWN.items()} | {"string": "string", "string_view": "string"}
+_LEAVES = [
+    *_OWN.values(),
+    *(pa.null(), pa.float16(), pa.string(), pa.binary(), pa.large_binary(), pa.date32(), pa.date64()),
+    *(pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
+    *(make(unit) for make in (pa.duration, pa.timestamp) for unit in ("s", "ms", "us", "ns")),
+]
+_BY_TEXT = {str(kind): kind for kind in _LEAVES}
+_DECIMALS = {"32": pa.decimal32, "64": pa.decimal64, "128": pa.decimal128, "256": pa.decimal256}
+_MADE: dict[str, Callable[[Any], pa.DataType]] = {"list": pa.list_, "large_list": pa.large_list}
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\([^)]*\)|[<>:,]|[^<>:,\[\]()"\s]+|\s+')
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a column of an Arrow type is read as.
+
+    Args:
+        dtype: the field's type; None for a column that is left out.
+        written_as: see `Field`.
+        change: what becomes of the type, in words; empty where the column comes out as it went in.
+        is_lossy: whether values may change, too.
+    """
+
+    dtype: str | None
+    written_as: str = ""
+    change: str = ""
+    is_lossy: bool = False
+
+
+@lru_cache(maxsize=4096)
+def read_as(kind: pa.DataType) -> Reading:
+    """Decide what a column of an Arrow type is read as.
+
+    Example:
+        >>> read_as(pa.date32())
+        Reading(dtype='timestamp', written_as='date32[day]', change='', is_lossy=False)
+        >>> read_as(pa.decimal128(20, 2)).dtype, read_as(pa.float16()).change
+        ('decimal128(20, 2)', 'read as float32')
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        found = read_as(kind.storage_type)
+        return replace(found, change=found.change or f"read as {found.dtype}, which it is stored as")
+    if pa.types.is_dictionary(kind):
+        found = read_as(kind.value_type)
+        return replace(found, change=found.change or "the order of its categories is lost") if kind.ordered else found
+    if pa.types.is_run_end_encoded(kind):
+        return read_as(kind.value_type)
+    if str(kind) in _READ:
+        return Reading(_READ[str(kind)])
+    if pa.types.is_float16(kind):
+        return Reading("float32", change="read as float32")
+    if pa.types.is_null(kind):
+        return Reading("float64", change="without any value, read as float64")
+    if pa.types.is_date(kind):
+        change = "" if pa.types.is_date32(kind) else "read as date32[day]"
+        return Reading("timestamp", str(pa.date32()), change)
+    if pa.types.is_timestamp(kind):
+        written_as = "" if kind.tz is None else str(pa.timestamp("us", kind.tz))
+        if kind.unit == "ns":
+            return Reading("timestamp", written_as, "rounded down to microseconds", is_lossy=True)
+        return Reading("timestamp", written_as, "" if kind.unit == "us" else "read as microseconds")
+    if is_list(kind):
+        element = read_as(kind.value_type)
+        if element.dtype in _OWN and not element.written_as and not element.is_lossy:
+            dtype = list_of(element.dtype)
+            alike = not element.change and not pa.types.is_fixed_size_list(kind)
+            return Reading(dtype, change="" if alike else f"read as {dtype}")
+    plain = _carried(kind)
+    if plain is None:
+        return Reading(None, change="nothing here carries such values")
+    return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
+
+
+def dtype_of(kind: pa.DataType) -> str | None:
+    """The field type an Arrow type is read as; None for one that is left out.
+
+    Example:
+        >>> dtype_of(pa.date32()), dtype_of(pa.list_(pa.int8())), dtype_of(pa.list_(pa.list_(pa.int8())))
+        ('timestamp', 'list<int8>', 'list<item: list<item: int8>>')
+    """
+    return read_as(kind).dtype
+
+
+@lru_cache(maxsize=4096)
+def arrow_type(dtype: str) -> pa.DataType:
+    """The Arrow type of a column of a field's type inside the library; strings plain.
+
+    Example:
+        >>> arrow_type("string"), arrow_type("timestamp"), arrow_type("struct<city: string>")
+        (DataType(large_string), TimestampType(timestamp[us]), StructType(struct<city: string>))
+    """
+    element = element_of(dtype)
+    if element is not None:
+        return pa.large_list(arrow_type(element))
+    return _parsed(dtype) if is_passenger(dtype) else _OWN[dtype]
+
+
+def type_named(text: str) -> pa.DataType:
+    """The Arrow type of a field's `dtype` or `written_as`.
+
+    Example:
+        >>> type_named("date32[day]"), type_named("int64")
+        (DataType(date32[day]), DataType(int64))
+    """
+    return arrow_type(text) if text in DTYPES or text in LISTS else _parsed(text)
+
+
+def written_type(item: Field) -> pa.DataType:
+    """The Arrow type a field's column is written as: a date as a date, a time with its zone.
+
+    Example:
+        >>> written_type(Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]"))
+        TimestampType(timestamp[us, tz=Europe/Oslo])
+    """
+    return type_named(item.written_as or item.dtype)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Tell whether an Arrow type is one of lists, in any of their forms.
+
+    Example:
+        >>> is_list(pa.list_(pa.int8(), 3)), is_list(pa.struct([]))
+        (True, False)
+    """
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+    return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
+
+
+def _carried(kind: pa.DataType) -> pa.DataType | None:
+    """The same type in a form that frames and Parquet files can have; None where there is none."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _carried(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _carried(kind.value_type)
+    if pa.types.is_struct(kind):
+        found = [_carried_field(kind.field(place)) for place in range(kind.num_fields)]
+        fields = [item for item in found if item is not None]
+        return pa.struct(fields) if fields and len(fields) == len(found) else None
+    if pa.types.is_map(kind):
+        key, item = _carried(kind.key_type), _carried_field(kind.item_field)
+        return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)
+    if is_list(kind):
+        item = _carried_field(kind.value_field)
+        if item is None:
+            return None
+        item = item.with_name("item")
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(item, kind.list_size)
+        is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
+        return pa.large_list(item) if is_large else pa.list_(item)
+    same = {"time32[s]": pa.time32("ms"), "date64[ms]": pa.date32(), "binary_view": pa.binary()}
+    kind = same.get(str(kind), pa.string() if pa.types.is_string_view(kind) else kind)
+    is_known = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_timestamp(kind)
+    return kind if is_known or str(kind) in _BY_TEXT else None
+
+
+def _carried_field(item: pa.Field) -> pa.Field | None:
+    """The field, nullable: a row without a match has no struct, and so nothing in it."""
+    kind = _carried(item.type)
+    return None if kind is None else pa.field(item.name, kind)
+
+
+def _text(kind: pa.DataType) -> str:
+    """Arrow's own text of a type, from which `_parsed` makes it again; names that are no words are in quotation marks."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(_field_text(kind.field(place)) for place in range(kind.num_fields))}>"
+    if pa.types.is_map(kind):
+        is_sorted = ", keys_sorted" if kind.keys_sorted else ""
+        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}{is_sorted}>"
+    if is_list(kind):
+        size = f"[{kind.list_size}]" if pa.types.is_fixed_size_list(kind) else ""
+        name = "fixed_size_list" if size else "large_list" if pa.types.is_large_list(kind) else "list"
+        return f"{name}<{_field_text(kind.value_field.with_name('item'))}>{size}"
+    return str(kind)
+
+
+def _field_text(item: pa.Field) -> str:
+    escaped = item.name.replace("\\", "\\\\").replace('"', '\\"')
+    name = item.name if _PLAIN_NAME.fullmatch(item.name) else f'"{escaped}"'
+    return f"{name}: {_text(item.type)}"
+
+
+def _parsed(text: str) -> pa.DataType:
+    """The type that `_text` wrote."""
+    tokens = [token for token in _TOKEN.findall(text) if not token.isspace()][::-1]
+    return _type_of(tokens)
+
+
+def _type_of(tokens: list[str]) -> pa.DataType:
+    """The type that the last of the tokens, which stand in reverse, tell of; they are taken away."""
+    name = tokens.pop()
+    if tokens and tokens[-1] == "<":
+        tokens.pop()
+        return _nested(name, tokens)
+    if tokens and tokens[-1][0] in "[(":
+        inside = tokens.pop()
+        if name.startswith("decimal"):
+            return _DECIMALS[name.removeprefix("decimal")](*map(int, inside[1:-1].split(",")))
+        if name == "fixed_size_binary":
+            return pa.binary(int(inside[1:-1]))
+        unit, _, zone = inside[1:-1].partition(", tz=")
+        return pa.timestamp(unit, zone) if zone else _BY_TEXT[name + inside]
+    return _BY_TEXT[name]
+
+
+def _nested(name: str, tokens: list[str]) -> pa.DataType:
+    if name == "map":
+        key = _type_of(tokens)
+        tokens.pop()
+        kind = _type_of(tokens)
+        is_sorted = tokens.pop() == ","
+        if is_sorted:
+            del tokens[-2:]
+        return pa.map_(key, kind, is_sorted)
+    fields = []
+    while True:
+        label = tokens.pop()
+        if label.startswith('"'):
+            label = re.sub(r"\\(.)", r"\1", label[1:-1], flags=re.DOTALL)
+        tokens.pop()
+        fields.append(pa.field(label, _type_of(tokens)))
+        if tokens.pop() == ">":
+            break
+    if name == "struct":
+        return pa.struct(fields)
+    if name == "fixed_size_list":
+        return pa.list_(fields[0], int(tokens.pop()[1:-1]))
+    return _MADE[name](fields[0])
+

@@ -1,0 +1,531 @@
+"""Every type Arrow has: what goes in by each way comes out equal by each way, or a note says what became of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import orc
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.backend.arrow_types import arrow_type, read_as
+from gpupipe.errors import BadData, GpupipeError, SchemaMismatch
+from gpupipe.schema import Field, Schema, is_passenger
+
+EXACT = [
+    *(pa.decimal32(5, 2), pa.decimal64(12, 3), pa.decimal128(20, 2), pa.decimal256(50, 4)),
+    *(pa.time32("ms"), pa.time64("us"), pa.time64("ns"), pa.binary(), pa.large_binary(), pa.binary(3)),
+    *(pa.duration("s"), pa.duration("ms"), pa.duration("us"), pa.duration("ns")),
+    pa.struct([("city", pa.string()), ("a, b: c>", pa.list_(pa.timestamp("ns", "Asia/Tokyo")))]),
+    *(pa.list_(pa.list_(pa.int8())), pa.list_(pa.struct([("x", pa.decimal128(4, 1))])), pa.large_list(pa.date32())),
+    *(pa.list_(pa.timestamp("ns")), pa.list_(pa.binary(), 2), pa.map_(pa.string(), pa.int64())),
+    pa.map_(pa.int8(), pa.list_(pa.time32("ms"))),
+    *(pa.date32(), pa.timestamp("us"), pa.timestamp("us", "America/New_York"), pa.timestamp("us", "+05:30")),
+    *(pa.uint64(), pa.int8(), pa.bool_(), pa.large_string()),
+]
+"""Types whose columns are written as they were read."""
+CONVERTED = {
+    pa.float16(): pa.float32(),
+    pa.null(): pa.float64(),
+    pa.timestamp("s"): pa.timestamp("us"),
+    pa.timestamp("ns"): pa.timestamp("us"),
+    pa.timestamp("ns", "Asia/Tokyo"): pa.timestamp("us", "Asia/Tokyo"),
+    pa.date64(): pa.date32(),
+    pa.time32("s"): pa.time32("ms"),
+    pa.binary_view(): pa.binary(),
+    pa.list_(pa.float32(), 2): pa.large_list(pa.float32()),
+    pa.list_(pa.float16()): pa.large_list(pa.float32()),
+    pa.struct([("t", pa.time32("s"))]): pa.struct([("t", pa.time32("ms"))]),
+    pa.dictionary(pa.int8(), pa.string(), ordered=True): pa.large_string(),
+    pa.uuid(): pa.binary(16),
+}
+LEFT_OUT = [pa.month_day_nano_interval(), pa.struct([]), pa.dense_union([pa.field("x", pa.int8())])]
+
+_DAY = dt.date(1970, 1, 1)
+
+
+def values_of(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    """Values of a type as Python has them, or as integers where Python has no such fine ones."""
+    if pa.types.is_decimal(kind):
+        most = 10**kind.precision - 1
+        return st.integers(-most, most).map(lambda n: Decimal((n < 0, tuple(map(int, str(abs(n)))), -kind.scale)))
+    if pa.types.is_struct(kind):
+        return st.fixed_dictionaries({item.name: missing_or(values_of(item.type), item.nullable) for item in kind})
+    if pa.types.is_map(kind):
+        pairs = st.tuples(values_of(kind.key_type), missing_or(values_of(kind.item_type), kind.item_field.nullable))
+        return st.lists(pairs, max_size=3, unique_by=lambda pair: pair[0])
+    if pa.types.is_fixed_size_list(kind):
+        return st.lists(values_of(kind.value_type), min_size=kind.list_size, max_size=kind.list_size)
+    if pa.types.is_nested(kind):
+        return st.lists(missing_or(values_of(kind.value_type)), max_size=3)
+    if pa.types.is_fixed_size_binary(kind):
+        return st.binary(min_size=kind.byte_width, max_size=kind.byte_width)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return st.binary(max_size=4)
+    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+        return st.text(max_size=3)
+    if pa.types.is_boolean(kind):
+        return st.booleans()
+    if pa.types.is_date(kind):
+        return st.dates(dt.date(1, 1, 1)).map(lambda day: (day - _DAY).days)
+    if pa.types.is_time(kind):
+        return st.integers(0, {"ms": 1, "us": 10**3, "ns": 10**6}[kind.unit] * 86_400_000 - 1)
+    if pa.types.is_integer(kind):
+        low = 0 if pa.types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
+        return st.integers(low, low + 2**kind.bit_width - 1)
+    return st.integers(-(10**15), 10**15)  # instants and durations
+
+
+def missing_or(values: st.SearchStrategy[Any], nullable: bool = True) -> st.SearchStrategy[Any]:
+    return st.none() | values if nullable else values
+
+
+def column(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    """An array of such values; integers are what a type counts."""
+    return pa.array(values, kind)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> pa.Table:
+    """A table with a number per row and columns of some of the types."""
+    rows = draw(st.integers(0, 9))
+    kinds = draw(st.lists(st.sampled_from(EXACT), min_size=1, max_size=4))
+    lists = [draw(st.lists(missing_or(values_of(kind)), min_size=rows, max_size=rows)) for kind in kinds]
+    made = {f"c{n}": column(kind, found) for n, (kind, found) in enumerate(zip(kinds, lists, strict=True))}
+    return pa.table({"id": pa.array(range(rows), pa.int64()), **made})
+
+
+def fixed(seed: int = 0) -> pa.Table:
+    """A table of seven rows with a column of every type, some values missing."""
+    rows = 7
+    made = {}
+    for n, kind in enumerate(EXACT):
+        found = [_example(kind, n + row) if (n + row) % 4 else None for row in range(rows)]
+        made[f"c{n}"] = column(kind, found)
+    return pa.table({"id": pa.array(range(rows), pa.int64()), **made})
+
+
+def _example(kind: pa.DataType, n: int) -> Any:
+    """A value of a type that differs with the number."""
+    if pa.types.is_decimal(kind):
+        return Decimal(n * 7 + 1).scaleb(-kind.scale)
+    if pa.types.is_struct(kind):
+        return {item.name: _example(item.type, n) for item in kind}
+    if pa.types.is_map(kind):
+        return [(_example(kind.key_type, n), _example(kind.item_type, n))]
+    if pa.types.is_fixed_size_list(kind):
+        return [_example(kind.value_type, n + place) for place in range(kind.list_size)]
+    if pa.types.is_nested(kind):
+        return [_example(kind.value_type, n + place) for place in range(n % 3)]
+    if pa.types.is_fixed_size_binary(kind):
+        return bytes([n % 256]) * kind.byte_width
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return bytes([n % 256, 0])
+    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+        return f"é{n}"
+    if pa.types.is_boolean(kind):
+        return n % 2 == 0
+    return n * 13 % 100 + (2**63 if pa.types.is_uint64(kind) else 0)
+
+
+def written(dataset: gp.Dataset, folder: Path) -> pa.Table:
+    """What `write_parquet` writes of it."""
+    dataset.write_parquet(folder, overwrite=True)
+    return pa.concat_tables([pq.ParquetFile(path).read() for path in sorted(folder.rglob("*.parquet"))])
+
+
+def check(found: pa.Table, wanted: pa.Table) -> None:
+    """Equal columns of equal types in the same order, NaN apart, which no table here has."""
+    assert found.column_names == wanted.column_names
+    for name in wanted.column_names:
+        assert found[name].type == wanted[name].type, (name, found[name].type)
+        assert found[name].combine_chunks().equals(wanted[name].combine_chunks()), (name, found[name], wanted[name])
+
+
+def in_pandas(table: pa.Table, dataset: gp.Dataset) -> pa.Table:
+    """`compute` as Arrow again: dates are midnights in pandas, which has no other."""
+    frame = dataset.compute()
+    assert isinstance(frame, pd.DataFrame)
+    return pa.table({name: pa.array(frame[name], table[name].type, from_pandas=True) for name in frame.columns})
+
+
+def parquet(table: pa.Table, folder: Path) -> gp.Dataset:
+    pq.write_table(table, folder / "in.parquet", row_group_size=2)
+    return gp.read_parquet(folder / "in.parquet", partition_bytes=1)
+
+
+def ipc_file(table: pa.Table, folder: Path) -> gp.Dataset:
+    with pa.ipc.new_file(folder / "in.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return gp.read_ipc(folder / "in.arrow")
+
+
+def ipc_stream(table: pa.Table, folder: Path) -> gp.Dataset:
+    with pa.ipc.new_stream(folder / "in.arrows", table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return gp.read_ipc(folder / "in.arrows")
+
+
+def arrow_dataset(table: pa.Table, folder: Path) -> gp.Dataset:
+    pq.write_table(table, folder / "set.parquet", row_group_size=2)
+    return gp.from_frame(pads.dataset(folder / "set.parquet"))
+
+
+WAYS: dict[str, Callable[[pa.Table, Path], gp.Dataset]] = {
+    "parquet": parquet,
+    "ipc file": ipc_file,
+    "ipc stream": ipc_stream,
+    "pyarrow dataset": arrow_dataset,
+    "arrow table": lambda table, _: gp.from_frame(table, num_partitions=2),
+    "arrow stream": lambda table, _: gp.from_frame(table.to_reader(2)),
+    "pandas": lambda table, _: gp.from_frame(table.to_pandas(types_mapper=pd.ArrowDtype), num_partitions=3),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(table=columns())
+def test_what_goes_in_comes_out(way: str, table: pa.Table, tmp_path: Path) -> None:
+    dataset = WAYS[way](table, tmp_path)
+    assert dataset.conversions == ()
+    assert dataset.rejected == ()
+    check(written(dataset, tmp_path / "out"), table)
+    check(in_pandas(table, dataset), table)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_type_by_every_way(way: str, tmp_path: Path) -> None:
+    table = fixed()
+    for rows in (7, 1, 0):
+        part = table.slice(0, rows)
+        dataset = WAYS[way](part, tmp_path)
+        assert dataset.conversions == ()
+        check(written(dataset, tmp_path / "out"), part)
+        check(in_pandas(part, dataset), part)
+
+
+def test_what_polars_and_orc_have(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "day": pa.array([1, None], pa.date32()),
+            "amount": pa.array([Decimal("1.50"), None], pa.decimal128(20, 2)),
+            "blob": pa.array([b"x", None], pa.binary()),
+            "place": pa.array([{"city": "Oslo"}, None], pa.struct([("city", pa.string())])),
+            "deep": pa.array([[[1]], None], pa.list_(pa.list_(pa.int64()))),
+        }
+    )
+    orc.write_table(table, tmp_path / "a.orc")
+    check(written(gp.read_orc(tmp_path / "a.orc"), tmp_path / "orc"), table)
+    frame = pl.DataFrame(table).with_columns(
+        time=pl.Series([dt.time(9, 1), None]), span=pl.Series([dt.timedelta(seconds=3), None])
+    )
+    found = pl.DataFrame(written(gp.from_frame(frame), tmp_path / "polars"))
+    assert found.equals(frame)
+
+
+# through every verb ---------------------------------------------------------------------------------------------------
+VERBS: dict[str, tuple[Callable[[gp.Dataset], gp.Dataset], Callable[[pa.Table], pa.Table]]] = {
+    "select": (lambda d: d.select(d.columns[::-1]), lambda t: t.select(t.column_names[::-1])),
+    "filter": (lambda d: d.filter("id % 2 == 0"), lambda t: t.take([0, 2, 4, 6])),
+    "sort": (lambda d: d.sort("id", ascending=False), lambda t: t.take(list(range(7))[::-1])),
+    "shuffle": (lambda d: d.shuffle(seed=3).sort("id"), lambda t: t),
+    "deduplicate": (lambda d: d.deduplicate("id"), lambda t: t),
+    "sample": (lambda d: d.sample(n=7).sort("id"), lambda t: t),
+    "split": (lambda d: d.split(by="id", at=3)[1], lambda t: t.slice(3)),
+    "join": (
+        lambda d: d.select("id").join(d, on="id"),
+        lambda t: t,
+    ),
+    "join with rows that match nothing": (
+        lambda d: d.select("id").join(d.filter("id < 3"), on="id"),
+        lambda t: pa.concat_tables(
+            [t.slice(0, 3), t.select(["id"]).slice(3).append_column("x", pa.nulls(4))], promote_options="default"
+        ).select(t.column_names),
+    ),
+    "group_by": (
+        lambda d: d.group_by("id").agg(**{name: (name, "first") for name in d.columns if name != "id"}),
+        lambda t: t,
+    ),
+}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_type_through_every_verb(verb: str, parts: int, tmp_path: Path) -> None:
+    table = fixed()
+    act, expected = VERBS[verb]
+    made = act(gp.from_frame(table, num_partitions=parts))
+    check(written(made, tmp_path / "out"), expected(table))
+
+
+def test_counts_of_a_group(tmp_path: Path) -> None:
+    names = fixed().column_names[1:]
+    made = gp.from_frame(fixed(), num_partitions=2).filter("id < 99")
+    passengers = [item.name for item in made.schema if is_passenger(item.dtype)]
+    assert len(passengers) > 15
+    found = made.group_by("id").agg(**{name: (name, "count") for name in passengers}).compute()
+    assert all(found[name].sum() == 7 - fixed()[name].null_count for name in passengers)
+    for function in ("min", "sum", "nunique", "list", "median"):
+        with pytest.raises(SchemaMismatch) as caught:
+            made.group_by("id").agg(x=(passengers[0], function))
+        assert caught.value.got == function
+    assert set(passengers) <= set(names)
+
+
+@pytest.mark.parametrize("step", [T.Rename({"id": "key"}), T.Drop(["c0"]), T.Filter("id != 3"), T.Sample(0.99)])
+def test_every_type_through_steps(step: Any, tmp_path: Path) -> None:
+    table = fixed()
+    dataset = gp.from_frame(table, num_partitions=2)
+    made = gp.Pipeline([step]).fit(dataset).transform(dataset)
+    names = {"key": "id"}
+    wanted = table.select([names.get(name, name) for name in made.columns]).rename_columns(made.columns)
+    found = written(made, tmp_path / "out")
+    check(found, wanted.take(found.column(0 if "key" in made.columns else "id")))
+    frame = step.transform(dataset.compute())
+    for name in frame.columns:
+        kind = wanted[name].type
+        assert pa.array(frame[name], kind, from_pandas=True).null_count <= wanted[name].null_count
+
+
+def test_lags_and_lookups_carry(tmp_path: Path) -> None:
+    table = fixed()
+    dataset = gp.from_frame(table, num_partitions=3)
+    names = table.column_names[1:]
+    lagged = gp.Pipeline([T.Lag(names, order_by="id")]).fit(dataset).transform(dataset)
+    found = written(lagged, tmp_path / "lag")
+    for name in names:
+        before = pa.chunked_array([pa.nulls(1, table[name].type), *table[name].slice(0, 6).chunks])
+        assert found[f"{name}_lag_1"].type == table[name].type
+        assert found[f"{name}_lag_1"].combine_chunks().equals(before.combine_chunks())
+    for many in (False, True):
+        looked = gp.Pipeline([T.Join(dataset, on="id", many=many)]).fit(dataset.select("id")).transform(dataset.select("id"))
+        check(written(looked, tmp_path / f"join{many}"), table)
+
+
+# kept and predicted ---------------------------------------------------------------------------------------------------
+def test_kept_columns_and_predictions(tmp_path: Path) -> None:
+    table = fixed().append_column("x", pa.array([float(n) for n in range(7)]))
+    names = fixed().column_names[1:]
+    dataset = gp.from_frame(table, num_partitions=2)
+    pipeline = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), target="id > 3", keep=names)).fit(dataset)
+    check(written(pipeline.transform(dataset).select(names), tmp_path / "transformed"), table.select(names))
+    model = gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1)
+    batch = next(iter(pipeline.loader(dataset.filter("isnull(c26)"), batch_size=7)))
+    assert not {item.name for item in dataset.schema if is_passenger(item.dtype)} & set(batch.keep)
+    gp.save(tmp_path / "run", pipeline, model)
+    scorer = gp.load(tmp_path / "run")
+    assert scorer.schema == pipeline.schema
+    check(written(scorer.predict(dataset).select(names), tmp_path / "scores"), table.select(names))
+    frame = scorer.predict(dataset.compute())
+    for name in names:
+        assert pa.array(frame[name], table[name].type, from_pandas=True).equals(table[name].combine_chunks()), name
+
+
+def test_decimals_of_another_width_are_predicted_in_that_of_the_fit() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1], "price": [Decimal("10.25"), Decimal("1.5")]})
+    features = gp.Features((["x"], pre.StandardScaler()), target="y", keep="price")
+    pipeline = gp.Pipeline([], features).fit(frame)
+    assert pipeline.transform(frame.iloc[1:])["price"].tolist() == [Decimal("1.50")]
+    with pytest.raises(BadData) as caught:
+        pipeline.transform(frame.assign(price=[Decimal("123456.789"), None]))
+    assert caught.value.where == "Cast of column 'price'"
+
+
+# notes, refusals, text ------------------------------------------------------------------------------------------------
+def _odd(kind: pa.DataType) -> pa.Array:
+    if pa.types.is_union(kind):
+        return pa.UnionArray.from_dense(pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2], pa.int8())], ["x"])
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, pa.array([b"x" * 16, None], kind.storage_type))
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), pa.array(["a", "b"]), ordered=True)
+    if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
+        return pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(pa.float32())).cast(kind)
+    if pa.types.is_float16(kind):
+        return pa.array([1.0, None]).cast(kind)
+    example = {"binary_view": b"x", "struct<t: time32[s]>": {"t": dt.time(9)}, "time32[s]": dt.time(9), "struct<>": {}}
+    if str(kind) == "month_day_nano_interval":
+        return pa.array([(1, 2, 3), None], kind)
+    if str(kind) == "date64[ms]":
+        return pa.array([dt.date(2020, 1, 1), None], kind)
+    return pa.nulls(2, kind) if pa.types.is_null(kind) else pa.array([example.get(str(kind), 0), None], kind)
+
+
+@pytest.mark.parametrize("kind", [*CONVERTED, *LEFT_OUT], ids=str)
+def test_no_way_in_changes_or_loses_a_column_without_a_note(
+    kind: pa.DataType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pa.table({"id": [1, 2], "odd": _odd(kind)})
+    ways = {"arrow table": WAYS["arrow table"], "ipc file": ipc_file, "arrow stream": WAYS["arrow stream"]}
+    for way, read in ways.items():
+        caplog.clear()
+        with caplog.at_level("INFO", "gpupipe"):
+            dataset = read(table, tmp_path)
+        (note,) = dataset.conversions
+        assert (note.column, note.action) == ("odd", "converted" if kind in CONVERTED else "left out"), way
+        assert str(kind) in note.reason
+        assert "column 'odd'" in caplog.text
+        if not str(CONVERTED.get(kind)).startswith("large_list"):
+            assert "column 'odd'" in repr(gp.io.inspect(dataset))
+        assert dataset.rejected == ()
+        manifest = dataset.write_parquet(tmp_path / "out", overwrite=True)
+        assert manifest.notes == (note,)
+        assert json.loads((tmp_path / "out" / "_manifest.json").read_text())["notes"][0]["column"] == "odd"
+        found = pq.ParquetFile(next((tmp_path / "out").glob("*.parquet"))).schema_arrow
+        if kind in CONVERTED:
+            assert found.field("odd").type == CONVERTED[kind]
+        else:
+            assert found.names == ["id"]
+            with pytest.raises(SchemaMismatch) as caught:
+                dataset.select("odd")
+            assert caught.value.where == "column 'odd'"
+            assert caught.value.got == str(kind)
+
+
+@pytest.mark.parametrize("unit", ["ns"])
+def test_nanoseconds_are_rounded_down_by_every_way(unit: str, tmp_path: Path) -> None:
+    table = pa.table({"at": pa.array([-1001, -1, 0, 999, 1001, None], pa.timestamp(unit))})
+    for way, read in WAYS.items():
+        dataset = read(table, tmp_path)
+        assert [note.reason for note in dataset.conversions] == ["timestamp[ns]: rounded down to microseconds"] or (
+            way == "pandas" and len(dataset.conversions) == 1
+        )
+        assert written(dataset, tmp_path / "out")["at"].cast(pa.int64()).to_pylist() == [-2, -1, 0, 0, 1, None]
+    frame = pd.DataFrame({"at": pd.Series([-1001, 1001]).astype("datetime64[ns]")})
+    assert gp.from_frame(frame).compute()["at"].astype("int64").tolist() == [-2, 1]
+
+
+def test_files_of_several_zones_are_read_in_utc(tmp_path: Path) -> None:
+    for name, zone in (("a", "Asia/Tokyo"), ("b", "Europe/Oslo")):
+        pq.write_table(pa.table({"at": pa.array([0], pa.timestamp("us", zone))}), tmp_path / f"{name}.parquet")
+    dataset = gp.read_parquet(tmp_path)
+    assert dataset.schema["at"].zone == "UTC"
+    (note,) = dataset.conversions
+    assert "Asia/Tokyo" in note.reason and "Europe/Oslo" in note.reason
+    pq.write_table(pa.table({"at": pa.array([0], pa.date32())}), tmp_path / "c.parquet")
+    assert gp.read_parquet(tmp_path).schema["at"].written_as == ""
+
+
+def test_columns_nobody_uses_refuse_nothing() -> None:
+    frame = pd.DataFrame(
+        {
+            "x": [1.0, 2.0, 3.0, 4.0],
+            "y": [0, 1, 0, 1],
+            "day": [dt.date(2024, 1, 1)] * 4,
+            "span": pd.to_timedelta([1, 2, 3, 4]),
+            "kind": pd.Categorical([1, 2, 1, 2]),
+            "flag": pd.Series([True, None, False, True], dtype=object),
+            "mixed": pd.Series([1, "a", None, b"x"], dtype=object),
+            "month": pd.period_range("2024-01", periods=4, freq="M"),
+        }
+    )
+    pipeline = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), target="y")).fit(frame)
+    assert len(pipeline.transform(frame)) == 4
+    assert pre.StandardScaler().fit(frame[["x"]]).transform(frame[["x"]]).shape == (4, 1)
+
+
+REFUSED = fixed().select(["id", "c2", "c4", "c10", "c14", "c7", "c28"]).rename_columns(
+    ["id", "amount", "clock", "span", "place", "blob", "flag"]
+)
+
+
+@pytest.mark.parametrize("name", ["amount", "clock", "span", "place", "blob"])
+def test_what_is_only_carried_is_refused_with_a_remedy(name: str) -> None:
+    dataset = gp.from_frame(REFUSED)
+    frame = dataset.compute()
+    dtype = dataset.schema[name].dtype
+    asks: list[Callable[[], Any]] = [
+        lambda: dataset.sort(name),
+        lambda: dataset.deduplicate(name),
+        lambda: dataset.group_by(name).agg(n=("id", "size")),
+        lambda: dataset.join(dataset, on=name),
+        lambda: dataset.split(by=name, at=3),
+        lambda: dataset.kfold(3, by=name),
+        lambda: dataset.write_parquet("nowhere", partition_by=name),
+        lambda: dataset.filter(f"{name} > 3"),
+        lambda: T.Derive(new=f"{name} + 1").transform(frame),
+        lambda: T.Replace({name: {1: 2}}).transform(frame),
+        lambda: T.Clip(name, 0, 1).transform(frame),
+        lambda: pre.StandardScaler().fit(frame[[name]]),
+        lambda: pre.Categorify().fit(frame[[name]]),
+        *(
+            lambda features=features: gp.Pipeline([], features).fit(dataset)
+            for features in (
+                gp.Features([name], target="flag"),
+                gp.Features(([name], pre.SimpleImputer()), target="flag"),
+                gp.Features(["id"], target=name),
+                gp.Features(["id"], target="flag", weight=name),
+            )
+        ),
+    ]
+    for ask in asks:
+        with pytest.raises(GpupipeError) as caught:
+            ask()
+        shown = str(caught.value)
+        assert name in shown and dtype in shown
+        assert caught.value.remedy
+    cast = "T.Cast({%r: 'float64'})" % name
+    with pytest.raises(SchemaMismatch) as refused:
+        dataset.sort(name)
+    assert (cast in str(refused.value.remedy)) == (name in ("amount", "clock", "span"))
+    if cast in str(refused.value.remedy):
+        assert str(T.Cast({name: "float64"}).transform(frame)[name].dtype) == "float64"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.recursive(
+        st.sampled_from([kind for kind in EXACT if not pa.types.is_nested(kind)]),
+        lambda inner: (
+            st.builds(pa.list_, inner)
+            | st.builds(pa.large_list, inner)
+            | st.builds(pa.list_, inner, st.integers(1, 3))
+            | st.builds(pa.map_, inner, inner, keys_sorted=st.booleans())
+            | st.lists(st.tuples(st.text(max_size=4), inner), min_size=1, max_size=3).map(
+                lambda items: pa.struct([pa.field(*item) for item in items])
+            )
+        ),
+        max_leaves=6,
+    )
+)
+def test_a_type_is_made_again_from_its_text(kind: pa.DataType) -> None:
+    reading = read_as(kind)
+    assert reading.dtype is not None
+    if is_passenger(reading.dtype):
+        assert arrow_type(reading.dtype) == kind
+        assert not reading.change
+        field = Field("x", reading.dtype)
+        assert Schema.from_json(json.loads(json.dumps(Schema([field]).to_json()))) == Schema([field])
+
+
+def test_the_newcomers_program(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "opened_at": [dt.time(9)] * 2,
+            "address": [{"city": "Oslo"}] * 2,
+            "blob": [b"x", b"y"],
+            "nested": [[[1]], [[2]]],
+            "amount": pa.array([Decimal("12345678901234567.89")] * 2),
+        }
+    )
+    pq.write_table(table, tmp_path / "shop.parquet")
+    dataset = gp.read_parquet(tmp_path / "shop.parquet")
+    assert dataset.columns == table.column_names
+    manifest = dataset.write_parquet(tmp_path / "out", shuffle="full", seed=1, files=1)
+    assert manifest.notes == ()
+    check(pq.read_table(tmp_path / "out").sort_by("id"), table)
