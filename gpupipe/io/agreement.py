@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission
-from gpupipe.schema import LISTS
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, element_of, list_of
 
 if TYPE_CHECKING:
     from gpupipe.io.files import TableFile
@@ -25,7 +26,8 @@ def agreed(
 ) -> tuple[dict[str, str], dict[str, str], dict[int, Files]]:
     """The columns' types, the types of those that cannot be worked with, and the files that have them.
 
-    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
+    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value. Where
+    files are cast, integers and floats are of the widest type of their kind in any file, so that none is rounded.
 
     Args:
         files: in order.
@@ -38,12 +40,13 @@ def agreed(
     """
     kept: dict[int, Files] = {}
     agreement = None
+    widest = _widest(files.values()) if admission.casts else {}
     same: set[tuple[int, tuple[str, ...]]] = set()  # most files share one schema object with the first
     for number, file in files.items():
         try:
             if agreement is None:
-                agreement = _Agreement(file, columns)
-            elif (id(file.schema), tuple(file.origin.keys)) not in same:
+                agreement = _Agreement(file, columns, widest)
+            if (id(file.schema), tuple(file.origin.keys)) not in same:
                 agreement.check(file, admission)
                 if not admission.casts:
                     same.add((id(file.schema), tuple(file.origin.keys)))
@@ -57,12 +60,13 @@ def agreed(
 class _Agreement:
     """The columns' types by name, and the file each is known from."""
 
-    def __init__(self, first: TableFile, columns: Sequence[str] | None) -> None:
+    def __init__(self, first: TableFile, columns: Sequence[str] | None, widest: Mapping[str, str]) -> None:
         types = _types(first)
         for name in columns or ():
             if name not in types:
                 raise ColumnNotFound.among(first.origin.path, name, types)
-        dtypes = {name: dtype_of(kind) for name, kind in types.items()}
+        self._widest = widest
+        dtypes = {name: widest.get(name) or dtype_of(kind) for name, kind in types.items()}
         self.left_out = {name: str(types[name]) for name, dtype in dtypes.items() if dtype is None}
         self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
         self._first, self._takes_all = first.origin.path, columns is None
@@ -73,7 +77,7 @@ class _Agreement:
         types = _types(file)
         named = {name: dtype_of(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
         new = {name: dtype for name, dtype in named.items() if dtype and name not in self._known_from}
-        new = {name: dtype for name, dtype in new.items() if name in self.dtypes}
+        new = {name: self._widest.get(name, dtype) for name, dtype in new.items() if name in self.dtypes}
         wanted = self.dtypes | new
         differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
         if self._takes_all:
@@ -93,6 +97,26 @@ class _Agreement:
             admission.adapt(file.origin.path, "; ".join(told))
         self.dtypes |= new
         self._known_from |= dict.fromkeys(new, file.origin.path)
+
+
+def _widest(files: Iterable[TableFile]) -> dict[str, str]:
+    """By column, the type that holds all values of its files' types, as far as they are of the first one's kind."""
+    widest: dict[str, str] = {}
+    for file in {id(file.schema): file for file in files}.values():
+        for item in file.schema:
+            dtype = None if pa.types.is_null(item.type) else dtype_of(item.type)
+            if dtype is not None:
+                widest[item.name] = _wider(widest.get(item.name, dtype), dtype)
+    return widest
+
+
+def _wider(dtype: str, other: str) -> str:
+    one, two = element_of(dtype), element_of(other)
+    if one is not None and two is not None:
+        return list_of(_wider(one, two))
+    kind = next((kind for kind in (INTEGERS, FLOATS) if dtype in kind and other in kind), None)
+    wider = str(np.promote_types(dtype, other)) if kind else dtype
+    return wider if wider in (kind or ()) else dtype
 
 
 def _types(file: TableFile) -> dict[str, pa.DataType]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.damage import one_line
 from gpupipe.io.hive import Keys
 from gpupipe.io.hostfile import host_table
@@ -143,6 +144,17 @@ def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
             f"{listed(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
             expected="the rows its footer tells of",
             remedy="write the file again; it is damaged, or was replaced after the dataset was made",
+        ) from cause
+    except BadData as cause:
+        assert cause.row is not None
+        rows = [range(first, first + n) for first, n in zip(accumulate(file.group_rows, initial=0), file.group_rows)]
+        row = next(islice(chain.from_iterable(rows[group] for group in groups), cause.row, None))
+        raise SchemaMismatch(
+            file.origin.path,
+            f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
+            got=cause.got,
+            expected=cause.expected,
+            remedy="on_mismatch='skip', or a file of the other type named first",
         ) from cause
     except SchemaMismatch as cause:
         raise SchemaMismatch(
