@@ -86,19 +86,19 @@ def narrowest(schema: pa.Schema) -> str:
     return str(min(schema, key=width).name)
 
 
-def host_table(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
+def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
     """A table's columns in the types of the fields; a NaN that becomes another type is missing.
 
-    A column without a value fits any type.
+    A column without a value fits any type. A float64 is rounded to float32 only where the cast need not be `exact`.
 
     Raises:
-        BadData: a value does not fit; nothing is rounded or cut.
+        BadData: a value does not fit; has its `row`.
         SchemaMismatch: nothing connects the two types.
     """
-    return pa.table({item.name: _typed(table.column(item.name), item) for item in fields})
+    return pa.table({item.name: _typed(table.column(item.name), item, exact=exact) for item in fields})
 
 
-def _typed(column: pa.ChunkedArray, item: Field) -> pa.Array:
+def _typed(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
     own = dtype_of(column.type)
     if column.null_count == len(column):
         return conform(pa.nulls(len(column)), item)
@@ -106,5 +106,5 @@ def _typed(column: pa.ChunkedArray, item: Field) -> pa.Array:
         return conform(column, item)
     cpu = select("cpu")
     frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=own)])
-    made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=True)
+    made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
     return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)

@@ -43,7 +43,8 @@ def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], ba
         return frame
     added = [item for item in fields if item not in held]
     arrays = {item.name: _repeated(file.origin.keys, item, len(frame)) for item in added}
-    constants = backend.from_arrow(pa.table(arrays), added)
+    with _named(file, groups):
+        constants = backend.from_arrow(host_table(pa.table(arrays), added), added)
     frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
     return backend.select(frame, [item.name for item in fields])
 
@@ -63,7 +64,8 @@ def table_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) ->
     for item in fields:
         if item not in held:
             constant = pa.table({item.name: _repeated(file.origin.keys, item, kept)})
-            columns[item.name] = host_table(constant, [item]).column(item.name)
+            with _named(file, groups):
+                columns[item.name] = host_table(constant, [item]).column(item.name)
     return pa.table({item.name: columns[item.name] for item in fields})
 
 
