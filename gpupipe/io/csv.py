@@ -222,21 +222,31 @@ def _types(
     if header.has_rows:
         # What is asked for is looked at as text, but for times: whether they have an offset shows in the values.
         known = {name: arrow_type(dtype) for name, dtype in asked.items() if dtype != "timestamp"}
-        with _opened(header, form, known, columns) as reader:
+        with _opened(header, form, known, columns) as (reader, watched):
             inferred = {item.name: item.type for item in reader.schema}
-        numeric = (pa.types.is_int64, pa.types.is_float64)
-        looked_at = [name for name in columns if name not in asked and any(test(inferred[name]) for test in numeric)]
-        if looked_at:
-            with _opened(header, form, dict.fromkeys(looked_at, pa.large_string()), looked_at) as reader:
+            batch = reader.read_next_batch()
+        doubtful = [name for name in columns if name not in asked and _is_doubtful(batch[name], watched)]
+        if doubtful:
+            with _opened(header, form, dict.fromkeys(doubtful, pa.large_string()), doubtful) as (reader, _):
                 batch = reader.read_next_batch()
-            inferred |= {name: _number(batch[name], inferred[name], name, header, admission) for name in looked_at}
+            inferred |= {name: _number(batch[name], inferred[name], name, header, admission) for name in doubtful}
     return {name: _parsed_as(inferred[name], asked.get(name)) for name in columns}
+
+
+def _is_doubtful(values: pa.Array, watched: _Watched) -> bool:
+    """Whether numbers may be written otherwise than pyarrow infers."""
+    if pa.types.is_integer(values.type):
+        return watched.hexadecimal
+    if not pa.types.is_floating(values.type):
+        return False
+    beyond = pc.any(pc.greater(pc.abs(values), 2.0**53)).as_py()
+    return bool(beyond and pc.all(pc.equal(pc.floor(values), values)).as_py())
 
 
 def _number(
     texts: pa.Array, inferred: pa.DataType, name: str, header: _Header, admission: Admission
 ) -> pa.DataType:
-    """The type of a column of numbers: pyarrow infers 0x10 as an integer, and integers beyond int64 as floats."""
+    """The type of a column of numbers: pyarrow infers 0x10 as an integer, and large or signed integers as floats."""
     if pa.types.is_integer(inferred):
         return pa.large_string() if _any(texts, _HEXADECIMAL) else inferred
     present = texts.drop_null()
@@ -246,8 +256,6 @@ def _number(
     low, high = min(integers), max(integers)
     if low >= 0 and 2**63 <= high < 2**64 and not _any(present, r"\+"):
         return pa.uint64()
-    if max(high, -low) <= 2**53:  # a plus sign is what makes it a float
-        return inferred
     admission.adapt(header.path, f"column {name!r} has integers that no type of 64 bits holds, read as string")
     return pa.large_string()
 
@@ -285,14 +293,14 @@ def _batches(header: _Header, form: _Format, types: Mapping[str, pa.DataType]) -
     # A float32 is parsed as float64, which shows what is beyond it.
     wide = {name: pa.float64() if pa.types.is_float32(kind) else kind for name, kind in types.items()}
     integers = [name for name, kind in types.items() if pa.types.is_integer(kind)]
-    with _opened(header, form, wide, list(types), integers) as reader:
+    with _opened(header, form, wide, list(types), integers) as (reader, _):
         yield from reader
 
 
 def _refuse_hexadecimal(header: _Header, form: _Format, integers: Sequence[str]) -> None:
     """Raise for the first hexadecimal number among integers, which pyarrow would read."""
     first_row = 1 if form.names else 2
-    with _opened(header, form, dict.fromkeys(integers, pa.large_string()), integers) as reader:
+    with _opened(header, form, dict.fromkeys(integers, pa.large_string()), integers) as (reader, _):
         for batch in reader:
             for name in integers:
                 found = pc.match_substring_regex(batch[name], _HEXADECIMAL)
@@ -315,7 +323,7 @@ def _opened(
     types: Mapping[str, pa.DataType],
     columns: Sequence[str],
     integers: Sequence[str] = (),
-) -> Iterator[arrow_csv.CSVStreamingReader]:
+) -> Iterator[tuple[arrow_csv.CSVStreamingReader, _Watched]]:
     refused: list[Any] = []
 
     def refuse(row: Any) -> str:
@@ -339,7 +347,7 @@ def _opened(
                 ),
             ) as reader,
         ):
-            yield reader
+            yield reader, watched
             if integers and watched.hexadecimal:
                 _refuse_hexadecimal(header, form, integers)
     except BadFile:
@@ -386,8 +394,8 @@ class _Watched(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         some: bytes = self._file.read(size)
-        parts = some, self._end + some[:1]
-        self.hexadecimal = self.hexadecimal or any(sign in part for sign in (b"0x", b"0X") for part in parts)
+        if not self.hexadecimal and (b"x" in some or b"X" in some):  # ten times faster than to look for both letters
+            self.hexadecimal = re.search(b"0[xX]", self._end + some) is not None
         self._end = some[-1:]
         return some
 
