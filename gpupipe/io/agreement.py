@@ -41,6 +41,7 @@ def agreed(
     kept: dict[int, Files] = {}
     agreement = None
     widest = _widest(files.values()) if admission.casts else {}
+    twice: set[str] = set()
     same: set[tuple[int, tuple[str, ...]]] = set()  # most files share one schema object with the first
     for number, file in files.items():
         try:
@@ -54,6 +55,10 @@ def agreed(
             admission.refuse(file.origin.path, error)
         else:
             kept[number] = file
+            for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
+                twice.add(name)
+                told = f"column {name!r} is in the file and in its folder's name; the files' own is read"
+                admission.adapt(file.origin.path, told)
     return (agreement.dtypes, agreement.left_out, kept) if agreement else ({}, {}, kept)
 
 
