@@ -67,8 +67,7 @@ def _elements(column: Column, dtype: str, name: str, backend: Backend, *, exact:
     try:
         return cast_column(column.elements, dtype, name, backend, exact=exact)
     except BadData as error:
-        assert error.row is not None
-        error.row = int(backend.xp.searchsorted(column.data, error.row, side="right")) - 1
+        error.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
         raise
 
 
@@ -130,7 +129,9 @@ def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """Each distinct string is parsed once, on the host, and gathered by code."""
     dictionary = column.dictionary
     assert dictionary is not None
-    used = np.flatnonzero(backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary))))
+    used = np.flatnonzero(
+        backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary)))
+    )
     texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
     try:
         values = texts.cast(arrow_type(dtype))

@@ -26,8 +26,8 @@ def agreed(
 ) -> tuple[dict[str, str], dict[str, str], dict[int, Files]]:
     """The columns' types, the types of those that cannot be worked with, and the files that have them.
 
-    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value. Where
-    files are cast, integers and floats are of the widest type of their kind in any file, so that none is rounded.
+    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
+    Where files are cast, integers and floats are of the widest type of their kind in any file: none is rounded.
 
     Args:
         files: in order.

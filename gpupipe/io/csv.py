@@ -243,9 +243,7 @@ def _is_doubtful(values: pa.Array, watched: _Watched) -> bool:
     return bool(beyond and pc.all(pc.equal(pc.floor(values), values)).as_py())
 
 
-def _number(
-    texts: pa.Array, inferred: pa.DataType, name: str, header: _Header, admission: Admission
-) -> pa.DataType:
+def _number(texts: pa.Array, inferred: pa.DataType, name: str, header: _Header, admission: Admission) -> pa.DataType:
     """The type of a column of numbers: pyarrow infers 0x10 as an integer, and large or signed integers as floats."""
     if pa.types.is_integer(inferred):
         return pa.large_string() if _any(texts, _HEXADECIMAL) else inferred

@@ -249,13 +249,13 @@ class _Block:
         """These types, and those pyarrow infers for other columns, but for large integers and times with a fraction."""
         table = self.parse(types, "infer")
         kinds = {item.name: item.type for item in table.schema}
-        for name in kinds:
+        for name, kind in list(kinds.items()):
             if name in types.names or (columns is not None and name not in columns):
                 continue
-            leaf = kinds[name].value_type if pa.types.is_list(kinds[name]) else kinds[name]
+            leaf = kind.value_type if pa.types.is_list(kind) else kind
             if pa.types.is_float64(leaf) and re.search(rb"[0-9]{19}", self._text) and self._are_integers(name):
-                kinds[name] = pa.list_(pa.uint64()) if leaf is not kinds[name] else pa.uint64()
-            elif pa.types.is_string(kinds[name]) and _are_times(table.column(name)):
+                kinds[name] = pa.list_(pa.uint64()) if leaf is not kind else pa.uint64()
+            elif pa.types.is_string(kind) and _are_times(table.column(name)):
                 kinds[name] = pa.timestamp("us")
         return pa.schema(list(kinds.items()))
 

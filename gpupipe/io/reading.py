@@ -148,9 +148,9 @@ def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
             remedy="write the file again; it is damaged, or was replaced after the dataset was made",
         ) from cause
     except BadData as cause:
-        assert cause.row is not None
-        rows = [range(first, first + n) for first, n in zip(accumulate(file.group_rows, initial=0), file.group_rows)]
-        row = next(islice(chain.from_iterable(rows[group] for group in groups), cause.row, None))
+        ends = [0, *accumulate(file.group_rows)]
+        rows = chain.from_iterable(range(ends[group], ends[group + 1]) for group in groups)
+        row = next(islice(rows, cause.row or 0, None))
         raise SchemaMismatch(
             file.origin.path,
             f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit",

@@ -108,10 +108,9 @@ def _typed(batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: I
     try:
         return host_table(pa.Table.from_batches(batches), fields, exact=False)
     except BadData as cause:
-        assert cause.row is not None
         raise SchemaMismatch(
             origin.path,
-            f"row {first_row + cause.row}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
+            f"row {first_row + (cause.row or 0)}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
             got=cause.got,
             expected=cause.expected,
             remedy="dtypes={...: 'float64'} for this column",

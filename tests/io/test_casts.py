@@ -20,7 +20,7 @@ from tests.io.tables import values
 WRITERS = {
     "parquet": (lambda table, path: pq.write_table(table, path, row_group_size=2), gp.read_parquet),
     "arrow": (lambda table, path: feather.write_feather(table, path, chunksize=2), gp.read_ipc),
-    "orc": (lambda table, path: orc.write_table(table, path), gp.read_orc),
+    "orc": (orc.write_table, gp.read_orc),
 }
 
 
@@ -106,7 +106,12 @@ def test_times_of_any_unit_become_microseconds(tmp_path: Path, unit: str) -> Non
 
 
 def test_numbers_become_text_as_everywhere(tmp_path: Path) -> None:
-    assert values(read(tmp_path, "parquet", pa.array(["a"]), pa.array([1.5, None, 2.0])), "v") == ["a", "1.5", None, "2.0"]
+    assert values(read(tmp_path, "parquet", pa.array(["a"]), pa.array([1.5, None, 2.0])), "v") == [
+        "a",
+        "1.5",
+        None,
+        "2.0",
+    ]
 
 
 def test_a_pyarrow_dataset_of_files_that_differ(tmp_path: Path) -> None:

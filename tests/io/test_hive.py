@@ -185,9 +185,7 @@ def test_the_flights_round_trip_by_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_mismatch", ["raise", "cast"])
-def test_a_column_that_is_in_the_files_too(
-    tmp_path: Path, on_mismatch: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_column_that_is_in_the_files_too(tmp_path: Path, on_mismatch: str, caplog: pytest.LogCaptureFixture) -> None:
     for key in (7, 8):
         (tmp_path / f"v={key}").mkdir()
         pq.write_table(pa.table({"v": [1, 2], "n": [3, 4]}), tmp_path / f"v={key}" / "a.parquet")

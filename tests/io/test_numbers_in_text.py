@@ -150,12 +150,17 @@ def test_a_number_beyond_float64(tmp_path: Path) -> None:
     ],
 )
 def test_times_with_a_fraction_in_json_are_times_as_in_csv(tmp_path: Path, texts: list[str], times: list[str]) -> None:
-    from_csv, from_json = gp.read_csv(csv_file(tmp_path, *texts)), gp.read_json(json_file(tmp_path, *map(json.dumps, texts)))
+    from_csv, from_json = (
+        gp.read_csv(csv_file(tmp_path, *texts)),
+        gp.read_json(json_file(tmp_path, *map(json.dumps, texts))),
+    )
     for dataset in (from_csv, from_json):
         assert dataset.schema["v"].dtype == "timestamp"
         assert dataset.to_pandas()["v"].to_numpy().astype("M8[us]").tolist() == np.array(times, "M8[us]").tolist()
 
 
-@pytest.mark.parametrize("texts", [["2020-01-01 12:00:00.5", "soon"], ["2020-01-01 12:00:00.5", "2020-01-01T12:00:00Z"]])
+@pytest.mark.parametrize(
+    "texts", [["2020-01-01 12:00:00.5", "soon"], ["2020-01-01 12:00:00.5", "2020-01-01T12:00:00Z"]]
+)
 def test_other_texts_stay_text_in_json(tmp_path: Path, texts: list[str]) -> None:
     assert values(gp.read_json(json_file(tmp_path, *map(json.dumps, texts))), "v") == texts

@@ -70,9 +70,7 @@ def test_it_shows_itself() -> None:
         ([[], [], [], []], pa.int8(), (0, 0, None, None, (0, 0), 0)),
     ],
 )
-def test_lists(
-    lists: list[list[object] | None], kind: pa.DataType, expected: tuple[object, ...], parts: int
-) -> None:
+def test_lists(lists: list[list[object] | None], kind: pa.DataType, expected: tuple[object, ...], parts: int) -> None:
     table = pa.table({"w": pa.array(lists, pa.list_(kind))})
     report = inspect(gp.from_frame(table, num_partitions=parts))
     (found,) = report.columns
