@@ -80,10 +80,11 @@ FUNCTIONS: dict[str, Function] = {
 A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off and is
 missing where no int64 can hold the value. Parts of a time are those of UTC, or of the local time of a zone:
 `hour(time, "America/New_York")`. `weekday` counts from Monday, 0; `week` is that of ISO 8601. `contains` looks for the
-text as it is; patterns are RE2's regular expressions: no lookaround, no backreference, `\\d` and `\\w` are ASCII (`\\p{L}` is any letter). `search` looks anywhere in the text;
-`extract` gives the first group of the first match (the whole match where the pattern has no group), missing without a
-match; `sub` replaces every match, `\\1` in the new text being the first group. `split` gives the part of that number,
-from the end where it is negative, missing where there are fewer; `slice` counts characters as Python does.
+text as it is; patterns are RE2's regular expressions: no lookaround, no backreference, `\\d` and `\\w` are ASCII
+(`\\p{L}` is any letter). `search` looks anywhere in the text; `extract` gives the first group of the first match (the
+whole match where the pattern has no group), missing without a match; `sub` replaces every match, `\\1` in the new text
+being the first group. `split` gives the part of that number, from the end where it is negative, missing where there are
+fewer; `slice` counts characters as Python does.
 """
 
 
