@@ -1,13 +1,15 @@
-"""`gpupipe demo | doctor | inspect PATH`."""
+"""`gpupipe demo | doctor | inspect PATH | --version`."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpupipe import __version__
 from gpupipe.errors import GpupipeError
 
 __all__ = ["main"]
@@ -30,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gpupipe", description="Tables to a trained PyTorch model, on a GPU or without."
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log what is decided and why")
+    parser.add_argument("--version", action="version", version=f"gpupipe {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser("demo", help="a year of flights: from Parquet to a saved model that predicts delays")
@@ -48,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
     inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
     inspect.add_argument(
-        "path", help="Parquet file, folder or pattern; or a CSV file or pattern, with .csv in its name"
+        "path", help="file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
     )
     inspect.set_defaults(run=_inspect)
     return parser
@@ -77,11 +80,28 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _inspect(parsed: argparse.Namespace) -> int:
-    from gpupipe.io import inspect, read_csv, read_parquet
+    from gpupipe import io
 
-    read = read_csv if ".csv" in parsed.path else read_parquet
-    print(inspect(read(parsed.path)))
+    print(io.inspect(getattr(io, _reader(parsed.path))(parsed.path)))
     return 0
+
+
+def _reader(path: str) -> str:
+    """The reader of a file or a pattern by its name, of a folder by those of its files; Parquet by default."""
+    names = [path, *map(str, Path(path).rglob("[!._]*"))] if Path(path).is_dir() else [path]
+    for reader, kinds in _READERS.items():
+        if any(re.search(rf"\.({kinds})(\W|$)", name.rpartition("/")[2]) for name in names):
+            return reader
+    return "read_parquet"
+
+
+_READERS = {
+    "read_parquet": "parquet",
+    "read_orc": "orc",
+    "read_ipc": "arrows?|feather|ipc",
+    "read_csv": "csv",
+    "read_json": "jsonl|ndjson|json",
+}
 
 
 if __name__ == "__main__":

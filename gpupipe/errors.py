@@ -114,7 +114,13 @@ class SchemaMismatch(GpupipeError, ValueError):
 
 
 class BadData(GpupipeError, ValueError):
-    """Values that cannot be worked with: infinities, an all-missing column, duplicate keys."""
+    """Values that cannot be worked with: infinities, an all-missing column, duplicate keys.
+
+    Attributes:
+        row: the first such value's position in its column, from 0, where that is known.
+    """
+
+    row: int | None = None
 
 
 class BadConfig(GpupipeError, ValueError):

@@ -12,7 +12,7 @@ from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, unit
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
-from gpupipe.schema import INTEGERS, Field, Kind, Role, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema
 
 __all__ = ["Target", "TargetSummary", "Weight"]
 
@@ -231,7 +231,7 @@ class Weight(_Label):
             BadConfig: it is no number.
         """
         raw = self.raw_field(schema)
-        if raw.dtype in ("string", "timestamp"):
+        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
             raise BadConfig(
                 f"weight {self.text!r}",
                 "a weight has to be a number",

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather, orc
 
-from gpupipe import cli
+import gpupipe as gp
+from gpupipe import __version__, cli
 from gpupipe.backend.probe import probe
 
 ROOT = Path(__file__).parents[1]
@@ -64,6 +67,50 @@ def test_inspect_shows_a_parquet_file(capsys: pytest.CaptureFixture[str]) -> Non
     assert table["dep_delay"] == ["float64", "2.45%", "527", "-43", "1301"]
     assert table["origin"] == ["string", "0.00%", "3", "EWR", "LGA"]
     assert table["time_hour"] == ["timestamp", "0.00%", "6,936", "2013-01-01", "10:00:00", "2014-01-01", "04:00:00"]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"gpupipe {__version__}\n"
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "pattern"])
+@pytest.mark.parametrize(
+    "name",
+    ["a.parquet", "a.orc", "a.arrow", "a.feather", "a.csv", "a.csv.gz", "a.json", "a.jsonl", "a.ndjson", "a.jsonl.gz"],
+)
+def test_inspect_shows_any_kind_of_file(
+    tmp_path: Path, name: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    table = pa.table({"town": ["Ulm", None], "km": [12, 7]})
+    if "parquet" in name:
+        pq.write_table(table, path)
+    elif "orc" in name:
+        orc.write_table(table, path)
+    elif "arrow" in name or "feather" in name:
+        feather.write_feather(table, path)
+    else:
+        text = "town,km\nUlm,12\n,7\n" if "csv" in name else '{"town": "Ulm", "km": 12}\n{"km": 7}\n'
+        with pa.output_stream(path) as file:  # packs where the name says so
+            file.write(text.encode())
+    given = {"file": path, "folder": tmp_path, "pattern": tmp_path / f"*{name[1:]}"}[place]
+    assert cli.main(["inspect", str(given)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 rows, 2 columns, 1 partition"
+    assert [line.split() for line in lines[2:5]] == [
+        ["column", "dtype", "missing", "distinct", "min", "max"],
+        ["town", "string", "50.00%", "1", "Ulm", "Ulm"],
+        ["km", "int64", "0.00%", "2", "7", "12"],
+    ]
+
+
+def test_inspect_shows_a_folder_that_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gp.from_frame(pa.table({"n": [1, 2]})).write_parquet(tmp_path / "out")
+    assert cli.main(["inspect", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith("2 rows, 1 column")
 
 
 def test_inspect_shows_a_csv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

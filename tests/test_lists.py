@@ -148,3 +148,48 @@ def test_a_loader_says_that_it_keeps_no_lists() -> None:
     assert "n" in pipeline.transform(frame)
     with pytest.raises(errors.SchemaMismatch, match="column 'n': a loader keeps no lists"):
         pipeline.loader(frame)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+@pytest.mark.parametrize(
+    "step",
+    [
+        T.Lag("x", by="l", order_by="r"),
+        T.Lag("x", by="g", order_by="l"),
+        T.Difference("x", by="l", order_by="r"),
+        T.Difference("x", by="g", order_by=["r", "l"]),
+        T.CumulativeCount(by=["g", "l"], order_by="r"),
+        T.CumulativeCount(by="g", order_by="l"),
+        T.Rolling("x", 2, by="l", order_by="r"),
+        T.Rolling("x", 2, by="g", order_by="l"),
+        T.Expanding("x", by="l", order_by="r"),
+        T.Expanding("x", by="g", order_by="l"),
+    ],
+)
+def test_windows_by_lists_are_refused_before_anything_is_read(step: Any, missing: bool) -> None:
+    lists = [["a"], ["b", "c"], None if missing else [], ["a"]]
+    frame = pd.DataFrame({"l": lists, "x": [1.0, 2, 3, 4], "g": ["p", "q"] * 2, "r": range(4)})
+    table = gp.from_frame(frame, num_partitions=2)
+    for call in (lambda: step.transform(frame), lambda: gp.Pipeline([step]).fit(table)):
+        table.source.reads.reset()
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            call()
+        assert "column 'l'" in caught.value.where and caught.value.got == "list<string>"
+        assert "len(l)" in caught.value.remedy
+        assert table.source.reads.num_bytes == 0
+
+
+def test_statistics_of_groups_of_lists() -> None:
+    frame = pd.DataFrame({"l": [["a"], None, []], "g": ["p", "p", "q"]})
+    assert pre.GroupStats("g", ["count", "size"]).fit_transform(frame)["l_count_by_g"].tolist() == [1, 1, 1]
+    for stat in ("nunique", "mean"):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            pre.GroupStats("g", stat).fit(frame)
+        assert "column 'l'" in caught.value.where and "len(l)" in caught.value.remedy
+
+
+def test_a_list_is_no_weight() -> None:
+    frame = pd.DataFrame({"l": [[1.0], [2.0]], "x": [1.0, 2.0], "y": [0, 1]})
+    with pytest.raises(errors.BadConfig) as caught:
+        gp.Pipeline([], gp.Features("x", target="y", weight="l")).fit(gp.from_frame(frame))
+    assert caught.value.got == "list<float64>"

@@ -74,7 +74,8 @@ def _divided(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
         return xp.where(other_side, rest + b, xp.where(rest == 0, xp.copysign(rest, b), rest))
     quotient = (a - rest) / b - other_side
     whole = xp.floor(quotient)
-    return whole + (quotient - whole > 0.5)
+    whole = whole + (quotient - whole > 0.5)
+    return xp.where(quotient == 0, xp.copysign(xp.zeros_like(whole), a / b), whole)
 
 
 def _of_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:

@@ -13,7 +13,7 @@ from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field, element_of, is_passenger, list_of
 
-__all__ = ["arrow_type", "conform", "dtype_of", "list_array", "opened_list", "parquet_path"]
+__all__ = ["arrow_type", "conform", "dtype_of", "list_array", "opened_list", "parquet_path", "with_distinct_values"]
 
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
 
@@ -87,6 +87,21 @@ def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.
     )
 
 
+def with_distinct_values(values: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The same values, each of which the dictionary names once; Arrow allows that it is named more often.
+
+    Memory: shares everything where each is named once; looks every value of the dictionary up.
+
+    Example:
+        >>> with_distinct_values(pa.DictionaryArray.from_arrays([0, 1], ["JFK", "JFK"])).indices.to_pylist()
+        [0, 0]
+    """
+    encoded = values.dictionary.dictionary_encode()
+    if len(encoded.dictionary) == len(values.dictionary):
+        return values
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(values.indices), encoded.dictionary)
+
+
 def opened_list(array: pa.Array) -> tuple[Any, pa.Array]:
     """The n + 1 int64 offsets of an array of lists as a `Column` has them, on the host, and the elements.
 
@@ -130,5 +145,7 @@ def _conformed_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.La
     whole = _plain(values)
     whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
     offsets, elements = opened_list(whole)
+    if pa.types.is_dictionary(elements.type):
+        elements = with_distinct_values(elements)
     valid = whole.is_valid().to_numpy(zero_copy_only=False) if whole.null_count else None
     return list_array(offsets, conform(elements, element), valid)

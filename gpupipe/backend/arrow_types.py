@@ -253,4 +253,3 @@ def _nested(name: str, tokens: list[str]) -> pa.DataType:
     if name == "fixed_size_list":
         return pa.list_(fields[0], int(tokens.pop()[1:-1]))
     return _MADE[name](fields[0])
-

@@ -19,16 +19,17 @@ __all__ = ["cast_column"]
 _NOT_A_TIME = np.iinfo("int64").min
 
 
-def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False) -> Column:
     """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
 
     Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of day
     float64 seconds or int64 microseconds, and bytes text. Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
     fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
-    a float unless that makes it infinite or another integer. `name` is for messages.
+    a float unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast has to be
+    `exact`. `name` is for messages.
 
     Raises:
-        BadData: a value does not fit; names column and value.
+        BadData: a value does not fit; names column and value, and has the first one's `row`.
         SchemaMismatch: no meaning connects the two types (a fraction and a timestamp).
 
     Memory: a new column on the device, and as much while it is checked; distinct strings (to and from) go through the
@@ -45,7 +46,7 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Colu
         return _carried(column, dtype, name, backend)
     element = element_of(dtype)
     if column.elements is not None and element is not None:
-        return Column(dtype, column.data, column.valid, None, cast_column(column.elements, element, name, backend))
+        return Column(dtype, column.data, column.valid, None, _elements(column, element, name, backend, exact=exact))
     if column.elements is not None or element is not None:
         raise SchemaMismatch(
             f"column {name!r}",
@@ -59,7 +60,18 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend) -> Colu
         return _written(column, name, backend)
     if "timestamp" in (column.dtype, dtype):
         return _time(column, dtype, name, backend)
-    return _float(column, dtype, name, backend) if dtype in FLOATS else _whole(column, dtype, name, backend)
+    if dtype in FLOATS:
+        return _float(column, dtype, name, backend, exact=exact)
+    return _whole(column, dtype, name, backend)
+
+
+def _elements(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
+    assert column.elements is not None
+    try:
+        return cast_column(column.elements, dtype, name, backend, exact=exact)
+    except BadData as error:
+        error.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
+        raise
 
 
 def _carried(column: Column, dtype: str, name: str, backend: Backend) -> Column:
@@ -117,12 +129,13 @@ def _time(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     return Column(dtype, column.data, column.valid)
 
 
-def _float(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+def _float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
     xp, data = backend.xp, column.data
     with np.errstate(over="ignore"):
         made = data.astype(dtype)
     if column.dtype == "float64":
-        _check(column, xp.isinf(made) & xp.isfinite(data), dtype, name, backend)
+        bad = (made != data) & ~xp.isnan(data) if exact else xp.isinf(made) & xp.isfinite(data)
+        _check(column, bad, dtype, name, backend)
     elif column.dtype in INTEGERS and np.iinfo(column.dtype).max > _exact_up_to(dtype):
         # The largest integers round up to a float beyond the range, where the way back is undefined.
         back = xp.where(made < float(np.iinfo(column.dtype).max) + 1.0, made, made.dtype.type(0))
@@ -154,24 +167,29 @@ def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) 
     if column.valid is not None:
         bad = bad & column.valid
     if bool(bad.any()):
-        raise _unfit(name, backend.to_host(column.data[bad][:1])[0].item(), int(bad.sum()), column.dtype, dtype)
+        raise _unfit(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
 
 
 def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """Each distinct string is parsed once, on the host, and gathered by code."""
     dictionary = column.dictionary
     assert dictionary is not None
-    counts = backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary)))
-    used = np.flatnonzero(counts)
+    used = np.flatnonzero(
+        backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary)))
+    )
     texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
     try:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
-        raise _unfit(name, _first_unparsed(texts, dtype), 1, "string", dtype) from None
+        first = _first_unparsed(texts, dtype)
+        raise _unfit(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype) from None
     stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
     misread = _misread(texts, stored, dtype)
     if misread.any():
-        raise _unfit(name, texts[int(misread.argmax())].as_py(), int(counts[used][misread].sum()), "string", dtype)
+        wrong = np.zeros(len(dictionary) + 1, dtype=bool)
+        wrong[used] = misread
+        bad = backend.to_device(wrong)[column.data]
+        raise _unfit(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
     table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
     table[used] = stored
     if dtype in FLOATS:
@@ -198,13 +216,13 @@ def _matches(texts: pa.Array, pattern: str) -> Any:
     return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(bool)
 
 
-def _first_unparsed(texts: pa.Array, dtype: str) -> Any:
-    for text in texts:
+def _first_unparsed(texts: pa.Array, dtype: str) -> int:
+    for position, text in enumerate(texts):
         try:
             pa.array([text.as_py()]).cast(arrow_type(dtype))
         except pa.ArrowInvalid:
-            return text.as_py()
-    return None
+            return position
+    raise AssertionError("a text that is not parsed among others is not parsed alone")
 
 
 def _written(column: Column, name: str, backend: Backend) -> Column:
@@ -217,7 +235,8 @@ def _written(column: Column, name: str, backend: Backend) -> Column:
     dictionary = _texts(values, column.dtype)
     beyond = _matches(dictionary, "^<value out of range")
     if beyond.any():
-        raise _unfit(name, int(values[beyond][0]), 1, column.dtype, "string")
+        value = int(values[beyond][0])
+        raise _unfit(name, value, column.data == value, column.dtype, "string")
     codes: Array = xp.full(len(column), -1, dtype="int32")
     codes[slice(None) if missing is None else ~missing] = inverse
     return Column("string", codes, None, dictionary)
@@ -235,7 +254,9 @@ def _exact_up_to(dtype: str) -> int:
     return int(2 ** (np.finfo(dtype).nmant + 1))
 
 
-def _unfit(name: str, value: Any, count: int, source: str, dtype: str) -> BadData:
+def _unfit(name: str, value: Any, bad: Array, source: str, dtype: str) -> BadData:
+    """The error about one value, and the rows that are bad."""
+    count = int(bad.sum())
     many = f"{count} values do" if count > 1 else "a value does"
     expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
     if source in FLOATS and np.isfinite(value) and value % 1:
@@ -244,4 +265,6 @@ def _unfit(name: str, value: Any, count: int, source: str, dtype: str) -> BadDat
         expected, remedy = "times from year -32767 to 32767", f"Cast({{{name!r}: 'int64'}}), microseconds since 1970"
     elif dtype in FLOATS and source not in FLOATS:
         expected += f", integers beyond 2**{np.finfo(dtype).nmant + 1} only if exactly"
-    return BadData(f"Cast of column {name!r}", f"{many} not fit {dtype}", got=value, expected=expected, remedy=remedy)
+    error = BadData(f"Cast of column {name!r}", f"{many} not fit {dtype}", got=value, expected=expected, remedy=remedy)
+    error.row = int(bad.argmax())
+    return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, NoReturn
@@ -16,8 +17,10 @@ from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
 __all__ = [
+    "as_key",
     "check_names",
     "floats",
+    "key_dtype",
     "missing_column",
     "refuse_lists",
     "refuse_passengers",
@@ -199,3 +202,32 @@ def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[
         else:
             found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
     return values, found if column.valid is None else found & column.valid
+
+
+def key_dtype(dtypes: AbstractSet[str]) -> str:
+    """The type in which keys of these types are compared by value.
+
+    Example:
+        >>> key_dtype({"int8", "float64"}), key_dtype({"int64", "uint64"}), key_dtype({"string"})
+        ('int64', 'uint64', 'string')
+    """
+    if len(dtypes) == 1:
+        return next(iter(dtypes))
+    if dtypes <= {*FLOATS}:
+        return "float64"
+    return "uint64" if "uint64" in dtypes else "int64"
+
+
+def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
+    """A key in the type it is compared in; missing where that has no such value, which then equals no other key.
+
+    Example:
+        >>> import numpy as np
+        >>> as_key(Column("float64", np.array([2.0, 2.5])), "int64", np).valid
+        array([ True, False])
+    """
+    if column.dtype == dtype:
+        return column
+    if dtype == "float64":
+        return Column(dtype, column.data.astype(dtype))
+    return Column(dtype, *whole_numbers(column, np.dtype(dtype), xp))

@@ -221,6 +221,8 @@ def _series_data(array: pa.Array, item: Field) -> Any:
         return pd.arrays.ArrowExtensionArray(array)
     if item.dtype == "string":
         categories = pd.Index(array.dictionary.to_pandas(), dtype="str")
+        if not categories.is_unique:
+            return _series_data(arrow.with_distinct_values(array), item)
         codes = array.indices.fill_null(-1) if array.null_count else array.indices
         return pd.Categorical.from_codes(codes.to_numpy(), categories=categories, validate=False)
     if item.dtype == "timestamp":

@@ -4,16 +4,58 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gpupipe.backend.protocol import Array, Column
-from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+import numpy as np
 
-__all__ = ["CYCLES", "date_part", "date_parts", "turn"]
+from gpupipe.backend.protocol import Array, Backend, Column
+from gpupipe.errors import BadConfig
+from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+from gpupipe.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
+
+__all__ = ["CYCLES", "check_zone", "date_part", "date_parts", "local_time", "turn"]
 
 CYCLES = ("quarter", "month", "day", "dayofyear", "weekday", "hour", "minute", "second")
 """The parts that come again and again; a year has not the same number of weeks as the next."""
 
 _DAY = 86_400_000_000
 _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_000_000, 60)}
+
+
+def check_zone(zone: str | None, where: str) -> None:
+    """Raise unless a time zone is known, or none is asked for.
+
+    Raises:
+        BadConfig: no zone has this name; offers the closest ones.
+    """
+    if zone is not None and not is_zone(zone):
+        raise BadConfig(
+            where,
+            "no time zone of this name",
+            got=zone,
+            expected="a time zone's name, such as 'America/New_York'",
+            remedy=" or ".join(f"tz={one!r}" for one in closest_zones(zone))
+            or "tz='UTC', or pip install tzdata where no zone is known",
+        )
+
+
+def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
+    """What clocks show in a zone at times in UTC; the times themselves where no zone is asked for.
+
+    Memory: the result, and two int64 per row.
+
+    Example:
+        >>> from gpupipe.backend import select
+        >>> import numpy as np
+        >>> noon = Column("timestamp", np.array(["2013-07-01T12:00"], "M8[us]").view("int64"))
+        >>> local_time(noon, "America/New_York", select("cpu")).data.view("M8[us]").item().hour
+        8
+    """
+    if zone is None:
+        return time
+    xp = backend.xp
+    moments, offsets = (backend.to_device(np.array(one, dtype="int64")) for one in transitions(zone))
+    periods = xp.maximum((time.data - REPEATS_FROM) // REPEATS_EVERY + 1, 0)
+    place = xp.searchsorted(moments, time.data - periods * REPEATS_EVERY, side="right")
+    return Column("timestamp", time.data + offsets[place], time.valid)
 
 
 def date_part(name: str, time: Column) -> Column:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from gpupipe.backend.arithmetic import as_numbers, compute, pick_number, seconds_between, transformed, truncated
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.comparisons import compare, is_in
-from gpupipe.backend.dates import date_part
+from gpupipe.backend.dates import date_part, local_time
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.logic import Truth
 from gpupipe.backend.protocol import Array, Backend, Column
@@ -199,7 +199,8 @@ def _clip(call: _Call) -> Column:
 
 
 def _date_part(call: _Call) -> Column:
-    return date_part(call.name, call.first)
+    zone = next((str(value.value) for value in call.values[1:] if isinstance(value, Constant)), None)
+    return date_part(call.name, local_time(call.first, zone, call.rows.backend))
 
 
 def _text(call: _Call) -> Column | Truth:

@@ -342,7 +342,9 @@ def _listed(offsets: Array, leaves: Any, valid: Array | None) -> Any:
 
 
 def _narrowed(array: pa.Array) -> pa.Array:
-    """What cuDF takes of Arrow: lists with 32-bit offsets, and no dictionary in them."""
+    """What cuDF takes of Arrow: distinct categories, and lists with 32-bit offsets and no dictionary in them."""
+    if pa.types.is_dictionary(array.type):
+        return arrow.with_distinct_values(array)
     dtype = arrow.dtype_of(array.type) or ""
     return array.cast(pa.list_(arrow.arrow_type(dtype).value_type)) if dtype in LISTS else array
 

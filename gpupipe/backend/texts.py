@@ -27,8 +27,8 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 }
 _UFUNCS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _REWRITE: dict[str, Callable[..., Any]] = {
-    "lower": pc.utf8_lower,
-    "upper": pc.utf8_upper,
+    "lower": lambda texts: _cased(texts, pc.utf8_lower, str.lower),
+    "upper": lambda texts: _cased(texts, pc.utf8_upper, str.upper),
     "strip": pc.utf8_trim_whitespace,
     "extract": lambda texts, pattern: pc.struct_field(pc.extract_regex(texts, _one_group(pattern)), "part"),
     "split": lambda texts, separator, part: _part(pc.split_pattern(texts, separator), part),
@@ -70,10 +70,18 @@ def matches(name: str, column: Column, part: str, backend: Backend) -> Truth:
 
 
 def rewritten(name: str, column: Column, backend: Backend, *constants: Any) -> Column:
-    """A function from text to text, by Unicode's rules as Arrow has them; strings that become equal get one code."""
+    """A function from text to text; strings that become equal get one code. Case is changed as Python does."""
     encoded = _REWRITE[name](column.dictionary, *constants).dictionary_encode()
     codes = _translated(column, encoded.indices.fill_null(-1).to_numpy(), backend)
     return Column("string", codes, None, encoded.dictionary)
+
+
+def _cased(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable[[str], str]) -> pa.Array:
+    """Arrow maps one character to one, where Unicode's rules make `SS` of `ß` and look at a sigma's neighbours."""
+    made, other = of_ascii(texts), pc.invert(pc.string_is_ascii(texts))
+    if not pc.any(other).as_py():
+        return made
+    return pc.replace_with_mask(made, other, strings([of_any(text) for text in texts.filter(other).to_pylist()]))
 
 
 def _one_group(pattern: str) -> str:

@@ -10,6 +10,7 @@ from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, is_passenger, made_usable
+from gpupipe.time_zones import closest_zones, is_zone
 
 __all__ = ["common_dtype", "dtype_of", "infer"]
 
@@ -22,11 +23,12 @@ _KINDS: dict[str, tuple[Sequence[str], str]] = {
     "constant text": (("string",), "a constant text"),
     "part": (("string",), "a constant text that is not empty"),
     "pattern": (("string",), "a constant text, a regular expression"),
+    "zone": (("string",), "a time zone's name, such as 'America/New_York'"),
     "constant integer": (INTEGERS, "a constant integer"),
     "time": (("timestamp",), "a timestamp"),
     "plain": ((*INTEGERS, "bool", "string"), "an integer, a boolean or text"),
 }
-_CONSTANTS = ("constant text", "part", "pattern", "constant integer")
+_CONSTANTS = ("constant text", "part", "pattern", "zone", "constant integer")
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
@@ -97,7 +99,7 @@ def _arithmetic(node: Operation, dtypes: Sequence[str], source: Source) -> str:
 
 def _call(node: Operation, dtypes: Sequence[str], source: Source) -> str:
     function = FUNCTIONS[node.name]
-    _require(node, dtypes, function.takes, source)
+    _require(node, dtypes, (*function.takes, *function.may_take)[: len(dtypes)], source)
     match function.gives:
         case "float":
             return "float32" if dtypes[0] == "float32" else "float64"
@@ -127,7 +129,7 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
             continue
         taken, words = _KINDS[kind]
         if dtype in taken and (kind not in _CONSTANTS or isinstance(operand, Constant)):
-            if isinstance(operand, Constant) and kind in ("part", "pattern"):
+            if isinstance(operand, Constant) and kind in ("part", "pattern", "zone"):
                 _check_text(operand, kind, source)
             continue
         sign = "unary -" if node.name == "negative" else node.name
@@ -136,8 +138,17 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
 
 
 def _check_text(operand: Constant, kind: str, source: Source) -> None:
-    """Raise where a constant is no text to look for."""
+    """Raise where a constant is no text to look for, no pattern or no time zone."""
     text = str(operand.value)
+    if kind == "zone" and not is_zone(text):
+        near = closest_zones(text)
+        raise source.error(
+            operand.span,
+            "no time zone of this name",
+            got=text,
+            expected=_KINDS[kind][1],
+            remedy=" or ".join(map(repr, near)) or "'UTC', or pip install tzdata where no zone is known",
+        )
     if kind == "part" and not text:
         raise source.error(operand.span, "the text is empty", expected="one character at least", remedy="','")
     problem = pattern_problem(text) if kind == "pattern" else None
@@ -196,7 +207,7 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
             return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
         case "number", _:
             return f"len({shown}), or {_cast(operand, 'float64')}"
-        case (("constant text" | "part" | "pattern"), _):
+        case (("constant text" | "part" | "pattern" | "zone"), _):
             return "'text' in quotation marks"
         case "constant integer", _:
             return "0, a number written out"

@@ -16,15 +16,17 @@ class Function:
         arguments: their names, for messages.
         takes: a kind per argument: `number` (a boolean counts 0 or 1), `condition`, `text`, `time`, `text or list`,
             `plain` (an integer, a boolean or text) or `any`; constants are `constant text`, `part` (text that is not
-            empty), `pattern` (a regular expression) and `constant integer`.
+            empty), `pattern` (a regular expression), `zone` (a time zone's name) and `constant integer`.
         gives: a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
             float64), `common` (what holds the values of the arguments that are no condition) or `ordered` (the same, no
             text).
+        may_take: kinds of further arguments that may be left out.
     """
 
     arguments: str
     takes: tuple[str, ...]
     gives: str
+    may_take: tuple[str, ...] = ()
 
 
 DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
@@ -54,8 +56,8 @@ FUNCTIONS: dict[str, Function] = {
     "clip": Function("x, low, high", ("any", "any", "any"), "ordered"),
     "minimum": Function("x, y", ("any", "any"), "ordered"),
     "maximum": Function("x, y", ("any", "any"), "ordered"),
-    **dict.fromkeys(DATE_PARTS, Function("time", ("time",), "int64")),
-    **dict.fromkeys(DATE_FLAGS, Function("time", ("time",), "bool")),
+    **dict.fromkeys(DATE_PARTS, Function("time", ("time",), "int64", ("zone",))),
+    **dict.fromkeys(DATE_FLAGS, Function("time", ("time",), "bool", ("zone",))),
     "lower": _TEXT,
     "upper": _TEXT,
     "strip": _TEXT,
@@ -76,12 +78,13 @@ FUNCTIONS: dict[str, Function] = {
 """By name; beside them stand `col("a name")` and `timestamp("2013-10-01")`, which take a constant.
 
 A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off and is
-missing where no int64 can hold the value. `weekday` counts from Monday, 0; `week` is
-that of ISO 8601. `contains` looks for the text as it is; patterns are RE2's regular expressions: no
-lookaround, no backreference, `\\d` and `\\w` are ASCII (`\\p{L}` is any letter). `search` looks anywhere in the text;
-`extract` gives the first group of the first match (the whole match where the pattern has no group), missing without a
-match; `sub` replaces every match, `\\1` in the new text being the first group. `split` gives the part of that number,
-from the end where it is negative, missing where there are fewer; `slice` counts characters as Python does.
+missing where no int64 can hold the value. Parts of a time are those of UTC, or of the local time of a zone:
+`hour(time, "America/New_York")`. `weekday` counts from Monday, 0; `week` is that of ISO 8601. `contains` looks for the
+text as it is; patterns are RE2's regular expressions: no lookaround, no backreference, `\\d` and `\\w` are ASCII
+(`\\p{L}` is any letter). `search` looks anywhere in the text; `extract` gives the first group of the first match (the
+whole match where the pattern has no group), missing without a match; `sub` replaces every match, `\\1` in the new text
+being the first group. `split` gives the part of that number, from the end where it is negative, missing where there are
+fewer; `slice` counts characters as Python does.
 """
 
 

@@ -200,12 +200,14 @@ class _Reader:
             raise self._error(
                 item.func, f"no function is called {name!r}", expected=f"one of {_known()}", remedy=closest(name)
             )
-        if len(item.args) != len(FUNCTIONS[name].takes):
+        least = len(FUNCTIONS[name].takes)
+        most = least + len(FUNCTIONS[name].may_take)
+        if not least <= len(item.args) <= most:
             wanted = f"{name}({FUNCTIONS[name].arguments})"
             raise self._error(
                 item,
                 f"{name} is called with {counted(len(item.args), 'argument')}",
-                expected=counted(len(FUNCTIONS[name].takes), "argument"),
+                expected=counted(least, "argument") if least == most else f"{least} or {most} arguments",
                 remedy=wanted,
             )
         return self._operation(name, item.args, item, depth)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.arrow_types import Reading, dtype_of, read_as
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission
-from gpupipe.schema import LISTS, is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, element_of, is_passenger, list_of
 
 if TYPE_CHECKING:
     from gpupipe.io.files import TableFile
@@ -26,6 +27,7 @@ def agreed(
     """What the columns are read as, and the files that have them; `admission` learns of what is not as in the files.
 
     A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
+    Where files are cast, integers and floats are of the widest type of their kind in any file: none is rounded.
 
     Args:
         files: in order.
@@ -38,12 +40,14 @@ def agreed(
     """
     kept: dict[int, Files] = {}
     agreement = None
+    widest = _widest(files.values()) if admission.casts else {}
+    twice: set[str] = set()
     same: set[tuple[int, tuple[str, ...]]] = set()  # most files share one schema object with the first
     for number, file in files.items():
         try:
             if agreement is None:
-                agreement = _Agreement(file, columns)
-            elif (id(file.schema), tuple(file.origin.keys)) not in same:
+                agreement = _Agreement(file, columns, widest)
+            if (id(file.schema), tuple(file.origin.keys)) not in same:
                 agreement.check(file, admission)
                 if not admission.casts:
                     same.add((id(file.schema), tuple(file.origin.keys)))
@@ -51,6 +55,10 @@ def agreed(
             admission.refuse(file.origin.path, error)
         else:
             kept[number] = file
+            for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
+                twice.add(name)
+                told = f"column {name!r} is in the file and in its folder's name; the files' own is read"
+                admission.adapt(file.origin.path, told)
     return _readings(agreement.dtypes, columns, kept, admission) if agreement else {}, kept
 
 
@@ -64,7 +72,9 @@ def _readings(
         read = {name: (kind, read_as(kind)) for name, kind in _types(file).items()}
         read = {name: pair for name, pair in read.items() if columns is None or name in columns}
         changed = {name: (kind, found) for name, (kind, found) in read.items() if not pa.types.is_null(kind)}
-        admission.convert(file.origin.path, {name: changed[name] for name in changed if name in dtypes or columns is None})
+        admission.convert(
+            file.origin.path, {name: changed[name] for name in changed if name in dtypes or columns is None}
+        )
         for name in changed.keys() & written.keys():
             written[name].add(changed[name][1].written_as)
         unknown |= {name: (file.origin.path, pair) for name, pair in read.items() if pa.types.is_null(pair[0])}
@@ -74,7 +84,9 @@ def _readings(
     found = {}
     for name, dtype in dtypes.items():
         ways = written[name] or {""}
-        one = next(iter(ways)) if len(ways) == 1 else "timestamp[us, tz=UTC]" if all("tz=" in way for way in ways) else ""
+        one = (
+            next(iter(ways)) if len(ways) == 1 else "timestamp[us, tz=UTC]" if all("tz=" in way for way in ways) else ""
+        )
         found[name] = Reading(dtype, one)
         if len(ways) > 1:
             kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))
@@ -86,12 +98,13 @@ def _readings(
 class _Agreement:
     """The columns' types by name, and the file each is known from."""
 
-    def __init__(self, first: TableFile, columns: Sequence[str] | None) -> None:
+    def __init__(self, first: TableFile, columns: Sequence[str] | None, widest: Mapping[str, str]) -> None:
         types = _types(first)
         for name in columns or ():
             if name not in types:
                 raise ColumnNotFound.among(first.origin.path, name, types)
-        dtypes = {name: dtype_of(kind) for name, kind in types.items()}
+        self._widest = widest
+        dtypes = {name: widest.get(name) or dtype_of(kind) for name, kind in types.items()}
         self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
         self._first, self._takes_all = first.origin.path, columns is None
         self._known_from = {name: self._first for name in self.dtypes if not pa.types.is_null(types[name])}
@@ -101,7 +114,7 @@ class _Agreement:
         types = _types(file)
         named = {name: dtype_of(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
         new = {name: dtype for name, dtype in named.items() if dtype and name not in self._known_from}
-        new = {name: dtype for name, dtype in new.items() if name in self.dtypes}
+        new = {name: self._widest.get(name, dtype) for name, dtype in new.items() if name in self.dtypes}
         wanted = self.dtypes | new
         differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
         if self._takes_all:
@@ -121,6 +134,26 @@ class _Agreement:
             admission.adapt(file.origin.path, "; ".join(told))
         self.dtypes |= new
         self._known_from |= dict.fromkeys(new, file.origin.path)
+
+
+def _widest(files: Iterable[TableFile]) -> dict[str, str]:
+    """By column, the type that holds all values of its files' types, as far as they are of the first one's kind."""
+    widest: dict[str, str] = {}
+    for file in {id(file.schema): file for file in files}.values():
+        for item in file.schema:
+            dtype = None if pa.types.is_null(item.type) else dtype_of(item.type)
+            if dtype is not None:
+                widest[item.name] = _wider(widest.get(item.name, dtype), dtype)
+    return widest
+
+
+def _wider(dtype: str, other: str) -> str:
+    one, two = element_of(dtype), element_of(other)
+    if one is not None and two is not None:
+        return list_of(_wider(one, two))
+    kind = next((kind for kind in (INTEGERS, FLOATS) if dtype in kind and other in kind), None)
+    wider = str(np.promote_types(dtype, other)) if kind else dtype
+    return wider if wider in (kind or ()) else dtype
 
 
 def _types(file: TableFile) -> dict[str, pa.DataType]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from gpupipe.backend.arrow import arrow_type, dtype_of
@@ -172,14 +173,17 @@ class _Parser:
         present = {name: kind for name, kind in types.items() if name in header.names}
         fields, read = workable(pa.schema(list(present.items())))
         self._admission.convert(one.path, read)
-        file = self._spool.write(_batches(header, self._form, present), list(fields), one)
+        first_row = 1 if self._form.names else 2
+        file = self._spool.write(_batches(header, self._form, present), list(fields), one, first_row)
         self._first, self._types = first, types
         return without_values(file, present)
 
     def _learned(self, header: _Header) -> dict[str, pa.DataType]:
         """The types so far, and those of columns that had no value so far."""
         untold = [name for name, kind in self._types.items() if pa.types.is_null(kind) and name in header.names]
-        return self._types | (_types(header, self._form, self._asked, untold) if untold and header.has_rows else {})
+        if not untold or not header.has_rows:
+            return self._types
+        return self._types | _types(header, self._form, self._asked, untold, self._admission)
 
     def _look(self, header: _Header, one: Input) -> dict[str, pa.DataType]:
         known = [*header.names, *one.keys]
@@ -187,7 +191,7 @@ class _Parser:
             if name not in known:
                 raise ColumnNotFound.among(one.path, name, known)
         wanted = header.names if self._columns is None else [name for name in self._columns if name in header.names]
-        return _types(header, self._form, self._asked, wanted or header.names[:1])
+        return _types(header, self._form, self._asked, wanted or header.names[:1], self._admission)
 
 
 def _header(one: Input, form: _Format) -> _Header:
@@ -211,15 +215,52 @@ def _header(one: Input, form: _Format) -> _Header:
     return _Header(one, names, has_rows)
 
 
-def _types(header: _Header, form: _Format, asked: Mapping[str, str], columns: Sequence[str]) -> dict[str, pa.DataType]:
+def _types(
+    header: _Header, form: _Format, asked: Mapping[str, str], columns: Sequence[str], admission: Admission
+) -> dict[str, pa.DataType]:
     """The type each column is parsed as: as asked, else as its values in the first block look."""
     inferred: dict[str, pa.DataType] = dict.fromkeys(header.names, pa.null())
     if header.has_rows:
         # What is asked for is looked at as text, but for times: whether they have an offset shows in the values.
         known = {name: arrow_type(dtype) for name, dtype in asked.items() if dtype != "timestamp"}
-        with _opened(header, form, known, columns) as reader:
+        with _opened(header, form, known, columns) as (reader, watched):
             inferred = {item.name: item.type for item in reader.schema}
+            batch = reader.read_next_batch()
+        doubtful = [name for name in columns if name not in asked and _is_doubtful(batch[name], watched)]
+        if doubtful:
+            with _opened(header, form, dict.fromkeys(doubtful, pa.large_string()), doubtful) as (reader, _):
+                batch = reader.read_next_batch()
+            inferred |= {name: _number(batch[name], inferred[name], name, header, admission) for name in doubtful}
     return {name: _parsed_as(inferred[name], asked.get(name)) for name in columns}
+
+
+def _is_doubtful(values: pa.Array, watched: _Watched) -> bool:
+    """Whether numbers may be written otherwise than pyarrow infers."""
+    if pa.types.is_integer(values.type):
+        return watched.hexadecimal
+    if not pa.types.is_floating(values.type):
+        return False
+    beyond = pc.any(pc.greater(pc.abs(values), 2.0**53)).as_py()
+    return bool(beyond and pc.all(pc.equal(pc.floor(values), values)).as_py())
+
+
+def _number(texts: pa.Array, inferred: pa.DataType, name: str, header: _Header, admission: Admission) -> pa.DataType:
+    """The type of a column of numbers: pyarrow infers 0x10 as an integer, and large or signed integers as floats."""
+    if pa.types.is_integer(inferred):
+        return pa.large_string() if _any(texts, _HEXADECIMAL) else inferred
+    present = texts.drop_null()
+    if not pc.all(pc.match_substring_regex(present, r"^\s*[-+]?[0-9]+\s*$")).as_py():
+        return inferred
+    integers = [int(text) for text in pc.unique(present).to_pylist()]
+    low, high = min(integers), max(integers)
+    if low >= 0 and 2**63 <= high < 2**64 and not _any(present, r"\+"):
+        return pa.uint64()
+    admission.adapt(header.path, f"column {name!r} has integers that no type of 64 bits holds, read as string")
+    return pa.large_string()
+
+
+def _any(texts: pa.Array, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _parsed_as(inferred: pa.DataType, asked: str | None) -> pa.DataType:
@@ -247,15 +288,42 @@ def _differences(first: _Header, other: _Header, columns: Sequence[str], *, whol
 
 
 def _batches(header: _Header, form: _Format, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    if header.has_rows:
-        with _opened(header, form, types, list(types)) as reader:
-            yield from reader
+    if not header.has_rows:
+        return
+    # A float32 is parsed as float64, which shows what is beyond it.
+    wide = {name: pa.float64() if pa.types.is_float32(kind) else kind for name, kind in types.items()}
+    integers = [name for name, kind in types.items() if pa.types.is_integer(kind)]
+    with _opened(header, form, wide, list(types), integers) as (reader, _):
+        yield from reader
+
+
+def _refuse_hexadecimal(header: _Header, form: _Format, integers: Sequence[str]) -> None:
+    """Raise for the first hexadecimal number among integers, which pyarrow would read."""
+    first_row = 1 if form.names else 2
+    with _opened(header, form, dict.fromkeys(integers, pa.large_string()), integers) as (reader, _):
+        for batch in reader:
+            for name in integers:
+                found = pc.match_substring_regex(batch[name], _HEXADECIMAL)
+                row = pc.index(found, pa.scalar(True)).as_py()
+                if row >= 0:
+                    raise SchemaMismatch(
+                        header.path,
+                        f"row {first_row + row}, column {name!r}: a hexadecimal number",
+                        got=batch[name][row].as_py(),
+                        expected="decimal digits, as in the rows before",
+                        remedy=f"dtypes={{{name!r}: 'string'}}",
+                    )
+            first_row += batch.num_rows
 
 
 @contextmanager
 def _opened(
-    header: _Header, form: _Format, types: Mapping[str, pa.DataType], columns: Sequence[str]
-) -> Iterator[arrow_csv.CSVStreamingReader]:
+    header: _Header,
+    form: _Format,
+    types: Mapping[str, pa.DataType],
+    columns: Sequence[str],
+    integers: Sequence[str] = (),
+) -> Iterator[tuple[arrow_csv.CSVStreamingReader, _Watched]]:
     refused: list[Any] = []
 
     def refuse(row: Any) -> str:
@@ -266,7 +334,7 @@ def _opened(
         with (
             decompressed(header.one) as file,
             arrow_csv.open_csv(
-                file,
+                watched := _Watched(file),
                 # One thread: only then does the parser know row numbers.
                 arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=form.names),
                 arrow_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
@@ -279,7 +347,9 @@ def _opened(
                 ),
             ) as reader,
         ):
-            yield reader
+            yield reader, watched
+            if integers and watched.hexadecimal:
+                _refuse_hexadecimal(header, form, integers)
     except BadFile:
         raise
     except (*_UNREADABLE, pa.ArrowException) as cause:
@@ -312,11 +382,33 @@ def _explained(header: _Header, cause: Exception, refused: Sequence[Any]) -> Bad
     )
 
 
+class _Watched(io.RawIOBase):
+    """A file that is read in order, and whether its bytes so far hold `0x`."""
+
+    def __init__(self, file: Any) -> None:
+        self.hexadecimal = False
+        self._file, self._end = file, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        some: bytes = self._file.read(size)
+        if not self.hexadecimal and (b"x" in some or b"X" in some):  # ten times faster than to look for both letters
+            self.hexadecimal = re.search(b"0[xX]", self._end + some) is not None
+        self._end = some[-1:]
+        return some
+
+
 def _wider(seen: str) -> str:
     """A type that the refused value fits."""
+    whole = re.search(r"'(-?[0-9]+)'", seen)
+    if whole is not None:
+        return "uint64" if 0 <= int(whole[1]) < 2**64 else "string"
     return "float64" if re.search(r"'[-+0-9.eE]+'", seen) else "string"
 
 
+_HEXADECIMAL = "^\\s*0[xX]"
 _UNFIT = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to (.+?): (.*)", re.DOTALL)
 
 

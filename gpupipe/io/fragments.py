@@ -41,7 +41,10 @@ class _Place(Input):
 
 @dataclass(frozen=True)
 class _Fragment(HostFile):
-    """A file as its dataset sees it: `schema` is the dataset's, and pyarrow fills in what the file does not hold."""
+    """A file as its dataset sees it: `schema` is the dataset's, and pyarrow fills in what the file does not hold.
+
+    Columns of other types than the dataset's come as the file has them: pyarrow would round what it casts.
+    """
 
     fragment: Any = None
     unit: ClassVar[str] = "row group"
@@ -49,7 +52,9 @@ class _Fragment(HostFile):
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         whole = len(groups) == len(self.group_rows)
         fragment = self.fragment if whole else self.fragment.subset(row_group_ids=list(groups))
-        return fragment.to_table(schema=self.schema, columns=list(names))
+        held = {item.name: item for item in self.fragment.physical_schema}
+        schema = [held[item.name] if _differ(item, held.get(item.name)) else item for item in self.schema]
+        return fragment.to_table(schema=pa.schema(schema), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
         """From the fragment's partition, or from the statistics of a Parquet row group."""
@@ -96,6 +101,10 @@ def fragments_of(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
         return _Fragment(place, dataset.schema, rows, num_bytes, fragment=fragment)
 
     return open_all([_Place(fragment.path, fragment=fragment) for fragment in fragments], opener, Admission())
+
+
+def _differ(one: pa.Field, other: pa.Field | None) -> bool:
+    return other is not None and None not in (dtype_of(other.type), dtype_of(one.type)) and one.type != other.type
 
 
 def _measured(fragment: Any) -> tuple[tuple[int, ...], int]:

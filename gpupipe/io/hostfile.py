@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import conform
+from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend.arrow import conform, dtype_of
+from gpupipe.backend.cast import cast_column
 from gpupipe.io.bounds import Bounds
 from gpupipe.io.paths import Input
-from gpupipe.schema import FLOATS, Field
+from gpupipe.schema import Field
 
 __all__ = ["HostFile", "host_table", "narrowest"]
 
@@ -86,20 +86,25 @@ def narrowest(schema: pa.Schema) -> str:
     return str(min(schema, key=width).name)
 
 
-def host_table(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
+def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
     """A table's columns in the types of the fields; a NaN that becomes another type is missing.
 
-    A column without a value fits any type.
+    A column without a value fits any type. A float64 is rounded to float32 only where the cast need not be `exact`.
 
     Raises:
-        SchemaMismatch: a value does not fit.
+        BadData: a value does not fit; has its `row`.
+        SchemaMismatch: nothing connects the two types.
     """
-    columns = {}
-    for item in fields:
-        column = table.column(item.name)
-        if pa.types.is_floating(column.type) and item.dtype not in FLOATS:
-            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        if column.null_count == len(column):
-            column = pa.nulls(len(column))
-        columns[item.name] = conform(column, item)
-    return pa.table(columns)
+    return pa.table({item.name: _typed(table.column(item.name), item, exact=exact) for item in fields})
+
+
+def _typed(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
+    own = dtype_of(column.type)
+    if column.null_count == len(column):
+        return conform(pa.nulls(len(column)), item)
+    if own is None or own == item.dtype:
+        return conform(column, item)
+    cpu = select("cpu")
+    frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=own)])
+    made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
+    return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import whole_numbers, with_missing_row
+from gpupipe.backend.columns import as_key, key_dtype, with_missing_row
 from gpupipe.backend.ordering import grouped
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.buckets import Hashed, Placed
@@ -128,7 +128,9 @@ class Plan:
     @property
     def kinds(self) -> list[str]:
         """The type each pair of keys is compared in: values it has not got match nothing on the other side."""
-        return [_kind({ours.dtype, theirs.dtype}) for ours, theirs in zip(self.left_keys, self.right_keys, strict=True)]
+        return [
+            key_dtype({ours.dtype, theirs.dtype}) for ours, theirs in zip(self.left_keys, self.right_keys, strict=True)
+        ]
 
 
 def joined(left: Dataset, right: Dataset, plan: Plan) -> Dataset:
@@ -256,21 +258,8 @@ def _compared(frame: Frame, keys: Sequence[str], kinds: Sequence[str], backend: 
     """The keys in the types they are compared in; missing where the type has no such value."""
     found = {}
     for number, (name, kind) in enumerate(zip(keys, kinds, strict=True)):
-        column = backend.column(frame, name)
-        if column.dtype != kind and kind == "float64":
-            column = Column(kind, column.data.astype(kind))
-        elif column.dtype != kind:
-            column = Column(kind, *whole_numbers(column, np.dtype(kind), backend.xp))
-        found[_key(number)] = column
+        found[_key(number)] = as_key(backend.column(frame, name), kind, backend.xp)
     return found
-
-
-def _kind(dtypes: set[str]) -> str:
-    if len(dtypes) == 1:
-        return dtypes.pop()
-    if dtypes <= {*FLOATS}:
-        return "float64"
-    return "uint64" if "uint64" in dtypes else "int64"
 
 
 def _key(number: int) -> str:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_of
@@ -33,6 +34,7 @@ BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time; types that are not given are inferred from the first block of the first file."""
 _SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _MARK = "\ufeff".encode()  # some editors begin a file with it
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}"
 _UNREADABLE = (OSError, EOFError, UnicodeDecodeError, zlib.error)
 
 
@@ -112,7 +114,9 @@ class _Parser:
             types, left_out = self._learned(self._types, blocks), self.left_out
         fields, read = workable(types)
         self._admission.convert(one.path, read)
-        file = self._spool.write(self._batches(blocks, types, left_out), list(fields), one)
+        # A float32 is parsed as float64, which shows what is beyond it.
+        wide = pa.schema([item.with_type(_widened(item.type)) for item in types])
+        file = self._spool.write(self._batches(blocks, wide, left_out), list(fields), one)
         self._types, self.left_out = types, left_out
         return without_values(file, {item.name: item.type for item in types})
 
@@ -121,13 +125,15 @@ class _Parser:
         known = [item for item in types if not pa.types.is_null(item.type)]
         if len(known) == len(types):
             return types
-        found = next(iter(blocks)).parse(pa.schema(known), "infer").schema
-        learned = {item.name: _parsed_as(item.type) for item in found if not is_passenger(dtype_of(item.type) or "struct<>")}
+        found = next(iter(blocks)).look(pa.schema(known), None)
+        learned = {
+            item.name: _parsed_as(item.type) for item in found if not is_passenger(dtype_of(item.type) or "struct<>")
+        }
         return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
         """The types all files are parsed in, and the types of what cannot be worked with."""
-        found = block.parse(self._asked, "infer").schema
+        found = block.look(self._asked, self._columns)
         nested = {item.name: item.type for item in found if is_passenger(dtype_of(item.type) or "struct<>")}
         self._admission.convert(one.path, {name: (kind, _NESTED) for name, kind in nested.items()})
         left_out = {name: str(kind) for name, kind in nested.items()}
@@ -173,6 +179,12 @@ def _parsed_as(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us")
     return arrow_type("string") if dtype_of(kind) == "string" else kind
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_widened(kind.value_type))
+    return pa.float64() if pa.types.is_float32(kind) else kind
 
 
 class _Blocks:
@@ -239,6 +251,40 @@ class _Block:
         except (UnicodeDecodeError, pa.ArrowException) as cause:
             raise self._explained(cause, types, others) from cause
 
+    def look(self, types: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+        """These types, and those pyarrow infers for other columns, but for large integers and times with a fraction."""
+        table = self.parse(types, "infer")
+        kinds = {item.name: item.type for item in table.schema}
+        for name, kind in list(kinds.items()):
+            if name in types.names or (columns is not None and name not in columns):
+                continue
+            leaf = kind.value_type if pa.types.is_list(kind) else kind
+            if pa.types.is_float64(leaf) and re.search(rb"[0-9]{19}", self._text) and self._are_integers(name):
+                kinds[name] = pa.list_(pa.uint64()) if leaf is not kind else pa.uint64()
+            elif pa.types.is_string(kind) and _are_times(table.column(name)):
+                kinds[name] = pa.timestamp("us")
+        return pa.schema(list(kinds.items()))
+
+    def _are_integers(self, name: str) -> bool:
+        """Whether a column's values are written as integers, which pyarrow infers as floats beyond int64."""
+        values: dict[int, int] = {}
+        for position, line in enumerate(self._text.splitlines()):
+            value = json.loads(line).get(name) if line.strip() else None
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, float):
+                    return False
+                if one is not None and not 0 <= one < 2**64:
+                    values.setdefault(position, one)
+        for position, one in values.items():
+            raise SchemaMismatch(
+                self.path,
+                f"row {self.first_row + position}, column {name!r}: no type of 64 bits holds all its integers",
+                got=one,
+                expected="integers from -2**63 to 2**63 - 1, or from 0 to 2**64 - 1",
+                remedy=f"the integers in quotation marks, or dtypes={{{name!r}: 'float64'}}, which rounds them",
+            )
+        return True
+
     def _explained(self, cause: Exception, types: pa.Schema, others: str) -> BadFile | SchemaMismatch:
         """The first line that fails, found by halving, and why it does."""
         lines = self._text.splitlines(keepends=True)
@@ -275,6 +321,20 @@ class _Block:
             expected="an object in braces per line",
             remedy="the file written again, one object per line",
         )
+
+
+def _are_times(texts: pa.ChunkedArray) -> bool:
+    """Whether all texts are times in ISO 8601, as pyarrow's own inference sees them without a fraction of a second."""
+    present = texts.drop_null()
+    if not len(present) or not pc.all(pc.match_substring_regex(present, _TIME)).as_py():
+        return False
+    for zone in (None, "UTC"):
+        try:
+            present.cast(pa.timestamp("us", zone))
+        except pa.ArrowInvalid:
+            continue
+        return True
+    return False
 
 
 def _parse(text: bytes, types: pa.Schema, others: str) -> pa.Table:

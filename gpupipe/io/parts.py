@@ -131,7 +131,9 @@ def write_parts(
         {**(before.inputs if before else {}), **(inputs or {})},
         (*old, *(done[name] for name in names.values())),
         notes=tuple(dataset.source.notes),
-        partition_by={key: dataset.schema[key].written_as or dataset.schema[key].dtype for key in writer.options.partition_by},
+        partition_by={
+            key: dataset.schema[key].written_as or dataset.schema[key].dtype for key in writer.options.partition_by
+        },
         num_done=num_done,
     )
 

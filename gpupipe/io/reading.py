@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.damage import one_line
 from gpupipe.io.hive import Keys
 from gpupipe.io.hostfile import host_table
@@ -42,7 +43,8 @@ def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], ba
         return frame
     added = [item for item in fields if item not in held]
     arrays = {item.name: _repeated(file.origin.keys, item, len(frame)) for item in added}
-    constants = backend.from_arrow(pa.table(arrays), added)
+    with _named(file, groups):
+        constants = backend.from_arrow(host_table(pa.table(arrays), added), added)
     frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
     return backend.select(frame, [item.name for item in fields])
 
@@ -62,7 +64,8 @@ def table_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) ->
     for item in fields:
         if item not in held:
             constant = pa.table({item.name: _repeated(file.origin.keys, item, kept)})
-            columns[item.name] = host_table(constant, [item]).column(item.name)
+            with _named(file, groups):
+                columns[item.name] = host_table(constant, [item]).column(item.name)
     return pa.table({item.name: columns[item.name] for item in fields})
 
 
@@ -143,6 +146,17 @@ def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
             f"{listed(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
             expected="the rows its footer tells of",
             remedy="write the file again; it is damaged, or was replaced after the dataset was made",
+        ) from cause
+    except BadData as cause:
+        ends = [0, *accumulate(file.group_rows)]
+        rows = chain.from_iterable(range(ends[group], ends[group + 1]) for group in groups)
+        row = next(islice(rows, cause.row or 0, None))
+        raise SchemaMismatch(
+            file.origin.path,
+            f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
+            got=cause.got,
+            expected=cause.expected,
+            remedy="on_mismatch='skip', or a file of the other type named first",
         ) from cause
     except SchemaMismatch as cause:
         raise SchemaMismatch(

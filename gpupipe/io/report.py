@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.source import FileNote, Partition
-from gpupipe.schema import FLOATS, Field, Kind
+from gpupipe.schema import FLOATS, Field, Kind, element_of
 from gpupipe.tables import html_table, text_table
 from gpupipe.words import counted
 
@@ -31,8 +31,10 @@ class ColumnReport:
         field: its name and type.
         num_missing: rows without a value.
         num_distinct: different present values, exactly unless `is_capped`: then there are at least as many; None of a
-            column that is only carried.
+            column that is only carried. Of lists, here and below, their elements.
         low, high: the least and the greatest present value; None when there is none.
+        lengths: the least and the greatest number of elements of lists; None of other columns, and without any list.
+        num_missing_elements: elements of lists without a value.
     """
 
     field: Field
@@ -41,6 +43,8 @@ class ColumnReport:
     is_capped: bool
     low: Any
     high: Any
+    lengths: tuple[int, int] | None = None
+    num_missing_elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,15 @@ class Report:
         return ", ".join(counted(*part) for part in parts)
 
     def _table(self) -> list[list[str]]:
-        rows = [["column", "dtype", "missing", "distinct", "min", "max"]]
+        rows = [["column", "dtype", "missing", "distinct", "min", "max", "lengths"]]
         for found in self.columns:
             share = found.num_missing / self.num_rows if self.num_rows else 0.0
             exactly = "" if found.num_distinct is None else f"{found.num_distinct:,}"
             distinct = f"{'>= ' if found.is_capped else ''}{exactly}"
             shown = [_shown(found.low), _shown(found.high)]
-            rows.append([found.field.name, found.field.dtype, f"{share:.2%}", distinct, *shown])
-        return rows
+            rows.append([found.field.name, found.field.dtype, f"{share:.2%}", distinct, *shown, _lengths(found)])
+        has_lists = any(row[-1] for row in rows[1:])
+        return rows if has_lists else [row[:-1] for row in rows]
 
     def __repr__(self) -> str:
         partitions = "\n".join(
@@ -86,7 +91,9 @@ class Report:
 
 
 def inspect(dataset: Dataset) -> Report:
-    """Look at every value of a dataset once.
+    """Count every column's missing and distinct values, and find its least and greatest, in one read of a dataset.
+
+    Of lists these are the elements' values, and lists that are missing; how long they are is shown, too.
 
     Memory: one partition, and up to a million different values per column on the host.
 
@@ -117,6 +124,9 @@ class _Tally:
 
     def __init__(self, item: Field) -> None:
         self.field = item
+        element = element_of(item.dtype)
+        self._elements = None if element is None else _Tally(Field(item.name, element))
+        self._lengths: list[int] = []
         self._missing = 0
         self._is_capped = False
         self._distinct = pa.array([], pa.large_string() if item.dtype == "string" else None)
@@ -126,6 +136,13 @@ class _Tally:
         missing = column.missing(backend.xp)
         if self.field.kind == Kind.PASSENGER:
             self._missing += 0 if missing is None else int(missing.sum())
+            return
+        if self._elements is not None and column.elements is not None:
+            lengths = column.data[1:] - column.data[:-1]
+            lengths = lengths if missing is None else lengths[~missing]
+            self._missing += len(column) - len(lengths)
+            self._lengths += [int(lengths.min()), int(lengths.max())] if len(lengths) else []
+            self._elements.add(column.elements, backend)
             return
         present = column.data if missing is None else column.data[~missing]
         self._missing += len(column) - len(present)
@@ -142,11 +159,28 @@ class _Tally:
             self._is_capped = len(self._distinct) > MAX_DISTINCT
 
     def report(self) -> ColumnReport:
+        if self._elements is not None:
+            lengths = (min(self._lengths), max(self._lengths)) if self._lengths else None
+            found = self._elements.report()
+            return replace(
+                found,
+                field=self.field,
+                num_missing=self._missing,
+                lengths=lengths,
+                num_missing_elements=found.num_missing,
+            )
         low, high = (min(self._extremes), max(self._extremes)) if self._extremes else (None, None)
         if self.field.dtype == "timestamp" and low is not None:
             low, high = np.datetime64(low, "us"), np.datetime64(high, "us")
         distinct = None if self.field.kind == Kind.PASSENGER else min(len(self._distinct), MAX_DISTINCT)
         return ColumnReport(self.field, self._missing, distinct, self._is_capped, low, high)
+
+
+def _lengths(found: ColumnReport) -> str:
+    if found.lengths is None:
+        return ""
+    missing = f", {found.num_missing_elements:,} missing" if found.num_missing_elements else ""
+    return f"{found.lengths[0]:,} to {found.lengths[1]:,}{missing}"
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
 from gpupipe.backend.arrow_types import Reading, read_as, written_type
+from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.io.hostfile import host_table
 from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
 from gpupipe.io.source import row_bytes
@@ -40,8 +42,19 @@ class Spool:
         """Where the files are."""
         return self._scratch.path
 
-    def write(self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input) -> ParquetFile:
+    def write(
+        self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int = 1
+    ) -> ParquetFile:
         """Write these columns of `batches` to a file of their own, made of what `origin` names.
+
+        Args:
+            batches: the rows, in types that are those of the fields or can be cast to them.
+            fields: the columns.
+            origin: the file that was named.
+            first_row: the number of its first row there, for messages.
+
+        Raises:
+            SchemaMismatch: a value does not fit the type of its field.
 
         Memory: one row group on the host.
         """
@@ -58,10 +71,13 @@ class Spool:
                     gathered.append(batch)
                     rows += batch.num_rows
                     if rows >= group_rows:
-                        writer.write_table(_conformed(gathered, fields, schema), row_group_size=group_rows)
+                        writer.write_table(
+                            _typed(gathered, fields, origin, first_row, schema), row_group_size=group_rows
+                        )
+                        first_row += rows
                         gathered, rows = [], 0
                 if rows:
-                    writer.write_table(_conformed(gathered, fields, schema), row_group_size=group_rows)
+                    writer.write_table(_typed(gathered, fields, origin, first_row, schema), row_group_size=group_rows)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -93,6 +109,16 @@ def _stored_type(item: Field) -> pa.DataType:
     return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else written_type(item)
 
 
-def _conformed(batches: Sequence[pa.RecordBatch], fields: Sequence[Field], schema: pa.Schema) -> pa.Table:
-    table = pa.Table.from_batches(batches)
-    return pa.table({item.name: arrow.conform(table.column(item.name), item) for item in fields}).cast(schema)
+def _typed(
+    batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int, schema: pa.Schema
+) -> pa.Table:
+    try:
+        return host_table(pa.Table.from_batches(batches), fields, exact=False).cast(schema)
+    except BadData as cause:
+        raise SchemaMismatch(
+            origin.path,
+            f"row {first_row + (cause.row or 0)}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
+            got=cause.got,
+            expected=cause.expected,
+            remedy="dtypes={...: 'float64'} for this column",
+        ) from cause

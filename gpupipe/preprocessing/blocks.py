@@ -277,11 +277,11 @@ def check_numeric(fields: Sequence[Field], where: str) -> None:
     """Raise `SchemaMismatch` for the first field that is no number and no boolean."""
     for item in fields:
         if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
-            remedy = (
-                "Categorify() for strings"
-                if item.dtype == "string"
-                else f"Derive(hour='hour({item.name})') for parts of a time"
-            )
+            remedy = f"Derive(hour='hour({item.name})') for parts of a time"
+            if item.dtype == "string":
+                remedy = "Categorify() for strings"
+            elif item.kind == Kind.LIST:
+                remedy = f"Derive({item.name}_length='len({item.name})') for the number of elements"
             raise SchemaMismatch(
                 f"{where}, column {item.name!r}",
                 "not a number",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.dates import CYCLES, date_parts, turn
+from gpupipe.backend.dates import CYCLES, check_zone, date_parts, local_time, turn
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing.blocks import check_one_of
@@ -27,9 +27,10 @@ class DatetimeEncoder(StatelessStep):
     Args:
         parts: as for `DateParts`; flags become 0 and 1.
         cyclic: as for `DateParts`, two outputs each.
+        tz: as for `DateParts`.
 
     Raises:
-        BadConfig: no such part, or none at all.
+        BadConfig: no such part or time zone, or no part at all.
         SchemaMismatch: a column holds no times.
 
     Memory: n float32 per output, and up to ten int32 per row.
@@ -48,8 +49,9 @@ class DatetimeEncoder(StatelessStep):
         parts: str | Sequence[str] = ("year", "is_weekend"),
         *,
         cyclic: str | Sequence[str] = ("dayofyear", "weekday", "hour"),
+        tz: str | None = None,
     ) -> None:
-        self.parts, self.cyclic = parts, cyclic
+        self.parts, self.cyclic, self.tz = parts, cyclic, tz
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for given, allowed, name in (
@@ -60,6 +62,7 @@ class DatetimeEncoder(StatelessStep):
                 check_one_of(word, allowed, name, "DatetimeEncoder")
         if not as_list(self.parts) and not as_list(self.cyclic):
             raise BadConfig("DatetimeEncoder", "no part is asked for", expected="one at least", remedy="parts=['year']")
+        check_zone(self.tz, "DatetimeEncoder")
         for item in fields:
             if item.dtype != "timestamp":
                 raise SchemaMismatch(
@@ -85,7 +88,8 @@ class DatetimeEncoder(StatelessStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, made = backend.xp, {}
-        for name, time in columns.items():
+        for name, given in columns.items():
+            time = local_time(given, self.tz, backend)
             for part, column in date_parts(as_list(self.parts), time).items():
                 values = column.data.astype("float32")
                 if column.valid is not None:

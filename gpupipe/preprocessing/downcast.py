@@ -99,15 +99,8 @@ class Downcast(FoldStep):
 
     def _stored(self, name: str, column: Column, backend: Backend) -> Column:
         dtype = self._learned[name]
-        if dtype == "float32" and column.dtype == "float64":
-            with np.errstate(over="ignore"):
-                made = column.data.astype(dtype)
-            bad = (made.astype("float64") != column.data) & ~backend.xp.isnan(column.data)
-            if backend.to_host(bad.any()[None])[0]:
-                raise _unfit(name, backend.to_host(column.data[bad][:1])[0].item(), dtype)
-            return Column(dtype, made)
         try:
-            return cast_column(column, dtype, name, backend)
+            return cast_column(column, dtype, name, backend, exact=True)
         except BadData as error:
             raise _unfit(name, error.got, dtype) from None
 

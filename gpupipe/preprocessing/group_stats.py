@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.columns import refuse_lists
 from gpupipe.backend.dictionaries import ordered, positions_in
 from gpupipe.backend.reduction import FUNCTIONS, State, outcome
 from gpupipe.errors import BadConfig, BadData
@@ -72,7 +73,7 @@ class GroupStats(FoldStep):
     Raises:
         BadConfig: no such statistic, none, one twice, or nothing to take it of.
         ColumnNotFound: a key is not among the columns.
-        SchemaMismatch: a key of a type that makes no groups, or statistics of what is no number.
+        SchemaMismatch: a key of a type that makes no groups, statistics of what is no number, or `"nunique"` of lists.
         BadData: an infinity, a value beyond 1e145; or with `"overall"` too few values for a statistic of all rows.
 
     Memory: fitting keeps up to five numbers per group and column on the host, for `"nunique"` each distinct pair of
@@ -131,6 +132,8 @@ class GroupStats(FoldStep):
                 expected="keys, statistics, and columns to take them of",
                 remedy="(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))",
             )
+        if "nunique" in stats:
+            refuse_lists(values, where)
         if set(stats) & set(_OF_NUMBERS):
             check_numeric(values, where)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.arithmetic import seconds_between
-from gpupipe.backend.dates import CYCLES, date_parts, turn
+from gpupipe.backend.dates import CYCLES, check_zone, date_parts, local_time, turn
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.expressions.source import Span
@@ -27,8 +27,7 @@ _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, 
 class DateParts(Transform):
     """Add columns made of times; the times themselves stay.
 
-    A time is taken as it stands, in UTC, in the Gregorian calendar before 1582 too. Where it is missing, so is every
-    part.
+    Times are in UTC, in the Gregorian calendar before 1582 too. Where one is missing, so is every part.
 
     Args:
         columns: timestamps.
@@ -40,9 +39,11 @@ class DateParts(Transform):
         since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed from then,
             float64, negative before.
         unit: of the time passed, `"seconds"`, `"minutes"`, `"hours"`, `"days"` or `"weeks"`.
+        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of, summer time
+            included; UTC by default. What has passed since a time does not depend on it.
 
     Raises:
-        BadConfig: no such part or unit, nothing is asked for, or a column of the name is there already.
+        BadConfig: no such part, unit or time zone, nothing is asked for, or a column of the name is there already.
         SchemaMismatch: a column holds no times.
 
     Memory: the new columns, and up to ten int32 per row.
@@ -64,9 +65,11 @@ class DateParts(Transform):
         cyclic: str | Sequence[str] = (),
         since: str | None = None,
         unit: str = "days",
+        tz: str | None = None,
     ) -> None:
         self.columns, self.parts, self.cyclic = as_list(columns), as_list(parts), as_list(cyclic)
-        self.since, self.unit = since, unit
+        self.since, self.unit, self.tz = since, unit, tz
+        check_zone(tz, "DateParts")
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check(schema)
@@ -111,11 +114,12 @@ class DateParts(Transform):
             if not asked:
                 continue
             time = backend.column(frame, name)
+            local = local_time(time, self.tz, backend)
             parts = [part for part in self.parts if f"{name}_{part}" in asked]
-            made |= {f"{name}_{part}": column for part, column in date_parts(parts, time).items()}
+            made |= {f"{name}_{part}": column for part, column in date_parts(parts, local).items()}
             for part in self.cyclic:
                 place = {n: getattr(xp, n) for n in ("sin", "cos") if f"{name}_{part}_{n}" in asked}
-                angle = turn(part, time) * (2 * np.pi) if place else None
+                angle = turn(part, local) * (2 * np.pi) if place else None
                 for function, of in place.items():
                     made[f"{name}_{part}_{function}"] = Column("float32", of(angle).astype("float32"))
             if f"{name}_since" in asked:

@@ -9,9 +9,9 @@ from threading import Lock
 from typing import Any, Literal, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
-from gpupipe.backend.columns import refuse_lists, with_missing_row
+from gpupipe.backend.columns import as_key, key_dtype, refuse_lists, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import INTEGERS, Field, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.transforms.lookup import Lookup
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
@@ -35,8 +35,9 @@ class Join(Transform):
 
     Raises:
         BadData: a key repeats on the right and `many` is False; names a key.
-        SchemaMismatch: a key has another type on the right.
-        BadConfig: a column it adds would have another column's name, or a key on the right is no whole number.
+        SchemaMismatch: a key is a list, or of another kind on the right (text and numbers).
+        BadConfig: a column it adds would have another column's name, or a key on the right is no whole number and
+            `many` is False.
 
     Memory: the right table stays in memory; one new column per right column asked for.
 
@@ -105,11 +106,11 @@ class Join(Transform):
         right.require([*self.on, *(self.columns or ())], f"{self._where} right")
         refuse_lists(schema.select(self.on), f"{self._where} left")
         for key in self.on:
-            if _family(schema[key], self.many) != _family(right[key], self.many):
+            if _family(schema[key]) != _family(right[key]):
                 raise SchemaMismatch(
                     self._where,
                     f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
-                    expected="the same type on both sides",
+                    expected="the same type on both sides, or two types of numbers",
                     remedy=f"Cast({{{key!r}: {right[key].dtype!r}}}) before the join",
                 )
         names = self._names_out(schema)
@@ -135,8 +136,7 @@ class Join(Transform):
             return frame
         table, lookup = self._prepared(backend)
         if lookup is None:
-            right = backend.rename(backend.select(table, [*self.on, *asked]), asked)
-            return backend.merge(frame, right, self.on, self.how, self.suffix)
+            return self._merged(frame, table, asked, backend)
         rows = lookup.find({key: backend.column(frame, key) for key in self.on}, backend)
         unmatched = rows < 0
         with self._lock:
@@ -145,6 +145,25 @@ class Join(Transform):
         if self.how == "inner":
             frame, rows = backend.filter(frame, ~unmatched), rows[~unmatched]
         return backend.assign(frame, {out: _gathered(backend.column(table, name), rows) for name, out in asked.items()})
+
+    def _merged(self, frame: Frame, table: Frame, asked: Mapping[str, str], backend: Backend) -> Frame:
+        """Every pair of rows with equal keys; keys of two types are compared in columns of their own."""
+        right = backend.rename(backend.select(table, [*self.on, *asked]), asked)
+        sides = frame, right
+        on, added = [], ({}, {})
+        for key in self.on:
+            columns = [backend.column(side, key) for side in sides]
+            dtype = key_dtype({column.dtype for column in columns})
+            alike = all(column.dtype == dtype for column in columns)
+            on.append(key if alike else f"⟨key⟩ {key}")
+            if not alike:
+                for made, column in zip(added, columns, strict=True):
+                    made[on[-1]] = as_key(column, dtype, backend.xp)
+        if not added[0]:
+            return backend.merge(frame, right, on, self.how, self.suffix)
+        left, right = (backend.assign(side, made) for side, made in zip(sides, added, strict=True))
+        merged = backend.merge(left, backend.select(right, [*on, *asked.values()]), on, self.how, self.suffix)
+        return backend.select(merged, [*frame.columns, *asked.values()])
 
     @property
     def right_schema(self) -> Schema:
@@ -209,11 +228,9 @@ class Join(Transform):
             return self._tables[backend.name]
 
 
-def _family(item: Field, many: bool) -> str:
-    """Types whose values can be compared: all numbers in a lookup; not in a merge, which makes floats of mixed ones."""
-    if many and item.dtype in ("uint64", "float32", "float64"):
-        return item.dtype
-    return "number" if item.dtype in (*INTEGERS, "float32", "float64") else item.dtype
+def _family(item: Field) -> str:
+    """Types whose values can be compared: all numbers."""
+    return "number" if item.dtype in (*INTEGERS, *FLOATS) else item.dtype
 
 
 def _gathered(column: Column, rows: Any) -> Column:

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.transforms.transform import Transform
@@ -29,6 +30,7 @@ class WholeTableTransform(Transform):
             in the table, and without any of these so do all.
 
     Raises:
+        SchemaMismatch: at `output_schema`, when a key or an order is a column of lists.
         BadConfig: at `output_schema`, when a new column would have another one's name.
     """
 
@@ -77,6 +79,7 @@ class WholeTableTransform(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         where = type(self).__name__
         schema.require(self.reads, where)
+        refuse_lists(schema.select([*self.keys, *self.order]), where)
         made = self.made_fields(schema)
         for name in self.makes:
             if name in schema or self.makes.count(name) > 1:

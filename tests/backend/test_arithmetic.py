@@ -103,3 +103,21 @@ def test_casts(backend: Backend) -> None:
     assert result_of(backend, "string(x)", x=column("int64", [10, None, -7, 10])) == ["10", None, "-7", "10"]
     assert result_of(backend, "string(b) == 'True'", b=column("bool", [True, None, False])) == [True, None, False]
     assert result_of(backend, "string(s)", s=column("string", ["a", None])) == ["a", None]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_quotient_of_zero_has_pythons_sign(backend: Backend, dtype: str) -> None:
+    pairs = [
+        (0.0, -1.0),
+        (-0.0, 1.0),
+        (0.0, 1.0),
+        (-0.0, -1.0),
+        (1.0, -0.5),
+        (0.25, 2.0),
+        (-0.25, -2.0),
+        (1.0, math.inf),
+    ]
+    x, y = (column(dtype, list(values)) for values in zip(*pairs, strict=True))
+    wanted = [math.copysign(1.0, a // b) for a, b in pairs]
+    assert [math.copysign(1.0, value) for value in result_of(backend, "x // y", x=x, y=y)] == wanted
+    assert result_of(backend, "1 / (x // -1)", x=column(dtype, [0.0, -0.0])) == [-math.inf, math.inf]

@@ -137,3 +137,15 @@ def test_each_distinct_text_is_worked_on_once(backend: Backend) -> None:
     """Rows are gathered by code, and texts that become equal have one."""
     result = run(backend, "split(s, '-', 0)", s=column("string", ["a-1", "a-2", "b", "a-1"] * 1000))
     assert result.dictionary is not None and result.dictionary.to_pylist() == ["a", "b"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.text(max_size=8) | st.sampled_from(["straße", "ΑΣ", "ΑΣ Β", "İstanbul", "ŉ", "ǆ", "ﬁ", "AbC"]), max_size=6
+    )
+)
+def test_case_is_pythons(backend: Backend, texts: list[str]) -> None:
+    s = column("string", texts)
+    assert result_of(backend, "lower(s)", s=s) == [text.lower() for text in texts]
+    assert result_of(backend, "upper(s)", s=s) == [text.upper() for text in texts]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 import gpupipe as gp
 from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.io import inspect
 from gpupipe.io.manifest import MANIFEST
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
 
@@ -181,3 +182,17 @@ def test_the_flights_round_trip_by_folders(tmp_path: Path) -> None:
     expected = pl.read_parquet(DATA / "flights.parquet")
     read = pl.DataFrame(arrow(again.select(names).compute())).cast(expected.schema)
     assert read.sort(order).equals(expected.sort(order))
+
+
+@pytest.mark.parametrize("on_mismatch", ["raise", "cast"])
+def test_a_column_that_is_in_the_files_too(tmp_path: Path, on_mismatch: str, caplog: pytest.LogCaptureFixture) -> None:
+    for key in (7, 8):
+        (tmp_path / f"v={key}").mkdir()
+        pq.write_table(pa.table({"v": [1, 2], "n": [3, 4]}), tmp_path / f"v={key}" / "a.parquet")
+    dataset = gp.read_parquet(tmp_path, on_mismatch=on_mismatch)
+    assert values(dataset, "v") == [1, 2, 1, 2]
+    assert len(dataset.filter("v == 7")) == 0
+    (note,) = inspect(dataset).notes
+    assert note.file == str(tmp_path / "v=7" / "a.parquet")
+    assert "column 'v' is in the file and in its folder's name" in note.reason
+    assert note.reason in caplog.text

@@ -13,14 +13,16 @@ import fsspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.feather
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow import orc
+from pyarrow import feather, orc
 
 import gpupipe as gp
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
+from gpupipe.io import inspect
 from tests.io.tables import DATA, arrow, flights, plain, tables, values
 
 several = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -176,7 +178,7 @@ def test_lists_of_lists_are_carried(tmp_path: Path) -> None:
 def test_feather_and_what_polars_and_pandas_write(tmp_path: Path) -> None:
     table = flights().slice(0, 5_000)
     expected = pl.DataFrame(table)
-    pyarrow.feather.write_feather(table, tmp_path / "1.feather")
+    feather.write_feather(table, tmp_path / "1.feather")
     expected.write_ipc(tmp_path / "2.arrow", compression="zstd")
     expected.write_ipc_stream(tmp_path / "3.arrows")
     table.to_pandas().to_feather(tmp_path / "4.feather")
@@ -213,3 +215,32 @@ def test_a_url(tmp_path: Path, kind: str) -> None:
         file.write((tmp_path / "a").read_bytes())
     dataset: Any = read(f"memory://host/*.{kind}")
     assert plain(dataset.filter("n > 1").compute()) == [{"n": 2, "s": None}]
+
+
+@pytest.mark.parametrize("way", ["frame", "stream", "ipc", "ipc stream", "parquet", "pyarrow dataset", "many files"])
+def test_a_dictionary_that_names_a_value_twice(tmp_path: Path, way: str) -> None:
+    codes, texts = pa.array([0, 1, 2, None, 2], pa.int32()), pa.array(["a", "b", "a"])
+    strings = pa.DictionaryArray.from_arrays(codes, texts)
+    table = pa.table({"s": strings, "l": pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4, 5]), strings)})
+    path = tmp_path / "1.arrow"
+    if way == "parquet":
+        pq.write_table(table, path)
+    elif way == "ipc stream":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    else:
+        feather.write_feather(table, path)
+    copies = 2 if way == "many files" else 1
+    if copies == 2:
+        feather.write_feather(table, tmp_path / "2.arrow")
+    dataset = {
+        "frame": lambda: gp.from_frame(table),
+        "stream": lambda: gp.from_frame(table.to_reader()),
+        "parquet": lambda: gp.read_parquet(path),
+        "pyarrow dataset": lambda: gp.from_frame(pads.dataset(path, format="ipc")),
+    }.get(way, lambda: gp.read_ipc(tmp_path))()
+    assert values(dataset, "s") == ["a", "b", "a", None, "a"] * copies
+    assert values(dataset, "l") == [["a"], ["b"], ["a"], [None], ["a"]] * copies
+    assert values(dataset.filter("s == 'a'"), "s") == ["a"] * 3 * copies
+    assert values(dataset.group_by("s").agg(n=("s", "count")), "n") == [3 * copies, copies]
+    assert [found.num_distinct for found in inspect(dataset).columns] == [2, 2]

@@ -56,3 +56,38 @@ def test_it_shows_itself() -> None:
         "0: 2 rows, rows 0 to 2 of a frame\n1: 2 rows, rows 2 to 4 of a frame"
     )
     assert ">&lt;x&gt;</td>" in report._repr_html_()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("lists", "kind", "expected"),
+    [
+        ([["a", "b"], ["c"], None, []], pa.string(), (1, 3, "a", "c", (0, 2), 0)),
+        ([["a", "b"], ["c"], ["zz"], []], pa.string(), (0, 4, "a", "zz", (0, 2), 0)),
+        ([[1.5, None], [], [1.5, -2.0], [float("nan")]], pa.float64(), (0, 2, -2.0, 1.5, (0, 2), 2)),
+        ([[2**64 - 1], None, None, [1, 1, None]], pa.uint64(), (2, 2, 1, 2**64 - 1, (1, 3), 1)),
+        ([None, None, None, None], pa.int8(), (4, 0, None, None, None, 0)),
+        ([[], [], [], []], pa.int8(), (0, 0, None, None, (0, 0), 0)),
+    ],
+)
+def test_lists(lists: list[list[object] | None], kind: pa.DataType, expected: tuple[object, ...], parts: int) -> None:
+    table = pa.table({"w": pa.array(lists, pa.list_(kind))})
+    report = inspect(gp.from_frame(table, num_partitions=parts))
+    (found,) = report.columns
+    seen = found.num_missing, found.num_distinct, found.low, found.high, found.lengths, found.num_missing_elements
+    assert seen == expected
+
+
+def test_lists_show_their_lengths() -> None:
+    table = pa.table({"w": pa.array([["a", None], None], pa.list_(pa.string())), "n": [1, 2]})
+    assert repr(inspect(gp.from_frame(table))).splitlines()[2:5] == [
+        "column  dtype         missing  distinct  min  max  lengths",
+        "w       list<string>  50.00%   1         a    a    2 to 2, 1 missing",
+        "n       int64         0.00%    2         1    2",
+    ]
+
+
+def test_lists_of_times() -> None:
+    at = pa.array([[0, 3_600_000_000], None], pa.list_(pa.timestamp("us")))
+    (found,) = inspect(gp.from_frame(pa.table({"at": at}))).columns
+    assert (str(found.low), str(found.high)) == ("1970-01-01T00:00:00.000000", "1970-01-01T01:00:00.000000")

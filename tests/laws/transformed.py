@@ -27,6 +27,7 @@ SAMPLES: dict[str, list[T.Transform]] = {
     "DateParts": [
         T.DateParts("t", ["year", "week", "is_weekend", "hour"], cyclic=["hour", "day"], since="2013-01-05"),
         T.DateParts(["t"], since="t", unit="hours"),
+        T.DateParts("t", "hour", tz="America/New_York"),
     ],
     "Derive": [
         T.Derive(sum="x + n", known="s in ['a', 'c']", late="hour(t) >= 12", up="upper(s)", x="fillna(x, 0.0)"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,8 +175,37 @@ def test_the_weather_of_every_flight() -> None:
     assert 0 < join.unmatched_share < 0.05
 
 
-@pytest.mark.parametrize("dtype", ["float64", "uint64"])
-def test_a_merge_that_would_compare_numbers_as_floats(dtype: str) -> None:
-    table = pd.DataFrame({"k": [2**53, 2**53 + 1], "v": [1, 2]})
-    with pytest.raises(errors.SchemaMismatch, match=rf"'k' is {dtype} on the left and int64 on the right"):
-        T.Join(table, on="k", many=True).transform(pd.DataFrame({"k": [2**53]}).astype(dtype))
+NUMBERS = ["int8", "int64", "uint64", "float32", "float64"]
+
+
+@pytest.mark.parametrize("left", NUMBERS)
+@pytest.mark.parametrize("right", NUMBERS)
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_many_matches_numbers_by_value_whatever_their_types(left: str, right: str, how: Any) -> None:
+    def held(dtype: str) -> list[Any]:
+        values = [0, 1, -1, 2, 2**24 + 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 0.5, 1.5, None]
+        fits = [v for v in values if v is None or (float(v).is_integer() or dtype.startswith("float"))]
+        if dtype.startswith("float"):
+            return [None if v is None else float(np.dtype(dtype).type(v)) for v in fits]
+        return [v for v in fits if v is None or np.iinfo(dtype).min <= v <= np.iinfo(dtype).max]
+
+    ours, theirs = held(left), held(right) * 2
+    table = pa.table({"k": pa.array(theirs, getattr(pa, right)()), "v": range(len(theirs))})
+    data = pa.table({"k": pa.array(ours, getattr(pa, left)()), "row": range(len(ours))})
+    step = T.Join(gp.from_frame(table), on="k", many=True, how=how)
+    result = gp.Pipeline([step]).fit(gp.from_frame(data)).transform(gp.from_frame(data)).to_pandas()
+    expected = []
+    for row, value in enumerate(ours):
+        found = [v for v, key in enumerate(theirs) if key is not None and key == value]
+        expected += [(row, v) for v in found] or ([(row, -1)] if how == "left" else [])
+    assert list(zip(result["row"].tolist(), result["v"].fillna(-1).astype(int).tolist(), strict=True)) == expected
+    assert list(result.columns) == ["k", "row", "v"]
+
+
+def test_many_with_keys_of_which_one_has_other_types_and_names_that_collide() -> None:
+    left = pd.DataFrame({"a": ["x", "y"], "k": np.array([1, 2], "int32"), "v": [0, 0]})
+    right = pd.DataFrame({"a": ["x", "x", "y"], "k": [1.0, 1.0, 2.5], "v": [7, 8, 9]})
+    joined = T.Join(right, on=["a", "k"], many=True).transform(left)
+    assert list(joined.columns) == ["a", "k", "v", "v_right"]
+    assert joined["k"].tolist() == [1, 1, 2] and joined["v"].tolist() == [0, 0, 0]
+    assert joined["v_right"].fillna(-1).tolist() == [7, 8, -1]

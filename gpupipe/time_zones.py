@@ -1,0 +1,94 @@
+"""Time zones as tables: at which moments the local time of a place changes, and by how much it is ahead of UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+__all__ = ["REPEATS_EVERY", "REPEATS_FROM", "closest_zones", "is_zone", "transitions"]
+
+_DAY = 86_400
+_FIRST, _RULES_ONLY, _END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (1800, 2100, 2500))
+REPEATS_FROM = _END * 1_000_000
+"""Microseconds since 1970 from which on transitions repeat those of the 400 years before."""
+REPEATS_EVERY = 146_097 * _DAY * 1_000_000
+"""Microseconds in 400 years, after which the calendar and the weekdays are the same."""
+
+
+def is_zone(name: object) -> bool:
+    """Report whether the computer knows a time zone of that name.
+
+    Example:
+        >>> is_zone("America/New_York"), is_zone("New York")
+        (True, False)
+    """
+    try:
+        return isinstance(name, str) and bool(ZoneInfo(name).key)
+    except (KeyError, ValueError, OSError):  # not there; a path; a folder
+        return False
+
+
+def closest_zones(name: object) -> list[str]:
+    """Find the names of time zones that a misspelt one is nearest to, by the whole name or by the city alone.
+
+    Example:
+        >>> closest_zones("New York")
+        ['America/New_York']
+    """
+    wanted = str(name).strip().replace(" ", "_").lower()
+    known = {zone.lower(): zone for zone in sorted(available_timezones())}
+    cities = {lowered.rpartition("/")[2]: zone for lowered, zone in known.items() if "/" in lowered}
+    whole = get_close_matches(wanted, known, n=3, cutoff=0.6)
+    city = get_close_matches(wanted.rpartition("/")[2], cities, n=3, cutoff=0.75)
+    return list(dict.fromkeys([*(cities[one] for one in city), *(known[one] for one in whole)]))[:3]
+
+
+@cache
+def transitions(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """List the moments (microseconds of UTC since 1970, ascending) at which a zone's offset from UTC changes, to 2500.
+
+    Returns:
+        The moments, and the offsets in microseconds: the first before all moments, then one from each moment on.
+
+    Example:
+        >>> moments, offsets = transitions("Asia/Tokyo")
+        >>> len(offsets) - len(moments), offsets[-1] // 3_600_000_000
+        (1, 9)
+    """
+    zone = ZoneInfo(name)
+    moments, offsets = [], [_offset(zone, _FIRST)]
+    before = _FIRST
+    for sample in _samples():
+        offset = _offset(zone, sample)
+        if offset != offsets[-1]:
+            moments.append(_change(zone, before, sample) * 1_000_000)
+            offsets.append(offset)
+        before = sample
+    return tuple(moments), tuple(offsets)
+
+
+def _samples() -> Iterator[int]:
+    """Seconds so close that one change at most lies between two: the shortest time between any is just under 4 days.
+
+    What is known of the years from 2100 on are the rules for summer time alone.
+    """
+    yield from range(_FIRST, _RULES_ONLY, 2 * _DAY)
+    yield from range(_RULES_ONLY, _END, 20 * _DAY)
+
+
+def _change(zone: ZoneInfo, before: int, after: int) -> int:
+    """Find the second at which the offset changes between two."""
+    old = _offset(zone, before)
+    while after - before > 1:
+        middle = (before + after) // 2
+        before, after = (middle, after) if _offset(zone, middle) == old else (before, middle)
+    return after
+
+
+def _offset(zone: ZoneInfo, second: int) -> int:
+    ahead = datetime.fromtimestamp(second, zone).utcoffset()
+    assert ahead is not None
+    return ahead // timedelta(microseconds=1)
