@@ -112,7 +112,7 @@ def test_what_a_selector_leaves_out_is_said(caplog: pytest.LogCaptureFixture) ->
     wanted = [
         "numeric() leaves out arr_delay: the target or weight",
         "numeric() leaves out arr_delay_lag_1_by_carrier: computed from arr_delay, as the target or weight is; "
-        "Features(allow_leak=['arr_delay']) takes them",
+        + "Features(allow_leak=['arr_delay']) takes them",
     ]
     explained = made.explain(FRAME)
     assert all(line in explained.splitlines() for line in wanted)
