@@ -109,10 +109,10 @@ def test_a_selector_never_chooses_the_target_itself() -> None:
 def test_what_a_selector_leaves_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
     steps = [T.Lag("arr_delay", by="carrier", order_by="at"), T.Derive(early="dep_delay - 1")]
     made = gp.Pipeline(steps, gp.Features((sel.numeric(), SCALED), target="arr_delay", task="regression"))
+    lag = "computed from arr_delay, as the target or weight is; Features(allow_leak=['arr_delay']) takes them"
     wanted = [
         "numeric() leaves out arr_delay: the target or weight",
-        "numeric() leaves out arr_delay_lag_1_by_carrier: computed from arr_delay, as the target or weight is; "
-        + "Features(allow_leak=['arr_delay']) takes them",
+        f"numeric() leaves out arr_delay_lag_1_by_carrier: {lag}",
     ]
     explained = made.explain(FRAME)
     assert all(line in explained.splitlines() for line in wanted)
