@@ -56,11 +56,9 @@ def explained(
     """What a fit of these on that data would do; without data, what the steps alone tell."""
     picture, lines = diagram(steps, features), ["nothing is learned"]
     if features is not None:
-        features = features.copy()
         if dataset is not None:
+            features = features.copy()
             resolve_selectors(steps, features, dataset.schema, strict=False)
-        if features.target is not None and features.target.auto:
-            features.target.group.steps.clear()  # whether it is standardised the values tell
         passes = plan_passes(features)
         lines = [_brings_together(step) for step in steps if isinstance(step, WholeTableTransform)]
         lines += [_learns(number, task) for number, tasks in enumerate(passes, 1) for task in tasks]

@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpupipe.backend import Array, Backend, Column, Frame
@@ -184,4 +183,4 @@ def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ..
     dtype, data = _dtype_of(classes), backend.xp.from_dlpack(places.to(torch.int32).to(backend.device).contiguous())
     if dtype == "string":
         return Column("string", data, None, strings(classes))
-    return Column(dtype, backend.to_device(np.array(classes, dtype=dtype))[data])
+    return Column(dtype, backend.xp.asarray(classes, dtype=dtype)[data])

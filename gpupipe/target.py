@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
@@ -243,7 +241,7 @@ class Target(_Label):
         elif column.dtype == "bool":
             index, unknown = column.data, xp.zeros_like(there)
         else:
-            known = backend.to_device(np.array(self.classes_, dtype=column.data.dtype))
+            known = xp.asarray(self.classes_, dtype=column.data.dtype)
             index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
             unknown = (known[index] != column.data) & there
         if bool(unknown.any()):

@@ -94,7 +94,7 @@ class Targets:
         self.task = "regression" if given else task
         self.each = [Target(text) for text in texts]
         self.group = Group(list(texts), given, of_target=True)
-        self.reset()
+        self.task_, self.ambiguous = "", False
 
     def copy(self) -> Targets:
         """The same with targets and steps of its own, which hold what these have learned."""
@@ -126,7 +126,7 @@ class Targets:
 
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
-        """Forget what an earlier `fit` found."""
+        """Forget what an earlier `fit` found: what may be a regression is standardised until the values tell."""
         for item in self.each:
             item.reset()
         self.task_, self.ambiguous = "", False
@@ -178,8 +178,7 @@ class Targets:
                 item.fix_classes(found, schema)
         if self.auto and (classes or any(found.is_binary for found in summary.each)):
             self._standardise(False)
-        names = [f"{len(item.classes_)} classes" for item in self.each if item.classes_ is not None]
-        kind = "regression" if not classes else "multilabel" if len(self.each) > 1 else names[0]
+        kind = Schema(self.fields(schema)).task
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
         self.task_ = f"{kind} ({reason}){inside}"
         return self
@@ -207,7 +206,7 @@ class Targets:
         if self.task == "classification":
             return True, "task='classification'"
         if one.strings is not None or item.dtype == "bool":
-            return True, "strings" if one.strings is not None else "true or false"
+            return True, "true or false" if one.strings is None else f"{len(one.strings)} distinct strings"
         if one.numbers is None:
             return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers"
         values = ", ".join(map(str, sorted(one.numbers)))
