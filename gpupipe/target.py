@@ -152,8 +152,11 @@ class Target(_Label):
             return replace(made, strings=column.dictionary.take(used))
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
             return replace(made, numbers=None, fractions=True)
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
         for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
-            distinct = xp.unique(some)
+            ordered = xp.sort(some)
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
             if len(distinct) > limit:
                 return replace(made, numbers=None)
         return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))

@@ -215,9 +215,9 @@ class Targets:
         if one.is_few:
             self.ambiguous = True
             return True, f"{len(one.numbers)} distinct whole numbers in {one.num_present:,} rows: {values}"
-        self.ambiguous = len(one.numbers) == 1
-        few = f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
-        return False, f"all rows have the value {values}" if self.ambiguous else few
+        if len(one.numbers) == 1:
+            return False, f"all rows have the value {values}"
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
 
     def _standardise(self, wanted: bool) -> None:
         self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])

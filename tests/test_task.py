@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits, load_iris
 from sklearn.utils.multiclass import type_of_target
@@ -90,6 +90,7 @@ def test_few_whole_numbers_are_classes_with_one_warning(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(
         st.one_of(
