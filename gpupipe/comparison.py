@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +14,9 @@ from torch import Tensor
 from gpupipe.backend import Array, select
 from gpupipe.backend.yardsticks import YARDSTICKS, Columns, missing_xgboost, yardstick
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import Schema
+from gpupipe.schema import Field, Schema
 from gpupipe.tables import html_table, text_table
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
@@ -22,6 +24,10 @@ from gpupipe.training.metrics import InUnits, Metric, choose_metrics
 __all__ = ["Baselines", "baselines"]
 
 EXACT_IN_FLOAT32 = 1 << 24
+MAX_ELEMENTS = 100
+"""Of a feature of lists so many ids have a column of their counts; the vocabulary has the most frequent ones first."""
+
+_log = logging.getLogger("gpupipe")
 
 
 def baselines(
@@ -37,7 +43,8 @@ def baselines(
 
     "linear" (logistic or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and, if it is installed,
     "xgboost", each with its library's settings. On a GPU the first two are cuML's, and XGBoost works there too; that
-    part is not yet run on a GPU.
+    part is not yet run on a GPU. Lists of ids become counts of their first 100 ids (the most frequent ones of
+    `Categorify`) and of all others; lists of numbers become their length and their mean. The result says so.
 
     Args:
         train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
@@ -58,7 +65,7 @@ def baselines(
     Memory:
         The features once more as float32 on the device of the block; for models of the host a copy there, and what
         their libraries make of it (gradient boosting and forests: about as much again). On a GPU the linear model
-        makes a column per id.
+        makes a column per id. A feature of lists takes up to 400 bytes a row, and 20 bytes for each element meanwhile.
 
     Example:
         >>> import pandas as pd
@@ -72,7 +79,9 @@ def baselines(
     """
     blocks = [_block_of(loader, name) for loader, name in ((train, "train"), (valid, "valid"))]
     schema = blocks[0].schema
-    names = [[item.name for item in (*s.numeric, *s.categorical, *s.targets)] for s in (schema, blocks[1].schema)]
+    names = [
+        [item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)] for s in (schema, blocks[1].schema)
+    ]
     if names[0] != names[1]:
         raise SchemaMismatch(
             "baselines",
@@ -82,6 +91,9 @@ def baselines(
             remedy="loaders of one pipeline",
         )
     columns = _columns(schema, seed)
+    notes = [_note(item) for item in schema.lists]
+    for note in notes:
+        _log.info("baselines: %s", note)
     gpu = blocks[0].device.type == "cuda"
     chosen = [(name, yardstick(name, columns, gpu=gpu)) for name in (YARDSTICKS if only is None else only)]
     if only is not None and any(found is None for _, found in chosen):
@@ -102,7 +114,7 @@ def baselines(
             seconds = time.perf_counter() - started
             output = torch.as_tensor(model.outputs(asked.features(model.on_host)), device=blocks[1].device)
             rows.append({"model": model.name, **judge(output), "seconds": seconds})
-    return Baselines(rows, judge.metrics[0].name if judge.metrics else None, judge.metrics[:1])
+    return Baselines(rows, judge.metrics[0].name if judge.metrics else None, judge.metrics[:1], notes)
 
 
 class Baselines:
@@ -113,6 +125,7 @@ class Baselines:
             for a network, whose history has them).
         first: the metric that orders them.
         order: that metric itself, which knows its direction; empty for none.
+        notes: which features the models get in another form than the network.
 
     Example:
         >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}], None, [])
@@ -120,8 +133,10 @@ class Baselines:
         Ridge     2      0.1
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], first: str | None, order: Sequence[Metric]) -> None:
-        self.rows = [dict(row) for row in rows]
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], first: str | None, order: Sequence[Metric], notes: Sequence[str] = ()
+    ) -> None:
+        self.rows, self.notes = [dict(row) for row in rows], list(notes)
         if first is not None and order:
             sign = -1 if order[0].higher_is_better else 1
             self.rows.sort(key=lambda row: (row[first] is None, sign * (row[first] or 0)))
@@ -140,10 +155,10 @@ class Baselines:
         ]
 
     def __repr__(self) -> str:
-        return text_table(self._table())
+        return "\n".join([text_table(self._table()), *self.notes])
 
     def _repr_html_(self) -> str:
-        return html_table(self._table())
+        return html_table(self._table()) + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
 
 class _Judge:
@@ -169,7 +184,8 @@ class _Arrays:
         self._block = block
         exact = all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities)
         kind = torch.float32 if exact else torch.float64
-        self._features = torch.cat([block.numeric.to(kind), block.codes.to(kind)], 1)
+        bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
+        self._features = torch.cat([block.numeric.to(kind), *bags, block.codes.to(kind)], 1)
 
     def features(self, on_host: bool) -> Array:
         return _array(self._features, on_host)
@@ -200,7 +216,32 @@ def _columns(schema: Schema, seed: int) -> Columns:
     classes = schema.target.classes
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
     cardinalities = [field.cardinality or 0 for field in schema.categorical]
-    return Columns(len(schema.numeric), cardinalities, schema.task, outputs, seed)
+    numbers = len(schema.numeric) + sum(map(_width, schema.lists))
+    return Columns(numbers, cardinalities, schema.task, outputs, seed)
+
+
+def _width(item: Field) -> int:
+    """The columns that a feature of lists becomes."""
+    return 2 if item.cardinality is None else min(item.cardinality, MAX_ELEMENTS)
+
+
+def _bag(lists: Ragged, width: int) -> Tensor:
+    """n x width: how often each id stands in a list, ids beyond as unknown ones; of numbers the length and the mean."""
+    if lists.values.is_floating_point():
+        sums = torch.segment_reduce(lists.values, "sum", offsets=lists.offsets)
+        return torch.stack([lists.lengths.float(), sums / lists.lengths.clamp_min(1)], 1)
+    rows = torch.repeat_interleave(torch.arange(len(lists), device=lists.values.device), lists.lengths)
+    places = rows * width + torch.where(lists.values < width, lists.values, 1)
+    counts = torch.zeros(len(lists) * width, device=lists.values.device)
+    return counts.scatter_add_(0, places, torch.ones(1, device=places.device).expand(len(places))).view(-1, width)
+
+
+def _note(item: Field) -> str:
+    if item.cardinality is None:
+        return f"{item.name}: its lists' length and mean"
+    rest = item.cardinality - _width(item)
+    others = f", the other {rest:,} together as unknown" if rest else ""
+    return f"{item.name}: counts of {_width(item):,} ids in its lists{others}"
 
 
 def _block_of(loader: object, name: str) -> Block:

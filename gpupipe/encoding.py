@@ -86,6 +86,8 @@ class Encoder:
                 for group in features.groups
             ],
             "target": None if target is None else target.group.columns,
+            "task": "auto" if target is None else target.task,
+            "standardised": target is None or target.auto,
             "target_transform": [] if target is None else [self.step(step) for step in target.group.steps],
             "classes": None if target is None else target.get_state(),
             "rows": None if features.rows_ is None else features.rows_.to_json(),
@@ -160,19 +162,21 @@ class Decoder:
         """`Features` with every step's learned state."""
         if described is None:
             return None
+        steps = [self.step(step) for step in described["target_transform"]]
         features = Features(
             *(
                 (item["columns"], [self.step(step) for step in item["steps"]], item["name"])
                 for item in described["groups"]
             ),
             target=described["target"],
-            target_transform=[self.step(step) for step in described["target_transform"]],
+            task=described["task"],
+            target_transform="auto" if described["standardised"] else steps,
             weight=described["weight"],
             keep=described["keep"],
             allow_leak=described["allow_leak"],
         )
         if features.target is not None:
-            features.target.set_state(described["classes"])
+            features.target.set_state(described["classes"], steps)
         if described["rows"] is not None:
             features.rows_ = FittedRows(*described["rows"])
         return features

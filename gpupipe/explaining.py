@@ -63,6 +63,7 @@ def explained(
         lines = [_brings_together(step) for step in steps if isinstance(step, WholeTableTransform)]
         lines += [_learns(number, task) for number, tasks in enumerate(passes, 1) for task in tasks]
         lines += [line for tasks in passes for task in tasks for line in _samples(task, dataset)]
+        lines += features.left_out
         lines += [] if dataset is None else _costs(steps, features, dataset, expectations, backend)
     learned = [] if features is None else [step for group in features.learned for step in group.steps]
     lines += [line for step in (*steps, *learned) if (line := _unsaveable(step)) is not None]

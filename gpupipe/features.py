@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
@@ -15,9 +15,10 @@ from gpupipe.group import Group, group_of, step_of
 from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
+from gpupipe.selectors import Selector
 from gpupipe.target import Weight
 from gpupipe.targets import Targets
-from gpupipe.words import as_list
+from gpupipe.words import as_list, shortened
 
 __all__ = ["Features"]
 
@@ -29,12 +30,17 @@ class Features:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
             for a list of one. A scikit-learn or cuML estimator may stand in a list of steps as it is. With a name the
             group's outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`,
-            among those that are no label, no weight and not kept.
-        target: the label column, or an expression over label columns. A condition, a boolean or an integer that is only
-            ever 0 or 1 makes a binary task, strings make classes, other numbers a regression. A list of several numbers
-            makes a regression with as many outputs.
+            among those that are not the target, the weight, kept, or computed from what these are computed from
+            (`allow_leak=` takes those, and `explain` and the fit report say which are left out).
+        target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
+            several numbers, makes a model with as many outputs.
+        task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
+            what and why: conditions, booleans, strings and two distinct whole numbers are classes, and so are up to 20
+            distinct whole numbers, each in two rows or more on average, with a warning; other numbers are a
+            regression's.
         target_transform: steps (a step) a regression's target goes through before it is stored and learned, such as
-            `[pre.Log1p(), pre.StandardScaler()]`; predictions and metrics are in the target's own units all the same.
+            `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it as it is. Predictions and
+            metrics are in the target's own units all the same.
         weight: the same, for sample weights.
         keep: columns carried beside the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
@@ -49,19 +55,20 @@ class Features:
         self,
         *groups: Any,
         target: str | Sequence[str] | None = None,
-        target_transform: FoldStep | Sequence[FoldStep] | None = None,
+        task: str = "auto",
+        target_transform: FoldStep | Sequence[FoldStep] | str | None = "auto",
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
         self.groups = [group_of(given) for given in groups]
-        given = () if target_transform is None else target_transform
-        chain = list(given) if isinstance(given, list | tuple) else [step_of(given)]
-        self.target = None if target is None else Targets(as_list(target), chain)
+        chain = _chain_of(target_transform)
+        self.target = None if target is None else Targets(as_list(target), chain, task)
         self.weight = None if weight is None else Weight(weight)
         self.keep = as_list(keep)
         self.allow_leak = as_list(allow_leak)
         self.rows_: FittedRows | None = None
+        self.left_out: list[str] = []
         steps = [step for group in self.learned for step in group.steps]
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
@@ -75,10 +82,12 @@ class Features:
             raise BadConfig(
                 "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
             )
-        if self.target is None and (chain or self.cross_fits):
-            name = "target_transform" if chain else type(next(s for s in steps if hasattr(s, "needs_target"))).__name__
+        needing = [type(step).__name__ for step in steps if hasattr(step, "needs_target")] if self.cross_fits else []
+        needing += [] if task == "auto" else ["task"]
+        needing += [] if chain in ("auto", []) else ["target_transform"]
+        if self.target is None and needing:
             raise BadConfig(
-                f"Features, {name}",
+                f"Features, {needing[-1]}",
                 "there is no target",
                 expected="the column or expression it learns from",
                 remedy="Features(..., target='arr_delay')",
@@ -142,27 +151,37 @@ class Features:
             BadConfig: one of them chooses no column.
             ColumnNotFound: one of them names a column that is not there.
         """
+        self.left_out = []
         if not any(group.selector is not None for group in self.groups):
             return
         there = [label for label in self._labels if label.is_in(schema)]
-        labels = {name for label in there for item in label.reads(schema) for name in schema[item].lineage | {item}}
-        secret = labels - set(self.allow_leak)
-        free = {item.name for item in schema if not (item.lineage | {item.name}) & secret} - set(self.keep)
+        named = {name for label in there for name in label.reads(schema)}
+        secret = {source for name in named for source in schema[name].lineage | {name}} - set(self.allow_leak)
+        kept = named | set(self.keep)
+        tied = {item.name for item in schema if (item.lineage | {item.name}) & secret} - kept
         for position, group in enumerate(self.groups):
             if group.selector is None:
                 continue
             if strict:
                 group.selector.check(schema)
-            chosen = [item.name for item in schema if item.name in free and group.selector.takes(item)]
+            taken = [item.name for item in schema if group.selector.takes(item)]
+            chosen = [name for name in taken if name not in kept | tied]
             if strict and not chosen:
                 raise BadConfig(
                     f"Features({group.selector!r})",
                     "it chooses no column that may be a feature",
-                    got=group.selector.names(schema),
-                    expected=f"one at least of {sorted(free)}",
+                    got=taken,
+                    expected=f"one at least of {sorted({*schema.names} - kept - tied)}",
                     remedy="another selector, or names",
                 )
             self.groups[position] = replace(group, columns=chosen)
+            self.left_out += _left_out(
+                group.selector, [name for name in taken if name in named], "the target or weight"
+            )
+            lost = [name for name in taken if name in tied]
+            sources = sorted({source for name in lost for source in schema[name].lineage | {name}} & secret)
+            reason = f"computed from {', '.join(sources)}, as the target or weight is"
+            self.left_out += _left_out(group.selector, lost, f"{reason}; Features(allow_leak={sources}) takes them")
 
     def __repr__(self) -> str:
         lines = []
@@ -174,8 +193,11 @@ class Features:
         if self.target is not None:
             texts = self.target.group.columns
             lines.append(f"target={_one(texts)!r}")
-            if self.target.group.steps:
-                lines.append(f"target_transform={self.target.group.steps!r}")
+            steps = self.target.group.steps
+            if self.target.task != "auto" and (self.target.auto or not steps):
+                lines.append(f"task={self.target.task!r}")
+            if not self.target.auto:
+                lines.append(f"target_transform={steps or None!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
         lines += [f"{name}={_one(getattr(self, name))!r}" for name in ("keep", "allow_leak") if getattr(self, name)]
         return "Features(\n" + "".join(f"    {line},\n" for line in lines) + ")"
@@ -254,11 +276,12 @@ class Features:
                     )
 
     def columns(
-        self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None
+        self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> dict[str, Column]:
         """All columns of `output_schema(schema)` for one frame, under their output names.
 
-        With `row_ids`, the identity of each row, features learned from the target are out of fold.
+        With `row_ids`, the identity of each row, features learned from the target are out of fold. The target is in its
+        own units, unless it is to be as it is `stored`.
         """
         made: dict[str, Column] = {}
         for group in self.groups:
@@ -266,7 +289,7 @@ class Features:
                 made[group.rename(name)] = column
         for label in self._labels:
             if label.is_in(schema):
-                made |= _columns_of(label, frame, schema, backend)
+                made |= _columns_of(label, frame, schema, backend, stored)
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, made.keys()).items()}
         return made | kept
 
@@ -319,10 +342,31 @@ def _fields_of(label: Targets | Weight, schema: Schema) -> list[Field]:
     return label.fields(schema) if isinstance(label, Targets) else [label.field(schema)]
 
 
-def _columns_of(label: Targets | Weight, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
+def _columns_of(
+    label: Targets | Weight, frame: Frame, schema: Schema, backend: Backend, stored: bool
+) -> dict[str, Column]:
     if isinstance(label, Targets):
-        return label.columns(frame, schema, backend)
+        return label.columns(frame, schema, backend, stored=stored)
     return {label.field(schema).name: label.column(frame, schema, backend)}
+
+
+def _chain_of(target_transform: Any) -> list[FoldStep] | Literal["auto"]:
+    if isinstance(target_transform, str):
+        if target_transform == "auto":
+            return "auto"
+        raise BadConfig(
+            "Features(target_transform=)",
+            "no such choice",
+            got=target_transform,
+            expected="steps, 'auto' or None",
+            remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
+        )
+    given = () if target_transform is None else target_transform
+    return list(given) if isinstance(given, list | tuple) else [step_of(given)]
+
+
+def _left_out(selector: Selector, names: Sequence[str], reason: str) -> list[str]:
+    return [f"{selector!r} leaves out {shortened(names)}: {reason}"] if names else []
 
 
 def _one(words: Sequence[str]) -> str | list[str]:

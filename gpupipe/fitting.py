@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -22,12 +23,15 @@ from gpupipe.profiles import Profile
 from gpupipe.reports import FitReport, StepReport
 from gpupipe.seen import Note, Seen, Taking
 from gpupipe.summarising import Cost, Outcome, Pass, Trial
+from gpupipe.targets import Targets
 from gpupipe.together import put_together
 from gpupipe.transforms import Join, Map, Transform
 from gpupipe.watching import categories_of, numbers_of, others_of
 from gpupipe.words import shortened
 
 __all__ = ["Fitting"]
+
+_log = logging.getLogger("gpupipe")
 
 KEEP_BYTES = 1 << 30
 """Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
@@ -81,6 +85,9 @@ class Fitting:
         resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         resolve_selectors(steps, features, dataset.schema)
+        for note in () if features is None else features.left_out:
+            self.report.notes.append(note)
+            _log.info("%s", note)
         self.source = marked_source(steps, features, dataset.schema)
         self.schema = Prefix(steps, self.source, None).output_schema
         self._expectations.check(self.source)
@@ -112,7 +119,9 @@ class Fitting:
             self.profiles = note.sample.profiles(vocabularies, missing)
         self._expectations.enforce(note.findings)
         report.checks = CheckReport.of(note.findings, self._expectations, places_in(self.dataset.partitions))
-        report.steps = [self._step_report(*found) for found in self._learned]
+        unused = features.target is not None and not features.target.group.steps
+        learned = [found for found in self._learned if not (unused and found[1].group.of_target)]
+        report.steps = [self._step_report(*found) for found in learned]
 
     def _step_report(self, number: int, task: Task, costs: Sequence[Cost]) -> StepReport:
         names = [name for name in task.group.columns if name in self.seen]
@@ -190,6 +199,7 @@ class Fitting:
             self.report.num_without_target = total.target.num_missing
             if features.target is not None:
                 features.target.finish(total.target, self.schema)
+                self._tell_task(features.target)
             features.rows_ = total.rows if features.cross_fits else None
             self._note = total.note
             for join in (step for step in self.steps if isinstance(step, Join)):
@@ -201,6 +211,13 @@ class Fitting:
                 step.finish(summary)
             for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
                 step.finish(summary.filled(_fills(task.steps[task.free])))
+
+    def _tell_task(self, target: Targets) -> None:
+        """Say what the target was found to be; loudly where it may be meant otherwise."""
+        remedy = "; say Features(task='regression') or Features(task='classification')" if target.ambiguous else ""
+        note = f"target {target.text!r}: {target.task_}{remedy}"
+        self.report.notes.append(note)
+        _log.log(logging.WARNING if target.ambiguous else logging.INFO, "%s", note)
 
     def _taking(self, features: Features, prefix: Prefix) -> Taking:
         """What the first pass notes."""

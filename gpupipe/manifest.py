@@ -41,6 +41,8 @@ _STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
 _FEATURES = {
     "groups": [{"columns": [str], "name": (str, None), "steps": [_STEP]}],
     "target": ([str], None),
+    "task": str,
+    "standardised": bool,
     "target_transform": [_STEP],
     "classes": ([_OBJECT], None),
     "rows": ([int], None),

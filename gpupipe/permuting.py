@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
-from gpupipe.schema import Schema
+from gpupipe.schema import Field, Kind, Schema
 from gpupipe.scorer import Scorer
 from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Batch, Block, Loader, Permutation
@@ -53,7 +53,8 @@ def importance(
 
     Memory:
         8 bytes per row for the permutation and 4 for the permuted column (of numbers stored as bfloat16: for all of
-        them), on the block's device, and as `Trainer.evaluate`.
+        them; of lists: their elements, and 16 bytes for each meanwhile), on the block's device, and as
+        `Trainer.evaluate`.
 
     Example:
         >>> from gpupipe.models import Linear
@@ -80,7 +81,7 @@ def importance(
     whole = trainer.evaluate(_Rows(loader, block))
     name = _chosen(metric, whole)
     sign = 1 if _higher_is_better(name, trainer) else -1
-    features = [item.name for item in (*block.schema.numeric, *block.schema.categorical)]
+    features = [item.name for item in _features_of(block)]
     losses: list[list[float]] = [[] for _ in features]
     for repeat in range(repeats):
         order = Permutation(len(block), seed=seed, epoch=repeat).order(block.device)
@@ -134,15 +135,24 @@ class Importance:
         return f"<p>{self._title}</p>{html_table(self._table())}"
 
 
+def _features_of(block: Block) -> list[Field]:
+    return [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
+
+
 class _Rows:
-    """A block's rows in order as a loader gives them, one column permuted if asked."""
+    """A block's rows in order as a loader gives them, one feature permuted if asked."""
 
     def __init__(self, loader: Loader, block: Block, place: int | None = None, order: Tensor | None = None) -> None:
         self.schema: Schema = block.schema
         self.device, self.target_units = loader.device, loader.target_units
         self._block, self._batch_size = block, loader.batch_size
-        self._part, self._place, self._column = "", 0, None
-        if place is not None and order is not None:
+        self._part, self._place, self._column, self._lists = "", 0, None, block.lists
+        if place is None or order is None:
+            return
+        item = _features_of(block)[place]
+        if item.kind == Kind.LIST:
+            self._lists = self._lists | {item.name: self._lists[item.name].take(order)}
+        else:
             numbers = len(block.schema.numeric)
             self._part, self._place = ("numeric", place) if place < numbers else ("codes", place - numbers)
             self._column = getattr(block, self._part)[:, self._place][order]
@@ -155,6 +165,7 @@ class _Rows:
             rows = slice(start, start + self._batch_size)
             batch = self._block.batch_of(self._block.words[rows])
             batch.keep = {name: values[rows] for name, values in self._block.keep.items()}
+            batch.lists = {name: lists.narrow(start, start + len(batch)) for name, lists in self._lists.items()}
             if self._column is not None:
                 values = getattr(batch, self._part).clone()
                 values[:, self._place] = self._column[rows]

@@ -57,6 +57,7 @@ class FitReport:
         rejected: the files whose rows it did not see, and why.
         seconds: wall time.
         steps: each step's part.
+        notes: what was decided on the target, and which columns selectors left out.
         checks: what was not as `expect=` says.
     """
 
@@ -68,6 +69,7 @@ class FitReport:
     rejected: tuple[FileNote, ...] = ()
     seconds: float = 0.0
     steps: Sequence[StepReport] = ()
+    notes: list[str] = field(default_factory=list)
     checks: CheckReport = field(default_factory=CheckReport)
 
     def __str__(self) -> str:
@@ -85,10 +87,12 @@ class FitReport:
         return [head, *(item.cells for item in self.steps)]
 
     def __repr__(self) -> str:
-        parts = [str(self), *([text_table(self._table())] if self.steps else [])]
+        parts = [str(self), *(["\n".join(self.notes)] if self.notes else [])]
+        parts += [text_table(self._table())] if self.steps else []
         parts += [] if self.checks.passed else [repr(self.checks)]
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         table = html_table(self._table()) if self.steps else ""
-        return f"<p>{html.escape(str(self))}</p>{table}{'' if self.checks.passed else self.checks._repr_html_()}"
+        told = "".join(f"<p>{html.escape(line)}</p>" for line in [str(self), *self.notes])
+        return f"{told}{table}{'' if self.checks.passed else self.checks._repr_html_()}"

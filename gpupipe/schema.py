@@ -309,7 +309,10 @@ class Schema:
 
     @property
     def task(self) -> str | None:
-        """`"binary"`, `"multiclass"`, `"multilabel"` (several conditions) or `"regression"`; None without a target."""
+        """`"binary"` (two classes), `"multiclass"`, `"multilabel"` (several conditions) or `"regression"`.
+
+        None without a target.
+        """
         if self.target is None:
             return None
         classes = self.target.classes
@@ -317,7 +320,7 @@ class Schema:
             return "regression"
         if len(self.targets) > 1:
             return "multilabel"
-        return "binary" if classes == (False, True) else "multiclass"
+        return "binary" if len(classes) == 2 else "multiclass"
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain lists and strings, for a file."""

@@ -43,8 +43,9 @@ class Scorer:
     def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
         """The predicted value of each row, in order, then the kept columns.
 
-        A binary task gives booleans (probability at least 0.5), classes give their names, a regression numbers in the
-        target's own units; of several targets each has a column `prediction_<target>`.
+        Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
+        where its probability is 0.5 or more. A regression gives numbers in the target's own units. Of several targets
+        each has a column `prediction_<target>`.
 
         Args:
             data: a frame, which gives a frame with its index, or a Dataset, which gives a lazy Dataset.
@@ -62,7 +63,8 @@ class Scorer:
     def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
         """The probability of each row, in order, then the kept columns.
 
-        It is `probability` for a binary task, else `probability_<name>` for each class or each of several conditions.
+        It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
+        class or each of several conditions.
         Arguments, errors and memory as for `predict`.
 
         Raises:
@@ -87,29 +89,31 @@ class Scorer:
         return () if target is None or target.classes is None else target.classes
 
     def _decided_fields(self) -> list[Field]:
-        dtype = {"binary": "bool", "multilabel": "bool", "multiclass": "string"}.get(self._task or "", "float32")
         targets = self.schema.targets
-        if len(targets) > 1:
-            return [Field(f"prediction_{item.name}", dtype, nullable=False) for item in targets]
-        return [Field("prediction", dtype, nullable=False)]
+        names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
+        dtypes = ["float32" if item.classes is None else _dtype_of(item.classes) for item in targets]
+        return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
     def _probability_fields(self) -> list[Field]:
-        each = self._classes if self._task == "multiclass" else [item.name for item in self.schema.targets]
-        names = ["probability"] if self._task == "binary" else [f"probability_{name}" for name in each]
+        one = self._task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
+        each = [item.name for item in self.schema.targets] if self._task == "multilabel" else self._classes
+        names = ["probability"] if one else [f"probability_{name}" for name in each]
         return [Field(name, "float32", nullable=False) for name in names]
 
     def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
         if self._task == "binary":
-            return [_column(torch.sigmoid(output), backend)]
+            chances = torch.stack([torch.sigmoid(-output), torch.sigmoid(output)], 1)
+            return [_column(part, backend) for part in chances.unbind(1)][-len(self._probability_fields()) :]
         chances = torch.softmax(output, 1) if self._task == "multiclass" else torch.sigmoid(output)
         return [_column(part, backend) for part in chances.unbind(1)]
 
     def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
-        if self._task in ("binary", "multilabel"):
-            decided = torch.sigmoid(output) >= 0.5
-            return [_column(part, backend) for part in (decided.unbind(1) if decided.ndim == 2 else [decided])]
         if self._task == "multiclass":
-            return [_column(output.argmax(1), backend, classes=self._classes)]
+            return [_class_column(output.argmax(1), backend, self._classes)]
+        if self._task in ("binary", "multilabel"):
+            places = (torch.sigmoid(output) >= 0.5).reshape(len(output), len(self.schema.targets)).unbind(1)
+            classes = [item.classes or () for item in self.schema.targets]
+            return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
         units = self.pipeline.target_units
         output = output if units is None else units(output)
         return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
@@ -163,9 +167,20 @@ class Scorer:
         return torch.empty((0, width) if self._task == "multiclass" or width > 1 else 0, device=self.device)
 
 
-def _column(values: torch.Tensor, backend: Backend, classes: tuple[Any, ...] | None = None) -> Column:
+def _dtype_of(classes: tuple[Any, ...]) -> str:
+    if isinstance(classes[0], str | bool):
+        return "string" if isinstance(classes[0], str) else "bool"
+    return "int64" if classes[-1] < 1 << 63 else "uint64"
+
+
+def _column(values: torch.Tensor, backend: Backend) -> Column:
     """A tensor as a column, shared where it lies on the backend's device already."""
-    data = backend.xp.from_dlpack(values.to(backend.device).contiguous())
-    if classes is None:
-        return Column("bool" if values.dtype == torch.bool else "float32", data)
-    return Column("string", data.astype("int32"), None, strings(classes))
+    return Column("float32", backend.xp.from_dlpack(values.to(backend.device).contiguous()))
+
+
+def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:
+    """The class at each place, as the target has it."""
+    dtype, data = _dtype_of(classes), backend.xp.from_dlpack(places.to(torch.int32).to(backend.device).contiguous())
+    if dtype == "string":
+        return Column("string", data, None, strings(classes))
+    return Column(dtype, backend.xp.asarray(classes, dtype=dtype)[data])

@@ -14,7 +14,13 @@ from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema
 
-__all__ = ["Target", "TargetSummary", "Weight"]
+__all__ = ["FEW", "MAX_CLASSES", "Target", "TargetSummary", "Weight"]
+
+FEW = 20
+"""Up to so many distinct whole numbers are taken for classes, where each is in two rows or more on average."""
+
+MAX_CLASSES = 10_000
+"""Up to so many distinct whole numbers are classes where somebody says that they are."""
 
 
 class _Label:
@@ -67,32 +73,59 @@ class _Label:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """The target's values in some partitions: how many there are, their distinct strings, their range."""
+    """The target's values in some partitions.
+
+    Args:
+        num_rows: rows.
+        num_missing: rows without a value.
+        strings: the distinct strings, of a target of strings.
+        numbers: the distinct whole numbers and booleans; None for more than `limit`.
+        fractions: whether some number is not whole.
+        limit: how many distinct numbers are kept.
+    """
 
     num_rows: int = 0
     num_missing: int = 0
     strings: Dictionary | None = None
-    low: float | None = None
-    high: float | None = None
+    numbers: frozenset[int] | None = frozenset()
+    fractions: bool = False
+    limit: int = FEW
 
     def __add__(self, other: TargetSummary) -> TargetSummary:
-        ranges = [value for value in (self.low, other.low, self.high, other.high) if value is not None]
         found = [part for part in (self.strings, other.strings) if part is not None]
-        return TargetSummary(
-            self.num_rows + other.num_rows,
-            self.num_missing + other.num_missing,
-            united(found) if found else None,
-            min(ranges, default=None),
-            max(ranges, default=None),
+        numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
+        return replace(
+            self,
+            num_rows=self.num_rows + other.num_rows,
+            num_missing=self.num_missing + other.num_missing,
+            strings=united(found) if found else None,
+            numbers=None if numbers is None or len(numbers) > self.limit else numbers,
+            fractions=self.fractions or other.fractions,
+        )
+
+    @property
+    def num_present(self) -> int:
+        """Rows with a value."""
+        return self.num_rows - self.num_missing
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are booleans, or zeros and ones, and nothing else."""
+        return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
+
+    @property
+    def is_few(self) -> bool:
+        """Whether there are few distinct whole numbers, each in two rows or more on average."""
+        return (
+            self.numbers is not None
+            and not self.fractions
+            and 2 < len(self.numbers) <= FEW
+            and 2 * len(self.numbers) <= self.num_present
         )
 
 
 class Target(_Label):
-    """The values a model learns to predict.
-
-    A boolean, or an integer that is only ever 0 or 1, is a binary target; strings are classes in sorted order; any
-    other number is a regression's.
-    """
+    """The values a model learns to predict: classes, or a regression's numbers."""
 
     role = Role.TARGET
 
@@ -109,66 +142,84 @@ class Target(_Label):
         missing = self.raw_column(frame, schema, backend).missing(backend.xp)
         return None if missing is None else ~missing
 
-    def summarise(self, frame: Frame, schema: Schema, backend: Backend) -> TargetSummary:
-        """One partition's contribution to what `finish` learns."""
+    def summarise(self, frame: Frame, schema: Schema, backend: Backend, limit: int = FEW) -> TargetSummary:
+        """One partition's contribution to the decision on the task; up to `limit` distinct numbers are kept."""
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         present = column.data if missing is None else column.data[~missing]
-        counts = {"num_rows": len(column), "num_missing": len(column) - len(present)}
+        made = TargetSummary(len(column), len(column) - len(present), limit=limit)
         if column.dictionary is not None:
             used = backend.to_host(xp.unique(present))
-            return TargetSummary(**counts, strings=column.dictionary.take(used))
-        if not len(present):
-            return TargetSummary(**counts)
-        ends = backend.to_host(xp.stack([present.min(), present.max()]).astype("float64"))
-        return TargetSummary(**counts, low=float(ends[0]), high=float(ends[1]))
+            return replace(made, strings=column.dictionary.take(used))
+        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
+            return replace(made, numbers=None, fractions=True)
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            ordered = xp.sort(some)
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+            if len(distinct) > limit:
+                return replace(made, numbers=None)
+        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
 
-    def finish(self, summary: TargetSummary, schema: Schema, *, number: bool = False) -> Self:
-        """Fix the classes; with `number`, 0 and 1 are none.
+    def check_values(self, summary: TargetSummary, schema: Schema) -> None:
+        """Raise where nothing can be learned.
 
         Raises:
-            BadData: there is no row with a target, or only one class.
+            BadData: there is no row with a target.
+            SchemaMismatch: it is a time.
         """
         where = f"target {self.text!r}"
-        if summary.num_rows == summary.num_missing:
+        if not summary.num_present:
             raise BadData(
                 where,
                 f"none of {summary.num_rows} rows has a value",
                 expected="rows with a target",
                 remedy="another split, or a look at the steps before",
             )
-        dtype = self.raw_field(schema).dtype
-        zeros_and_ones = dtype in INTEGERS and summary.low == 0 and summary.high == 1 and not number
-        binary = dtype == "bool" or zeros_and_ones
-        if summary.strings is not None:
-            self.classes_ = tuple(sorted(summary.strings.to_pylist()))
-        elif binary:
-            self.classes_ = (False, True)
-        elif dtype == "timestamp":
+        if self.raw_field(schema).dtype == "timestamp":
             raise SchemaMismatch(
                 where,
                 "a time cannot be predicted",
                 expected="a number, a condition or strings",
                 remedy="the difference of two times",
             )
-        if self.classes_ is not None and (len(self.classes_) < 2 or (binary and summary.low == summary.high)):
-            only = summary.low if binary else self.classes_[0]
+
+    def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
+        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes.
+
+        Raises:
+            BadData: fractions, too many distinct numbers, or only one class.
+        """
+        where = f"target {self.text!r}"
+        if summary.strings is not None:
+            classes: tuple[Any, ...] = tuple(sorted(summary.strings.to_pylist()))
+        elif summary.numbers is None or summary.fractions:
+            raise BadData(
+                where,
+                "numbers with fractions are no classes" if summary.fractions else "too many distinct numbers",
+                expected=f"at most {summary.limit:,} distinct whole numbers, strings or a condition",
+                remedy="task='regression', or a condition such as target='price > 100'",
+            )
+        else:
+            kind = bool if self.raw_field(schema).dtype == "bool" else int
+            classes = tuple(kind(value) for value in sorted(summary.numbers))
+        if len(classes) < 2:
             raise BadData(
                 where,
                 "all rows have the same value",
-                got=only,
+                got=classes[0],
                 expected="at least two classes",
                 remedy="another split or target",
             )
-        return self
+        self.classes_ = classes
 
     def field(self, schema: Schema) -> Field:
         """The stored target: float32 0/1 or number, or int32 class index."""
-        raw = self.raw_field(schema)
-        indexed = self.classes_ is not None and self.classes_ != (False, True)
+        indexed = self.classes_ is not None and len(self.classes_) > 2
         return replace(
-            raw,
+            self.raw_field(schema),
             dtype="int32" if indexed else "float32",
             kind=Kind.CATEGORICAL if indexed else Kind.CONTINUOUS,
             cardinality=len(self.classes_) if indexed and self.classes_ else None,
@@ -176,38 +227,41 @@ class Target(_Label):
         )
 
     def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """The stored target of one frame; missing stays missing.
+        """The number, or the index of the class, of each row of one frame; missing stays missing.
 
         Raises:
-            BadData: a string that is none of the classes; an integer other than 0 and 1 in a binary target.
+            BadData: a value that is none of the classes.
         """
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
+        if self.classes_ is None:
+            data = column.data.astype("float32")
+            return Column("float32", data if missing is None else xp.where(missing, xp.float32(xp.nan), data))
+        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
-            table = backend.to_device(positions_in(column.dictionary, strings(self.classes_ or ())))
-            index = xp.append(table, -1)[column.data].astype("int32")
-            unknown = (index < 0) & (column.data >= 0)
-            if bool(unknown.any()):
-                code = int(backend.to_host(column.data[unknown][:1])[0])
-                raise BadData(
-                    f"target {self.text!r}",
-                    "a class that was not there in fit",
-                    got=column.dictionary[code].as_py(),
-                    expected=f"one of {self.classes_}",
-                    remedy="fit on data that holds every class",
-                )
-            return Column("int32", index, ~missing if missing is not None and bool(missing.any()) else None)
-        data = column.data.astype("float32")
-        if self.classes_ is not None and column.dtype != "bool" and bool(((data != 0) & (data != 1)).any()):
+            table = backend.to_device(positions_in(column.dictionary, strings(self.classes_)))
+            index = xp.append(table, -1)[column.data]
+            unknown = (index < 0) & there
+        elif column.dtype == "bool":
+            index, unknown = column.data, xp.zeros_like(there)
+        else:
+            known = xp.asarray(self.classes_, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
+            unknown = (known[index] != column.data) & there
+        if bool(unknown.any()):
+            first = backend.to_host(column.data[unknown][:1])[0].item()
             raise BadData(
                 f"target {self.text!r}",
-                "a value other than 0 and 1 in a binary target",
-                got=float(backend.to_host(data[(data != 0) & (data != 1)][:1])[0]),
-                expected="0 or 1",
-                remedy="fit on data that holds every value, or target='int(...) == 1'",
+                "a class that was not there in fit",
+                got=first if column.dictionary is None else column.dictionary[first].as_py(),
+                expected=f"one of {self.classes_}",
+                remedy="fit on data that holds every class",
             )
-        return Column("float32", data if missing is None else xp.where(missing, xp.float32(xp.nan), data))
+        if len(self.classes_) == 2:
+            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(there, index, -1).astype("int32")
+        return Column("int32", index, None if bool(there.all()) else there)
 
     def get_state(self) -> dict[str, Any]:
         """The classes."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import BadConfig
 from gpupipe.group import Group
-from gpupipe.preprocessing import FoldStep, Invertible
+from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.target import Target, TargetSummary
+from gpupipe.target import FEW, MAX_CLASSES, Target, TargetSummary
 
 __all__ = ["Targets", "TargetsSummary"]
+
+TASKS = ("auto", "classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,23 @@ class Targets:
 
     Args:
         texts: label columns, or expressions over label columns.
-        steps: what a regression's values go through before they are stored; `inverse` brings predictions back.
+        steps: what a regression's values go through before they are stored; `inverse` brings predictions back. "auto"
+            standardises them.
+        task: "classification", "regression", or "auto" to decide by the values.
+
+    Attributes:
+        task_: what the last `fit` has decided, as `Schema.task` names it, and why.
+        ambiguous: whether whole numbers could be meant otherwise than that decision.
 
     Raises:
-        BadConfig: no target, one twice, or a step that cannot be undone.
+        BadConfig: no target, one twice, a step that cannot be undone, an unknown task, or classes with steps.
     """
 
     role = Role.TARGET
 
-    def __init__(self, texts: Sequence[str], steps: Sequence[FoldStep] = ()) -> None:
+    def __init__(
+        self, texts: Sequence[str], steps: Sequence[FoldStep] | Literal["auto"] = (), task: str = "auto"
+    ) -> None:
         if not texts or len(set(texts)) < len(texts):
             raise BadConfig(
                 "Features(target=)",
@@ -54,7 +64,17 @@ class Targets:
                 expected="a column, an expression, or a list of different ones",
                 remedy="target='arr_delay', or target=None",
             )
-        for step in steps:
+        if task not in TASKS:
+            raise BadConfig(
+                "Features(task=)",
+                "no such task",
+                got=task,
+                expected=f"one of {', '.join(map(repr, TASKS))}",
+                remedy="task='classification', also of two classes or of several conditions",
+            )
+        self.auto = steps == "auto"
+        given = [] if isinstance(steps, str) else list(steps)
+        for step in given:
             if not isinstance(step, Invertible):
                 raise BadConfig(
                     "Features(target_transform=)",
@@ -63,8 +83,18 @@ class Targets:
                     expected="steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ...",
                     remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
                 )
+        if given and task == "classification":
+            raise BadConfig(
+                "Features(target_transform=)",
+                "classes go through no steps",
+                got=given,
+                expected="a regression's target, or no steps",
+                remedy="task='regression', or no target_transform",
+            )
+        self.task = "regression" if given else task
         self.each = [Target(text) for text in texts]
-        self.group = Group(list(texts), list(steps), of_target=True)
+        self.group = Group(list(texts), given, of_target=True)
+        self.task_, self.ambiguous = "", False
 
     def copy(self) -> Targets:
         """The same with targets and steps of its own, which hold what these have learned."""
@@ -77,16 +107,6 @@ class Targets:
     def text(self) -> str:
         """All of them, as they were given."""
         return ", ".join(item.text for item in self.each)
-
-    @property
-    def _numbers_only(self) -> bool:
-        """Whether 0 and 1 are numbers here, not classes."""
-        return len(self.each) > 1 or bool(self.group.steps)
-
-    def _labels_only(self, schema: Schema) -> bool:
-        """Whether several conditions are asked at once, each true or false by itself."""
-        plain = len(self.each) > 1 and not self.group.steps
-        return plain and all(item.raw_field(schema).dtype == "bool" for item in self.each)
 
     def reads(self, schema: Schema) -> list[str]:
         """The columns they are computed from."""
@@ -106,9 +126,12 @@ class Targets:
 
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
-        """Forget the classes an earlier `fit` found."""
+        """Forget what an earlier `fit` found: what may be a regression is standardised until the values tell."""
         for item in self.each:
             item.reset()
+        self.task_, self.ambiguous = "", False
+        if self.auto:
+            self._standardise(self.task != "classification")
 
     def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
         """n booleans, False where a target is missing; None when none is."""
@@ -120,37 +143,84 @@ class Targets:
         """One partition's contribution to what `finish` learns."""
         present = self.present(frame, schema, backend)
         missing = 0 if present is None else len(present) - int(present.sum())
-        return TargetsSummary(missing, tuple(item.summarise(frame, schema, backend) for item in self.each))
+        limit = MAX_CLASSES if self.task == "classification" else FEW
+        return TargetsSummary(missing, tuple(item.summarise(frame, schema, backend, limit) for item in self.each))
 
     def check(self, schema: Schema) -> None:
-        """Raise what types can tell.
+        """Raise what types can tell, and give up standardising what is no number.
 
         Raises:
             BadConfig: a target that has to be a number is none.
             SchemaMismatch: a target of lists; a step does not work on numbers.
         """
-        refuse_lists(self._raw_schema(schema), "target")
-        if self._numbers_only and not self._labels_only(schema):
-            for item in self.each:
-                if item.raw_field(schema).dtype in ("string", "bool", "timestamp"):
-                    raise BadConfig(
-                        f"target {item.text!r}",
-                        "it is no number, as each of several targets and a transformed one have to be",
-                        got=item.raw_field(schema).dtype,
-                        expected="a regression's target, or conditions alone",
-                        remedy="one target without target_transform, or a Cast of this one before",
-                    )
-        self.group.fields(self._raw_schema(schema))
+        raw = self._raw_schema(schema)
+        refuse_lists(raw, "target")
+        for item in raw:
+            several = len(raw) > 1 and item.dtype in ("string", "timestamp")
+            if several or (self.task == "regression" and item.dtype in ("bool", "string", "timestamp")):
+                raise _no_number(item)
+        if self.auto and any(item.dtype in ("bool", "string", "timestamp") for item in raw):
+            self._standardise(False)
+        self.group.fields(raw)
 
     def finish(self, summary: TargetsSummary, schema: Schema) -> Self:
-        """Fix the classes.
+        """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes.
 
         Raises:
-            BadData: there is no row with a target, or only one class.
+            BadData: there is no row with a target, only one class, or numbers that are no classes.
+            BadConfig: a condition beside numbers, or several targets of more than two classes.
         """
         for item, found in zip(self.each, summary.each, strict=True):
-            item.finish(found, schema, number=self._numbers_only)
+            item.check_values(found, schema)
+        classes, reason = self._decide(summary.each, self._raw_schema(schema))
+        if classes:
+            for item, found in zip(self.each, summary.each, strict=True):
+                item.fix_classes(found, schema)
+        if self.auto and (classes or any(found.is_binary for found in summary.each)):
+            self._standardise(False)
+        kind = Schema(self.fields(schema)).task
+        inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
+        self.task_ = f"{kind} ({reason}){inside}"
         return self
+
+    def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
+        """Whether they are classes, and why."""
+        labels = all(item.is_binary for item in found)
+        if len(found) > 1 and not labels:
+            for item in raw:
+                if item.dtype == "bool":
+                    raise _no_number(item)
+        if self.task == "regression":
+            return False, "target_transform=" if self.group.steps and not self.auto else "task='regression'"
+        if len(found) > 1:
+            if self.task == "classification" and not labels:
+                raise BadConfig(
+                    "Features(task='classification')",
+                    "several targets that are not all conditions",
+                    got=[item.name for item in raw],
+                    expected="one target, or several of 0 and 1 only",
+                    remedy="a condition of each, such as 'stars > 3', or task='regression'",
+                )
+            return labels, "0 and 1 only, each" if labels else "several numbers"
+        (one,), (item,) = found, raw
+        if self.task == "classification":
+            return True, "task='classification'"
+        if one.strings is not None or item.dtype == "bool":
+            return True, "true or false" if one.strings is None else f"{len(one.strings)} distinct strings"
+        if one.numbers is None:
+            return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers"
+        values = ", ".join(map(str, sorted(one.numbers)))
+        if len(one.numbers) == 2:
+            return True, f"the numbers {values}"
+        if one.is_few:
+            self.ambiguous = True
+            return True, f"{len(one.numbers)} distinct whole numbers in {one.num_present:,} rows: {values}"
+        if len(one.numbers) == 1:
+            return False, f"all rows have the value {values}"
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
+
+    def _standardise(self, wanted: bool) -> None:
+        self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
 
     # applying ---------------------------------------------------------------------------------------------------------
     def fields(self, schema: Schema) -> list[Field]:
@@ -161,14 +231,20 @@ class Targets:
         number = {"dtype": "float32", "kind": Kind.CONTINUOUS}
         return [replace(item.field(schema), name=item.text, **number) for item in self.each]  # type: ignore[arg-type]
 
-    def columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
-        """The stored targets of one frame under the names `fields` gives; missing stays missing.
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """The targets of one frame under the names `fields` gives; missing stays missing.
+
+        Args:
+            frame: coded.
+            schema: of its columns.
+            backend: where they live.
+            stored: whether they went through the steps; else they are in their own units.
 
         Raises:
             BadData: a value that is no class, or that a step cannot transform.
         """
         names = [item.name for item in self.fields(schema)]
-        if self.group.steps:
+        if stored and self.group.steps:
             made = self.group.through(self.raw_columns(frame, schema, backend), backend)
         else:
             made = {item.text: item.column(frame, schema, backend) for item in self.each}
@@ -189,8 +265,19 @@ class Targets:
         """The classes of each."""
         return [item.get_state() for item in self.each]
 
-    def set_state(self, state: Sequence[Mapping[str, Any]]) -> Self:
-        """Take back what `get_state` gave; returns self."""
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[FoldStep]) -> Self:
+        """Take back what `get_state` gave, and the fitted steps; returns self."""
+        self.group = replace(self.group, steps=list(steps))
         for item, known in zip(self.each, state, strict=True):
             item.set_state(known)
         return self
+
+
+def _no_number(item: Field) -> BadConfig:
+    return BadConfig(
+        f"target {item.name!r}",
+        "it is no number, as a regression's target and each of several have to be",
+        got=item.dtype,
+        expected="a regression's target, or conditions alone",
+        remedy="one target without target_transform and task, or a Cast of this one before",
+    )

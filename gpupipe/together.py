@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,11 @@ from gpupipe.plan import Prefix
 from gpupipe.schema import Schema
 from gpupipe.step import in_step
 from gpupipe.transforms import Join, WholeTableTransform
+from gpupipe.words import shortened
 
 __all__ = ["Typed", "put_together"]
+
+_log = logging.getLogger("gpupipe")
 
 Typed = Callable[[Frame, Backend], Frame]
 """Gives the columns of a frame as read the types that steps expect."""
@@ -43,6 +47,15 @@ def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed = 
     """
     if not prefix.meeting:
         return prefix, dataset
+    blind = [
+        step.class_name for step, _, _ in map(prefix.stage, prefix.meeting) if dataset.query.cuts_history(step.keys)
+    ]
+    if blind:
+        _log.warning(
+            "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
+            "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
+            shortened(dict.fromkeys(blind)),
+        )
     dataset = identified(replace(dataset, backend=backend))
     found: dict[int, Beside] = {}
     for position in prefix.meeting:

@@ -146,6 +146,8 @@ class Transformation:
     ) -> tuple[dict[str, Column], FittedRows]:
         """The output columns of one coded frame that holds `reads`, and what tells its rows from others.
 
+        The target is as it is stored for training.
+
         `row_ids` as for `Prefix.run`.
         """
         frame, letter = self._taken(frame, backend, row_ids)
@@ -153,13 +155,16 @@ class Transformation:
         rows = FittedRows()
         if self._features is not None and self._features.cross_fits:
             rows = self._features.rows_of(seen, self._seen, backend, _identities(seen, backend, row_ids))
-        return self._outputs(seen, backend, row_ids, letter), rows
+        return self._outputs(seen, backend, row_ids, letter, stored=True), rows
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
-        """The output frame of one coded frame; its index says which rows it has. `row_ids` as for `Prefix.run`."""
+        """The output frame of one coded frame, the target in its own units; its index says which rows it has.
+
+        `row_ids` as for `Prefix.run`.
+        """
         frame, letter = self._taken(frame, backend, row_ids)
         seen = self._run(frame, backend, row_ids)
-        outputs = self._outputs(seen, backend, row_ids, letter)
+        outputs = self._outputs(seen, backend, row_ids, letter, stored=False)
         if self._features is None:
             return seen
         made = backend.frame(outputs, len(seen))
@@ -182,13 +187,13 @@ class Transformation:
         return seen
 
     def _outputs(
-        self, seen: Frame, backend: Backend, row_ids: Array | None, letter: Letter | None
+        self, seen: Frame, backend: Backend, row_ids: Array | None, letter: Letter | None, *, stored: bool
     ) -> dict[str, Column]:
         if self._features is None:
             made = {name: backend.column(seen, name) for name in seen.columns}
         else:
             ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
-            made = self._features.columns(seen, self._seen, backend, ids)
+            made = self._features.columns(seen, self._seen, backend, ids, stored=stored)
         if self._watch is not None and letter is not None:
             self._watch.tell(letter, seen, made, backend, row_ids)
         return made

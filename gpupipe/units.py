@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Column, select
+from gpupipe.errors import SchemaMismatch
 from gpupipe.targets import Targets
 
 __all__ = ["TargetUnits"]
@@ -20,21 +21,34 @@ class TargetUnits:
     Args:
         targets: fitted.
         backend: `"cpu"` or `"gpu"`.
+
+    Attributes:
+        by_default: whether nobody asked for that transform.
     """
 
     def __init__(self, targets: Targets, backend: str) -> None:
         self._targets, self._backend = targets, backend
+        self.by_default = targets.auto
 
     def __call__(self, values: Tensor) -> Tensor:
         """B values, or B x T, in the targets' units; float32 on the same device.
 
         Raises:
             BadData: a value is beyond float32 there.
+            SchemaMismatch: not one value per target.
 
         Memory: shares where the values lie on the backend's device; the result is new.
         """
         backend = select(self._backend)
-        wide = values if values.ndim == 2 else values[:, None]
+        wide, names = values if values.ndim == 2 else values[:, None], [item.text for item in self._targets.each]
+        if wide.ndim != 2 or wide.shape[1] != len(names):
+            raise SchemaMismatch(
+                "target_transform",
+                "the model's outputs are not one value per target, so they have no units of its own",
+                got=tuple(values.shape),
+                expected=f"a value a row for each of {names}",
+                remedy="Features(target_transform=None)",
+            )
         parts = wide.detach().float().to(backend.device).unbind(1)
         columns = [Column("float32", backend.xp.from_dlpack(part.contiguous())) for part in parts]
         made: list[Any] = [from_dlpack(item.data) for item in self._targets.inverse(columns, backend)]

@@ -39,6 +39,7 @@ def pipeline() -> gp.Pipeline:
             (["carrier"], pre.Categorify()),
             (["<b>&"], pre.SimpleImputer(strategy="median")),
             target="late",
+            task="classification",
             keep=["seats"],
         ),
         expect={"seats": gp.Expect(min=0)},
@@ -161,7 +162,7 @@ def test_the_report_of_a_fit_tells_of_each_step(num_partitions: int) -> None:
     assert all(item.seconds > 0 for item in report.steps)
     assert report.steps[0].num_bytes == 15 * 8  # rows with a target
     lines = repr(report).splitlines()
-    assert lines[0] == str(report) and lines[2].split() == [
+    assert lines[:3] == [str(report), "", "target 'late': multiclass (task='classification')"] and lines[4].split() == [
         "pass",
         "step",
         "columns",

@@ -33,7 +33,7 @@ def frame_of(rows: int = 1000) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def fitted() -> tuple[gp.Pipeline, pd.DataFrame, gp.Trainer]:
     frame = frame_of()
-    features = gp.Features(["a", "b", "c"], (["name"], pre.Categorify()), target="y")
+    features = gp.Features(["a", "b", "c"], (["name"], pre.Categorify()), target="y", target_transform=None)
     pipeline = gp.Pipeline([], features, backend="cpu").fit(frame)
     model = Linear.from_schema(pipeline.schema)
     trainer = gp.Trainer(model, max_epochs=30, lr=0.1, weight_decay=0.0, device="cpu", progress=False)
@@ -68,7 +68,8 @@ def test_it_is_scikit_learns_on_a_linear_model() -> None:
     columns = ["a", "b", "c"]
     oracle = LinearRegression().fit(frame[columns].to_numpy(), frame["y"])
     wanted = permutation_importance(oracle, frame[columns].to_numpy(), frame["y"], n_repeats=30, random_state=0)
-    pipeline = gp.Pipeline([], gp.Features(columns, target="y"), backend="cpu").fit(frame)
+    features = gp.Features(columns, target="y", target_transform=None)
+    pipeline = gp.Pipeline([], features, backend="cpu").fit(frame)
     model = Linear(3)
     model.weight.data[:, 0] = torch.from_numpy(oracle.coef_).float()
     model.bias.data[:] = float(oracle.intercept_)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 import gpupipe as gp
-from gpupipe import errors
+from gpupipe import comparison, errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.models import MLP
@@ -193,3 +194,55 @@ def test_a_list_is_no_weight() -> None:
     with pytest.raises(errors.BadConfig) as caught:
         gp.Pipeline([], gp.Features("x", target="y", weight="l")).fit(gp.from_frame(frame))
     assert caught.value.got == "list<float64>"
+
+
+def test_importance_permutes_lists_too(folder: Path) -> None:
+    flights = gp.read_parquet(folder)
+    learned = pipeline().fit(flights)
+    model = MLP.from_schema(learned.schema, hidden=(16,), seed=1)
+    trainer = Trainer(model, max_epochs=25, lr=1e-2, progress=False)
+    trainer.fit(learned.loader(flights, batch_size=64, shuffle=True))
+    loader = learned.loader(flights, batch_size=130)
+    found = gp.importance(trainer, loader, repeats=2, seed=3)
+    assert set(found.losses) == {"x", "words", "seen"}
+    assert found["words"]["mean"] > 0.2 and abs(found["seen"]["mean"]) < 0.05
+    block, order = loader.block, gp.tensors.Permutation(N, seed=3, epoch=1).order(torch.device("cpu"))
+    lists = block.lists | {"words": block.lists["words"].take(order)}
+    output = trainer.model(gp.Batch(block.numeric, block.codes, lists=lists)).detach()
+    whole, lost = roc_auc_score(block.target, trainer.predict(loader)), roc_auc_score(block.target, output)
+    assert found.losses["words"][1] == pytest.approx(whole - lost, abs=1e-6)
+
+
+def test_baselines_count_the_elements_of_lists(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flights = gp.read_parquet(folder)
+    alone = gp.Pipeline([], gp.Features((["words"], pre.Categorify()), target="late")).fit(flights)
+    with caplog.at_level("INFO", logger="gpupipe"):
+        found = gp.baselines(alone.loader(flights), alone.loader(flights), only=["linear", "hist-gradient-boosting"])
+    assert all(row["auc"] > 0.99 for row in found.rows)
+    (note,) = found.notes
+    assert "words" in note and note in repr(found) and note in found._repr_html_()
+    assert f"baselines: {note}" in caplog.messages
+
+
+def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
+    rng = np.random.default_rng(1)
+    own = [rng.integers(0, 300, rng.integers(0, 9)).tolist() for _ in range(500)]
+    numbers = [rng.normal(size=rng.integers(0, 4)).tolist() for _ in range(500)]
+    frame = pd.DataFrame({"ids": own, "sizes": numbers, "y": np.linspace(0, 1, 500)})
+    features = gp.Features((["ids"], pre.Categorify()), ["sizes"], target="y")
+    learned = gp.Pipeline([], features).fit(frame)
+    block = learned.loader(frame).block
+    columns = comparison._columns(block.schema, 0)
+    matrix = comparison._Arrays(block, columns).features(True)
+    assert columns.numeric == 102 and matrix.shape == (500, 102)
+    vocabulary = pd.Series([each for row in own for each in row]).value_counts()
+    for row, ids in enumerate(_plain(block.lists["ids"])):
+        counts = np.bincount([each if each < 100 else 1 for each in ids], minlength=100)
+        np.testing.assert_array_equal(matrix[row, :100], counts)
+    # The columns are those of the most frequent elements.
+    assert matrix[:, 2:100].sum() == vocabulary.iloc[:98].sum()
+    np.testing.assert_array_equal(matrix[:, 100], [len(row) for row in numbers])
+    np.testing.assert_allclose(matrix[:, 101], [np.mean(row) if row else 0 for row in numbers], atol=1e-6)
+    assert [
+        note.split(":")[0] for note in gp.baselines(learned.loader(frame), learned.loader(frame), only=["linear"]).notes
+    ] == ["ids", "sizes"]

@@ -300,14 +300,14 @@ def test_transform_without_label_columns() -> None:
     ("target", "task", "stored"),
     [
         ("late > 15", "binary", [0.0, 1.0, 1.0]),
-        ("s", "multiclass", [0, 1, 0]),
+        ("s", "binary", [0.0, 1.0, 0.0]),
         ("late", "regression", [5.0, 20.0, 30.0]),
         ("int(x >= 3)", "binary", [0.0, 0.0, 1.0, 1.0]),
         ("int(x)", "regression", [1.0, 2.0, 3.0, 4.0]),
     ],
 )
 def test_the_task_follows_from_the_target(target: str, task: str, stored: list[float]) -> None:
-    pipeline = gp.Pipeline([], gp.Features(["w"], target=target)).fit(frame())
+    pipeline = gp.Pipeline([], gp.Features(["w"], target=target, target_transform=None)).fit(frame())
     assert pipeline.schema.task == task
     batch = next(iter(pipeline.loader(frame())))
     assert batch.target.tolist() == stored

@@ -111,7 +111,13 @@ def test_roles_tell_what_a_column_is_for() -> None:
 
 @pytest.mark.parametrize(
     ("classes", "task"),
-    [((False, True), "binary"), (("a", "b"), "multiclass"), (("a", "b", "c"), "multiclass"), (None, "regression")],
+    [
+        ((False, True), "binary"),
+        (("a", "b"), "binary"),
+        ((1, 2), "binary"),
+        (("a", "b", "c"), "multiclass"),
+        (None, "regression"),
+    ],
 )
 def test_the_target_says_what_the_task_is(classes: tuple[object, ...] | None, task: str) -> None:
     assert Schema([Field("y", "float32", role=Role.TARGET, classes=classes)]).task == task

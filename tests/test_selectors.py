@@ -95,8 +95,34 @@ def test_a_group_of_a_selector_is_one_of_names() -> None:
 def test_labels_weights_and_kept_columns_are_not_chosen() -> None:
     options = {"target": "arr_delay > 15", "weight": "day", "keep": "carrier"}
     assert fitted(sel.exclude(sel.temporal()), **options).features.inputs == {"dep_delay", "open"}
-    allowed = fitted((sel.numeric(), [], "n"), target="arr_delay", allow_leak="arr_delay")
-    assert allowed.features.inputs == {"dep_delay", "arr_delay", "day"}
+
+
+def test_a_selector_never_chooses_the_target_itself() -> None:
+    steps = (T.Derive(twice="arr_delay * 2"),)
+    allowed = fitted(sel.numeric(), steps=steps, target="arr_delay", allow_leak="arr_delay")
+    assert allowed.features.inputs == {"dep_delay", "twice", "day"}
+    assert fitted(sel.numeric(), (["arr_delay"], [], "n"), target="arr_delay", allow_leak="arr_delay").schema.names[
+        -2:
+    ] == ["n_arr_delay", "arr_delay"]
+
+
+def test_what_a_selector_leaves_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    steps = [T.Lag("arr_delay", by="carrier", order_by="at"), T.Derive(early="dep_delay - 1")]
+    made = gp.Pipeline(steps, gp.Features((sel.numeric(), SCALED), target="arr_delay", task="regression"))
+    lag = "computed from arr_delay, as the target or weight is; Features(allow_leak=['arr_delay']) takes them"
+    wanted = [
+        "numeric() leaves out arr_delay: the target or weight",
+        f"numeric() leaves out arr_delay_lag_1_by_carrier: {lag}",
+    ]
+    explained = made.explain(FRAME)
+    assert all(line in explained.splitlines() for line in wanted)
+    with caplog.at_level("INFO", logger="gpupipe"):
+        made.fit(FRAME)
+    assert all(line in caplog.messages for line in wanted)
+    assert made.fit_report is not None and made.fit_report.notes[:2] == wanted
+    assert wanted[1] in repr(made.fit_report)
+    every = fitted(sel.numeric() | sel.boolean())
+    assert every.fit_report is not None and every.fit_report.notes == []
 
 
 def test_what_is_computed_from_a_label_is_not_chosen() -> None:

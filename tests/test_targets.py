@@ -45,8 +45,12 @@ def test_a_transformed_target_is_stored_transformed() -> None:
     made = pipeline("delay", LOG).fit(gp.from_frame(frame, num_partitions=3))
     wanted = np.log1p(frame["delay"])
     wanted = (wanted - wanted.mean()) / wanted.std(ddof=0)
-    np.testing.assert_allclose(made.transform(frame)["delay"], wanted, rtol=1e-5, atol=1e-6)
-    assert made.loader(frame).num_rows == len(frame) - 1
+    loader = made.loader(frame)
+    assert loader.num_rows == len(frame) - 1
+    np.testing.assert_allclose(loader.block.target, wanted.dropna(), rtol=1e-5, atol=1e-6)
+    # What a person sees is in the target's own units.
+    np.testing.assert_allclose(made.transform(frame)["delay"], frame["delay"], rtol=1e-6)
+    np.testing.assert_allclose(loader.arrays()["target"], frame["delay"].dropna(), rtol=1e-4)
     assert made.schema.task == "regression"
     assert gp.Features(["x"], target="delay", target_transform=pre.Log1p()).target is not None
 
@@ -58,9 +62,10 @@ def test_predictions_and_metrics_are_in_the_targets_units(tmp_path: Path) -> Non
     gp.save(tmp_path / "run", made, model)
     scorer = gp.load(tmp_path / "run")
     found = scorer.predict(frame[["x"]])["prediction"].to_numpy()
-    raw = trainer.predict(made.loader(frame)).numpy().astype("float64")
+    stored = trainer.predict(Loader(made.loader(frame).block)).numpy().astype("float64")
     logs = np.log1p(frame["delay"])
-    np.testing.assert_allclose(found, np.expm1(raw * logs.std(ddof=0) + logs.mean()), rtol=1e-4)
+    np.testing.assert_allclose(found, np.expm1(stored * logs.std(ddof=0) + logs.mean()), rtol=1e-4)
+    np.testing.assert_allclose(trainer.predict(made.loader(frame)), found, rtol=1e-5)
     assert r2_score(np.log1p(frame["delay"]), np.log1p(found)) > 0.9
     figures = trainer.evaluate(made.loader(frame))
     assert figures["rmse"] == pytest.approx(root_mean_squared_error(frame["delay"], found), rel=1e-4)
@@ -102,9 +107,73 @@ def test_a_leak_through_any_of_several_targets_is_found() -> None:
         made.fit(table())
 
 
-def test_no_target_transform_may_be_said() -> None:
-    features = gp.Features("x", target="delay", target_transform=None)
-    assert repr(features) == repr(gp.Features("x", target="delay"))
+def test_a_regression_is_standardised_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+    frame = table()
+    by_default = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(gp.from_frame(frame, num_partitions=3))
+    spelled = pipeline("delay", pre.StandardScaler()).fit(frame)
+    raw = pipeline("delay", None).fit(frame)
+    assert torch.equal(by_default.loader(frame).block.target, spelled.loader(frame).block.target)
+    np.testing.assert_array_equal(raw.loader(frame).block.target, frame["delay"].astype("float32"))
+    for made in (by_default, spelled, raw):
+        np.testing.assert_allclose(made.transform(frame)["delay"], frame["delay"], rtol=1e-6)
+        np.testing.assert_allclose(made.loader(frame).arrays()["target"], frame["delay"], rtol=1e-4)
+    gp.save(tmp_path / "p", by_default)
+    loaded = gp.load(tmp_path / "p").pipeline
+    assert torch.equal(loaded.loader(frame).block.target, by_default.loader(frame).block.target)
+    assert loaded.features is not None and loaded.features.target is not None and loaded.features.target.auto
+    loaded.fit(frame.assign(delay=frame["delay"] * 10))  # learns anew
+    assert abs(float(loaded.loader(frame.assign(delay=frame["delay"] * 10)).block.target.mean())) < 1e-5
+
+
+def test_the_default_brings_the_error_down() -> None:
+    frame = table().assign(price=lambda f: 4000 + 1000 * f["x"] + 300 * np.sin(3 * f["x"]))
+    errors_of = {}
+    for name, steps in (("default", "auto"), ("raw", None)):
+        _, history, _ = trained(pipeline("price", steps).fit(frame), frame)
+        errors_of[name] = history.best["valid_rmse"]
+    assert errors_of["default"] < errors_of["raw"] / 3
+
+
+def test_a_constant_target_divides_nothing_by_zero() -> None:
+    frame = table().assign(delay=2.5)
+    made = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(frame)
+    assert made.loader(frame).block.target.abs().max() == 0 and set(made.loader(frame).arrays()["target"]) == {2.5}
+
+
+@pytest.mark.parametrize("loss", [lambda output, batch: (output - batch.target).abs(), "bce"])
+def test_a_loss_that_may_mean_raw_targets_is_asked_about(loss: Any) -> None:
+    frame = table().assign(share=lambda f: f["x"].clip(-3, 3) / 6 + 0.5)
+    by_default = gp.Pipeline([], gp.Features(["x"], target="share")).fit(frame)
+    with pytest.raises(errors.BadConfig) as caught:
+        trained(by_default, frame, loss=loss)
+    assert caught.value.where == "Trainer(loss=)" and "target_transform=None" in caught.value.remedy
+    for steps in (None, pre.StandardScaler()) if callable(loss) else (None,):
+        trained(pipeline("share", steps).fit(frame), frame, loss=loss)
+    trained(by_default, frame, loss="huber")
+
+
+def test_outputs_that_are_no_values_of_the_target_have_no_units() -> None:
+    frame = table()
+    made = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(frame)
+    model = torch.nn.Linear(1, 3)
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        made.loader(frame).target_units(model(made.loader(frame).block.numeric))
+    assert caught.value.got == (len(frame), 3) and caught.value.remedy == "Features(target_transform=None)"
+
+
+def test_choices_of_target_transform_and_task_are_checked_and_shown() -> None:
+    for options, where in (({"target_transform": "log"}, "target_transform"), ({"task": "binary"}, "task")):
+        with pytest.raises(errors.BadConfig) as caught:
+            gp.Features(["x"], target="delay", **options)
+        assert caught.value.where == f"Features({where}=)"
+    with pytest.raises(errors.BadConfig) as caught:
+        gp.Features(["x"], task="regression")
+    assert caught.value.where == "Features, task"
+    plain, scope = gp.Features(["x"], target="delay"), {**vars(pre), "Features": gp.Features}
+    assert "task" not in repr(plain) and "target_transform" not in repr(plain)
+    for options in ({"target_transform": None}, {"task": "regression"}, {"task": "classification"}):
+        said = repr(gp.Features(["x"], target="delay", **options))
+        assert all(f"{name}={value!r}" in said for name, value in options.items()) and repr(eval(said, scope)) == said
 
 
 def test_a_feature_from_a_target_in_two_passes() -> None:
@@ -115,8 +184,9 @@ def test_a_feature_from_a_target_in_two_passes() -> None:
             (["origin"], [pre.TargetEncoder(), pre.StandardScaler()]), target="delay * 2", target_transform=LOG
         ),
     )
-    found = made.fit_transform(gp.from_frame(frame, num_partitions=4)).compute()
-    assert abs(found["target"].mean()) < 1e-5 and abs(found["origin"].mean()) < 1e-5
+    data = gp.from_frame(frame, num_partitions=4)
+    assert abs(made.fit_transform(data).compute()["origin"].mean()) < 1e-5
+    assert abs(float(made.loader(data, out_of_fold=True).block.target.mean())) < 1e-5
 
 
 def test_a_later_pass_finds_the_target_again() -> None:
@@ -125,7 +195,8 @@ def test_a_later_pass_finds_the_target_again() -> None:
     steps = [pre.StandardScaler(), pre.MinMaxScaler()]
     made = gp.Pipeline([], gp.Features((["origin"], chain), target="delay * 2", target_transform=steps))
     found = made.fit(gp.from_frame(frame, num_partitions=3)).transform(frame)
-    assert (found["target"].min(), found["target"].max()) == (0, 1)
+    stored = made.loader(frame, out_of_fold=False).block.target
+    assert (stored.min(), stored.max()) == (0, 1)
     alone = pre.TargetEncoder().fit(frame[["origin"]].fillna("JFK"), frame["delay"] * 2)
     np.testing.assert_allclose(found["origin"], alone.transform(frame[["origin"]].fillna("JFK"))["origin"], rtol=1e-6)
 
@@ -205,5 +276,5 @@ def test_class_weights_that_make_no_sense() -> None:
 
 
 def test_units_are_none_without_steps() -> None:
-    loader = pipeline("delay").fit(table()).loader(table())
+    loader = pipeline("delay", None).fit(table()).loader(table())
     assert isinstance(loader, Loader) and loader.target_units is None

@@ -190,3 +190,25 @@ def test_what_is_not_wanted_is_not_made(flights: pd.DataFrame) -> None:
     assert pipeline.fit_report is not None and pipeline.fit_report.num_reads == 1
     needs = gp.Pipeline(STEPS, gp.Features((NUMBERS[:1], pre.SimpleImputer())), backend="cpu").fit(data)
     assert needs.fit_report is not None and needs.fit_report.num_reads == 2
+
+
+def test_a_part_without_its_history_is_warned_of(flights: pd.DataFrame, caplog: pytest.LogCaptureFixture) -> None:
+    data = parts_of(flights, 2)
+
+    def told(part: gp.Dataset) -> list[str]:
+        caplog.clear()
+        gp.Pipeline(STEPS).fit(data).transform(part).head(3)
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    early, late = data.split(by="time_hour", at="2013-06-01")
+    (warning,) = told(late)
+    assert (
+        warning.startswith("Lag, Rolling: a split part") and "gp.Pipeline(steps).fit(data).transform(data)" in warning
+    )
+    assert len(told(data.split(fraction=0.5)[0])) == 1
+    assert not told(early) and not told(data.split(fraction=0.5, by="tailnum")[1])
+    assert not told(data.filter("dep_delay < 60"))
+    whole = gp.Pipeline(STEPS).fit(data).transform(data).split(by="time_hour", at="2013-06-01")[1]
+    caplog.clear()
+    whole.head(3)
+    assert not caplog.records

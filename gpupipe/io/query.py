@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.bounds import Condition
-from gpupipe.io.selection import Draw, Selection, StratifiedDraw, Without
+from gpupipe.io.selection import Between, Draw, Selection, StratifiedDraw, Without
 from gpupipe.io.source import Partition
 
 __all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
@@ -79,6 +79,12 @@ class Query:
     def num_draws(self) -> int:
         """How many random draws were made."""
         return sum(isinstance(stage, Draw) for stage in (*self.draws, *self.stages))
+
+    def cuts_history(self, keys: Sequence[str]) -> bool:
+        """Whether a split has taken rows away that come before others with the same keys, or between them."""
+        stages = (*self.draws, *self.stages)
+        later = any(isinstance(stage, Between) and stage.low is not None for stage in stages)
+        return later or any(isinstance(stage, Draw) and stage.by not in keys for stage in stages)
 
     @property
     def conditions(self) -> list[Condition]:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["TorchBatches", "arrays_of"]
 
 
-def arrays_of(block: Block) -> dict[str, Any]:
+def arrays_of(block: Block, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
     """The table as NumPy (on a GPU: CuPy) arrays by name: numeric, codes, target, weight and the kept columns.
 
-    Memory: shares, but for numbers stored as bfloat16; NumPy's are read only.
+    With `units`, what they make of the target.
+
+    Memory: shares, but for numbers stored as bfloat16 and a target in other units; NumPy's are read only.
     """
     whole = block.batch_of(block.words)
-    parts = {"numeric": whole.numeric, "codes": whole.codes, "target": whole.target, "weight": whole.weight}
+    target = whole.target if whole.target is None or units is None else units(whole.target)
+    parts = {"numeric": whole.numeric, "codes": whole.codes, "target": target, "weight": whole.weight}
     return {name: _array(values) for name, values in (parts | block.keep).items() if values is not None}
 
 

@@ -223,10 +223,13 @@ class Loader:
     def arrays(self) -> dict[str, Any]:
         """The whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
 
+        A regression's target is in its own units, of classes it is their index.
+
         Raises:
             BadConfig: the table is streamed.
 
-        Memory: shares (numbers stored as bfloat16 are copied); NumPy's arrays are read only.
+        Memory: shares (numbers stored as bfloat16, and a target that went through steps, are copied); NumPy's arrays
+            are read only.
 
         Example:
             >>> from gpupipe.schema import Field, Role
@@ -234,7 +237,7 @@ class Loader:
             >>> {name: values.shape for name, values in Loader(block).arrays().items()}
             {'numeric': (3, 1), 'codes': (3, 0)}
         """
-        return arrays_of(self.block)
+        return arrays_of(self.block, self.target_units)
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
         """The batches as a `torch.utils.data.IterableDataset`, for what asks for a DataLoader.

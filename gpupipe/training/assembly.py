@@ -22,7 +22,7 @@ from gpupipe.training.device import PRECISIONS, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
-from gpupipe.training.losses import LOSSES, Loss, choose_loss, mean_loss, smoothed
+from gpupipe.training.losses import LOSSES, Loss, check_units, choose_loss, mean_loss, smoothed
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
 from gpupipe.training.optimizers import make_optimizer, parameter_groups
 from gpupipe.training.profiling import Profiling
@@ -202,6 +202,7 @@ def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metri
     """What is to be made small, and what is told beside it."""
     loss = choose_loss(trainer.loss, schema_of(loader))
     metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
+    check_units(loss, units)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
     return LOSSES[loss] if isinstance(loss, str) else loss, metrics

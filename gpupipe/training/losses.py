@@ -21,7 +21,7 @@ from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
 from gpupipe.training.together import Together
 
-__all__ = ["LOSSES", "Loss", "LossMean", "choose_loss", "mean_loss", "smoothed"]
+__all__ = ["LOSSES", "Loss", "LossMean", "check_units", "choose_loss", "mean_loss", "smoothed"]
 
 # Of the model's output and the batch; B values, or their mean.
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -51,6 +51,10 @@ LOSSES: dict[str, Loss] = {
     "mse": _value_by_value("mse", F.mse_loss),
     "huber": _value_by_value("huber", F.huber_loss),
 }
+SCALE_FREE = (
+    "mse",
+    "huber",
+)  # which mean the same of a standardised target, up to a factor or a threshold in its units
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
@@ -77,6 +81,26 @@ def choose_loss(loss: str | Loss, schema: Schema | None) -> str | Loss:
             remedy="loss='bce'",
         )
     return LOSS_OF_TASK[schema.task]
+
+
+def check_units(loss: str | Loss, units: object) -> None:
+    """Refuse targets that were standardised by default for a loss whose meaning depends on their units.
+
+    Args:
+        loss: chosen.
+        units: the loader's `target_units`.
+
+    Raises:
+        BadConfig: they were, and nobody said so.
+    """
+    if getattr(units, "by_default", False) and loss not in SCALE_FREE:
+        raise BadConfig(
+            "Trainer(loss=)",
+            "the regression's target is standardised by default, and this loss may mean it in its own units",
+            got=loss,
+            expected=f"one of {', '.join(map(repr, SCALE_FREE))}, or a target_transform that is said",
+            remedy="Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()",
+        )
 
 
 def smoothed(loss: str | Loss, amount: float) -> Loss:

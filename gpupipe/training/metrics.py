@@ -20,7 +20,26 @@ from torch import Tensor
 from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, weight_of
 
-__all__ = ["AUC", "MAE", "METRICS", "R2", "RMSE", "Accuracy", "Brier", "InUnits", "LogLoss", "Metric", "choose_metrics"]
+__all__ = [
+    "AUC",
+    "F1",
+    "MAE",
+    "METRICS",
+    "R2",
+    "RMSE",
+    "Accuracy",
+    "AveragePrecision",
+    "BalancedAccuracy",
+    "Brier",
+    "InUnits",
+    "LogLoss",
+    "Metric",
+    "Precision",
+    "Recall",
+    "choose_metrics",
+]
+
+TINY = torch.finfo(torch.float64).tiny
 
 
 class Metric(Protocol):
@@ -174,36 +193,33 @@ class R2:
         return sum(found) / len(found) if found else None
 
 
-class AUC:
-    """The area under the ROC curve, exact: the chance that a positive row scores above a negative; ties count half.
+class _Ranking(ABC):
+    """How the scores order the rows, exact; of several classes the mean of each against the rest."""
 
-    Memory:
-        Copies 9 bytes a row on the device (5 without weights) until `reset`; `compute` takes some 60 more meanwhile.
-
-    Example:
-        >>> from gpupipe.tensors.batch import Batch
-        >>> metric = AUC()
-        >>> target = torch.tensor([0.0, 1.0, 1.0])
-        >>> metric.update(torch.tensor([0.1, 0.1, 0.9]), Batch(torch.zeros(3, 0), torch.zeros(3, 0), target))
-        >>> metric.compute()
-        0.75
-    """
-
-    name = "auc"
+    name: str
     higher_is_better = True
 
     def __init__(self) -> None:
         self._seen: list[tuple[Tensor, Tensor, Tensor | None]] = []
+
+    @abstractmethod
+    def parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """Numerator and denominator of the figure, float64; scores ascend, and positive rows are True in the target."""
 
     def reset(self) -> None:
         """Forget what was seen."""
         self._seen = []
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See B logits or scores, or B x T for several targets."""
-        target = matching_target(output, batch, "metric 'auc'")
+        """See B logits or scores, B x T for several targets, or B x K logits for K classes."""
+        where, score = f"metric {self.name!r}", full_precision(output)
+        if _tells_classes(output, batch):
+            index = matching_target(output, batch, where, classes=True)
+            score, target = score.softmax(1), index[:, None] == torch.arange(output.shape[1], device=output.device)
+        else:
+            target = matching_target(output, batch, where) >= 0.5
         weight = weight_of(batch)
-        self._seen.append((full_precision(output).clone(), target >= 0.5, None if weight is None else weight.clone()))
+        self._seen.append((score.clone(), target, None if weight is None else weight.clone()))
 
     def compute(self) -> float | None:
         """The value over everything seen."""
@@ -215,11 +231,169 @@ class AUC:
         weight = torch.cat(ones)
         if scores.ndim == 1:
             scores, target = scores[:, None], target[:, None]
-        each = zip(scores.unbind(1), target.unbind(1), strict=True)
-        found: list[list[float]] = torch.stack([_won_and_pairs(*column, weight) for column in each]).tolist()
-        if any(pairs <= 0 for _, pairs in found):
+        found = []
+        for column, positive in zip(scores.unbind(1), target.unbind(1), strict=True):
+            ascending, order = column.sort()
+            found.append(self.parts(ascending, positive[order].double(), weight[order].double()))
+        values: list[list[float]] = torch.stack(found).tolist()
+        if any(whole <= 0 for _, whole in values):
             return None
-        return sum(won / pairs for won, pairs in found) / len(found)
+        return sum(part / whole for part, whole in values) / len(values)
+
+
+class AUC(_Ranking):
+    """The area under the ROC curve, exact: the chance that a positive row scores above a negative; ties count half.
+
+    Of three classes or more it is the mean of each class's against the rest (scikit-learn's `multi_class="ovr"`).
+
+    Memory:
+        Copies 9 bytes a row on the device (5 without weights; 5 more per further class) until `reset`; `compute` takes
+        some 60 more meanwhile.
+
+    Example:
+        >>> from gpupipe.tensors.batch import Batch
+        >>> metric = AUC()
+        >>> target = torch.tensor([0.0, 1.0, 1.0])
+        >>> metric.update(torch.tensor([0.1, 0.1, 0.9]), Batch(torch.zeros(3, 0), torch.zeros(3, 0), target))
+        >>> metric.compute()
+        0.75
+    """
+
+    name = "auc"
+
+    def parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """The weight of the pairs of a positive and a negative row that are in order, ties half, and of all pairs."""
+        below = F.pad((weight * (1 - target)).cumsum(0), (1, 0))  # weight of the negatives before each rank
+        smaller = below[torch.searchsorted(scores, scores, right=False)]
+        not_larger = below[torch.searchsorted(scores, scores, right=True)]
+        won = (weight * target * (smaller + not_larger)).sum() / 2
+        return torch.stack([won, (weight * target).sum() * below[-1]])
+
+
+class AveragePrecision(_Ranking):
+    """The mean over the positive rows of the precision among the rows that score as high or higher.
+
+    Of three classes or more it is the mean of each class's against the rest. Memory: as `AUC`.
+    """
+
+    name = "average_precision"
+
+    def parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """The precisions' sum, and the weight of the positive rows."""
+        first = torch.searchsorted(scores, scores, right=False)  # of the rows that score the same
+        positive, every = ((part.flip(0).cumsum(0).flip(0))[first] for part in (weight * target, weight))
+        return torch.stack([(weight * target * positive / every.clamp_min(TINY)).sum(), (weight * target).sum()])
+
+
+class _OfClasses(ABC):
+    """A figure of what was decided, from each class's weight of rows that are it, were taken for it, and both."""
+
+    name: str
+    higher_is_better = True
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+
+    @abstractmethod
+    def of_class(self, both: float, are: float, taken: float) -> float | None:
+        """The figure of one class; None where it has none."""
+
+    def counted(self, figures: Sequence[float | None], *, two: bool) -> Sequence[float | None]:
+        """The classes whose mean is the figure: of two the second one."""
+        return figures[1:] if two else figures
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self._sums = None
+
+    def update(self, output: Tensor, batch: Any) -> None:
+        """See B logits, B x T for several targets, or B x K logits for K classes."""
+        where = f"metric {self.name!r}"
+        if _tells_classes(output, batch):
+            truth = matching_target(output, batch, where, classes=True).long()[:, None]
+            taken, width = output.argmax(1)[:, None], output.shape[1]
+        else:
+            truth = _by_target(matching_target(output, batch, where) >= 0.5).long()
+            taken, width = _by_target(full_precision(output).sigmoid() >= 0.5).long(), 2
+        weight = _weights(batch, truth[:, 0].double())
+        places = torch.arange(truth.shape[1], device=truth.device) * width
+        weights = weight[:, None].expand_as(truth)
+        counts = torch.zeros((3, truth.shape[1] * width), dtype=torch.float64, device=truth.device)
+        for row, at, rows in zip(
+            counts, (truth, truth, taken), (weights * (truth == taken), weights, weights), strict=True
+        ):
+            row.index_add_(0, (at + places).flatten(), rows.flatten())
+        sums = counts.view(3, truth.shape[1], width)
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def compute(self) -> float | None:
+        """The value over everything seen."""
+        found = []
+        for target in [] if self._sums is None else self._sums.permute(1, 2, 0).tolist():
+            if not any(are for _, are, _ in target):
+                return None
+            figures = [self.of_class(*one) if one[1] or one[2] or len(target) == 2 else None for one in target]
+            known = [figure for figure in self.counted(figures, two=len(target) == 2) if figure is not None]
+            found.append(sum(known) / len(known))
+        return sum(found) / len(found) if found else None
+
+
+class Precision(_OfClasses):
+    """Of the rows taken for the second of two classes, the share that are; of more classes the mean of each one's.
+
+    0 where none was taken for it, as in scikit-learn.
+    """
+
+    name = "precision"
+
+    def of_class(self, both: float, are: float, taken: float) -> float:
+        """The figure of one class."""
+        return both / taken if taken else 0.0
+
+
+class Recall(_OfClasses):
+    """Of the rows that are of the second of two classes, the share found; of more classes the mean of each one's.
+
+    0 where there is none, as in scikit-learn.
+    """
+
+    name = "recall"
+
+    def of_class(self, both: float, are: float, taken: float) -> float:
+        """The figure of one class."""
+        return both / are if are else 0.0
+
+
+class F1(_OfClasses):
+    """The harmonic mean of precision and recall; of more classes than two the mean of each one's.
+
+    Example:
+        >>> from gpupipe.tensors.batch import Batch
+        >>> metric, target = F1(), torch.tensor([1.0, 1.0, 0.0])
+        >>> metric.update(torch.tensor([2.0, -1.0, -1.0]), Batch(torch.zeros(3, 0), torch.zeros(3, 0), target))
+        >>> round(metric.compute(), 4)
+        0.6667
+    """
+
+    name = "f1"
+
+    def of_class(self, both: float, are: float, taken: float) -> float:
+        """The figure of one class."""
+        return 2 * both / (are + taken) if are + taken else 0.0
+
+
+class BalancedAccuracy(_OfClasses):
+    """The mean over the classes there are of the share of their rows that is found."""
+
+    name = "balanced_accuracy"
+
+    def of_class(self, both: float, are: float, taken: float) -> float | None:
+        """The figure of one class."""
+        return both / are if are else None
+
+    def counted(self, figures: Sequence[float | None], *, two: bool) -> Sequence[float | None]:
+        """All classes."""
+        return figures
 
 
 class InUnits:
@@ -249,7 +423,21 @@ class InUnits:
 
 
 METRICS: dict[str, Callable[[], Metric]] = {
-    metric.name: metric for metric in (AUC, Accuracy, LogLoss, Brier, RMSE, MAE, R2)
+    metric.name: metric
+    for metric in (
+        AUC,
+        AveragePrecision,
+        Accuracy,
+        BalancedAccuracy,
+        F1,
+        Precision,
+        Recall,
+        LogLoss,
+        Brier,
+        RMSE,
+        MAE,
+        R2,
+    )
 }
 METRICS_OF_LOSS = {
     "bce": ("auc", "accuracy"),
@@ -291,17 +479,6 @@ def _tells_classes(output: Tensor, batch: Any) -> bool:
     """Whether B x K outputs are the logits of one target's classes; several targets have as many values themselves."""
     target = getattr(batch, "target", None)
     return output.ndim == 2 and (target is None or target.ndim == 1)
-
-
-def _won_and_pairs(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """The weight of the pairs of a positive and a negative row that are in order, ties half, and of all pairs."""
-    scores, order = scores.sort()
-    positive, weight = target[order].double(), weight[order].double()
-    below = F.pad((weight * (1 - positive)).cumsum(0), (1, 0))  # weight of the negatives before each rank
-    smaller = below[torch.searchsorted(scores, scores, right=False)]
-    not_larger = below[torch.searchsorted(scores, scores, right=True)]
-    won = (weight * positive * (smaller + not_larger)).sum() / 2
-    return torch.stack([won, (weight * positive).sum() * below[-1]])
 
 
 def _weights(batch: Any, values: Tensor) -> Tensor:

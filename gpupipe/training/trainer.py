@@ -307,7 +307,7 @@ class Trainer:
             return evaluate(self.model, loader, loss, metrics, device, self.precision, together)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
-        """The model's outputs as they are (logits for classification), row after row in the loader's order.
+        """The model's outputs, row after row in the loader's order: logits, or a regression's values in its own units.
 
         Args:
             loader: batches; needs no target. Of a shuffled one the order is the shuffled one.
@@ -323,7 +323,8 @@ class Trainer:
         """
         device = choose_device(self.device, loader)
         with self._session(device):
-            return predict(self.model, loader, device, self.precision)
+            output, units = predict(self.model, loader, device, self.precision), getattr(loader, "target_units", None)
+            return output if units is None or not len(output) else units(output)
 
     def _session(self, device: torch.device, rank: int = 0) -> AbstractContextManager[None]:
         return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)

@@ -153,7 +153,9 @@ def test_batches_before_the_first_that_is_not_finite_are_counted(value: float, t
     assert losses.of_all()[2] == 2
 
 
-@pytest.mark.parametrize(("classes", "loss"), [((False, True), "bce"), (("a", "b"), "cross-entropy"), (None, "mse")])
+@pytest.mark.parametrize(
+    ("classes", "loss"), [((False, True), "bce"), (("a", "b"), "bce"), ((1, 2, 3), "cross-entropy"), (None, "mse")]
+)
 def test_auto_goes_by_the_schema(classes: tuple[Any, ...] | None, loss: str) -> None:
     schema = Schema([Field("y", "float32", role=Role.TARGET, classes=classes)])
     assert choose_loss("auto", schema) == loss

@@ -19,12 +19,23 @@ from gpupipe.training.metrics import METRICS, Metric, choose_metrics
 Oracle = Callable[[Any, Any, Any], float]
 
 BINARY: dict[str, Oracle] = {
+    "average_precision": lambda y, p, w: sk.average_precision_score(y, p, sample_weight=w),
+    "balanced_accuracy": lambda y, p, w: sk.balanced_accuracy_score(y, p >= 0.5, sample_weight=w),
+    "f1": lambda y, p, w: sk.f1_score(y, p >= 0.5, sample_weight=w, zero_division=0),
+    "precision": lambda y, p, w: sk.precision_score(y, p >= 0.5, sample_weight=w, zero_division=0),
+    "recall": lambda y, p, w: sk.recall_score(y, p >= 0.5, sample_weight=w, zero_division=0),
     "auc": lambda y, p, w: sk.roc_auc_score(y, p, sample_weight=w),
     "accuracy": lambda y, p, w: sk.accuracy_score(y, p >= 0.5, sample_weight=w),
     "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=[0, 1]),
     "brier": lambda y, p, w: sk.brier_score_loss(y, p, sample_weight=w),
 }
 CLASSES: dict[str, Oracle] = {
+    "auc": lambda y, p, w: sk.roc_auc_score(y, p, sample_weight=w, multi_class="ovr"),
+    "average_precision": lambda y, p, w: sk.average_precision_score(y, p, sample_weight=w),
+    "balanced_accuracy": lambda y, p, w: sk.balanced_accuracy_score(y, p.argmax(1), sample_weight=w),
+    "f1": lambda y, p, w: sk.f1_score(y, p.argmax(1), sample_weight=w, average="macro", zero_division=0),
+    "precision": lambda y, p, w: sk.precision_score(y, p.argmax(1), sample_weight=w, average="macro", zero_division=0),
+    "recall": lambda y, p, w: sk.recall_score(y, p.argmax(1), sample_weight=w, average="macro", zero_division=0),
     "accuracy": lambda y, p, w: sk.accuracy_score(y, p.argmax(1), sample_weight=w),
     "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=[0, 1, 2]),
 }
@@ -81,10 +92,27 @@ def test_binary_metrics_are_scikit_learns(name: str, parts: list[int], seed: int
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_multiclass_metrics_are_scikit_learns(name: str, parts: list[int], seed: int, weighted: bool) -> None:
     draw = torch.Generator().manual_seed(seed)
-    logits = torch.randn(sum(parts), 3, generator=draw)
-    target = torch.randint(0, 3, (sum(parts),), generator=draw).int()
-    weight = torch.rand(sum(parts), generator=draw) + 0.1 if weighted else None
-    check(name, CLASSES[name], logits, logits.double().softmax(1), target, weight, parts)
+    rows = sum(parts) + 3
+    logits = torch.randn(rows, 3, generator=draw)
+    target = torch.cat([torch.arange(3), torch.randint(0, 3, (rows - 3,), generator=draw)]).int()
+    weight = torch.rand(rows, generator=draw) + 0.1 if weighted else None
+    check(name, CLASSES[name], logits, logits.double().softmax(1), target, weight, [3, *parts])
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("name", ["f1", "precision", "recall", "balanced_accuracy"])
+def test_classes_that_are_not_there_count_as_in_scikit_learn(name: str) -> None:
+    logits = torch.eye(6)[torch.tensor([0, 0, 1, 2, 3])]
+    target = torch.tensor([0, 1, 1, 2, 4]).int()  # 3 is only guessed, 4 only true, 5 neither
+    check(name, CLASSES[name], logits, logits, target, None, [5])
+
+
+def test_average_precision_of_many_rows_is_exact() -> None:
+    draw = torch.Generator().manual_seed(0)
+    target = (torch.rand(200_000, generator=draw) < 0.01).float()
+    score = torch.randn(200_000, generator=draw) + target
+    found = computed(METRICS["average_precision"](), score, target, None, [50_000] * 4)
+    assert found == pytest.approx(sk.average_precision_score(target, score), abs=1e-12)
 
 
 @settings(deadline=None, max_examples=30)
@@ -124,7 +152,7 @@ def test_rows_without_weight_are_none(name: str) -> None:
     assert metric.compute() is None
 
 
-@pytest.mark.parametrize(("name", "target"), [("auc", 1.0), ("auc", 0.0), ("r2", 7.3)])
+@pytest.mark.parametrize(("name", "target"), [("auc", 1.0), ("auc", 0.0), ("average_precision", 0.0), ("r2", 7.3)])
 def test_what_one_value_of_the_target_cannot_tell_is_none(name: str, target: float) -> None:
     metric = METRICS[name]()
     metric.update(torch.arange(3.0), batch_of(torch.full((3,), target)))
@@ -173,4 +201,4 @@ def test_metrics_are_chosen_by_loss_by_name_or_given() -> None:
 
 def test_the_better_direction_is_told() -> None:
     higher = {name for name in METRICS if METRICS[name]().higher_is_better}
-    assert higher == {"auc", "accuracy", "r2"}
+    assert set(METRICS) - higher == {"log_loss", "brier", "rmse", "mae"}
