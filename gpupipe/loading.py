@@ -50,8 +50,9 @@ def table_of(
     """A table of the transformed rows, where batches of it are wanted, where it lies, and what tells its rows."""
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = Block.row_bytes_of(run.schema, dtype)
-    wanted = torch.device(backend.device if device == "auto" else device)
-    require_device(wanted)
+    name = backend.device if device == "auto" else device
+    require_device(name)
+    wanted = torch.device(name)
     size = bound * (row_bytes + _KEPT_BYTES * len(run.schema.with_role(Role.KEEP)))
     rooms = {kind: room_on(torch.device(kind)) for kind in {"cpu", wanted.type}} if residency == "auto" else {}
     chosen = choose_residency(residency, size, wanted, rooms)

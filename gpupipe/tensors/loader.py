@@ -95,11 +95,17 @@ class Loader:
         residency: str = "auto",
     ) -> None:
         for name, value in (("batch_size", batch_size), ("block_rows", block_rows), ("window", window)):
-            if value < 1:
+            if not is_integer(value, 1):
+                problem = f"{name} is too small" if is_integer(value) else f"{name} is no number of them"
+                raise BadConfig("loader", problem, got=value, expected="1 or more", remedy=f"{name}=4096")
+        if not is_integer(seed):
+            raise BadConfig("loader(seed=)", "not a seed", got=seed, expected="an integer", remedy="seed=0")
+        for name, value in (("drop_last", drop_last), ("reuse_buffers", reuse_buffers)):
+            if not isinstance(value, bool):
                 raise BadConfig(
-                    "loader", f"{name} is too small", got=value, expected="1 or more", remedy=f"{name}=4096"
+                    f"loader({name}=)", "makes no sense", got=value, expected="True or False", remedy=f"{name}=True"
                 )
-        if shuffle not in (False, True, "rows", "blocks"):
+        if not isinstance(shuffle, bool) and shuffle not in ("rows", "blocks"):
             raise BadConfig(
                 "loader",
                 "unknown shuffle",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, nearest
 
 __all__ = ["unknown"]
 
@@ -13,7 +12,7 @@ __all__ = ["unknown"]
 def unknown(owner: str, parameter: str, value: object, choices: Iterable[str], also: str = "") -> BadConfig:
     """The error for a value that is not one of `choices`; `also` says what else would do."""
     names = list(choices)
-    near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.4) or names[:1]
+    near = nearest(str(value), names) or names[0]
     expected = "one of " + ", ".join(map(repr, names)) + (f", or {also}" if also else "")
-    remedy = f"{parameter}={near[0]!r}"
+    remedy = f"{parameter}={near!r}"
     return BadConfig(f"{owner}({parameter}=)", "no such choice", got=value, expected=expected, remedy=remedy)
