@@ -14,7 +14,7 @@ from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, NotFitted
 from gpupipe.expectations import Expect, Expectations
-from gpupipe.explaining import Explanation, explained
+from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
 from gpupipe.fitting import Fitting
 from gpupipe.io import as_dataset, as_rows
@@ -118,6 +118,8 @@ class Pipeline(Watched):
 
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
+        for line in unsaveable(self.steps, self.features):
+            _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with in_force(executor):
             fitting = Fitting(
@@ -278,6 +280,9 @@ class Pipeline(Watched):
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
+        if not isinstance(out_of_fold, bool | None):
+            expected, remedy = "True, False or None", "out_of_fold=True"
+            raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), self.select_backend()
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
         return make_loader(

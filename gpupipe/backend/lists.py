@@ -32,9 +32,17 @@ def arrow_type_of(dtype: Any, values: Any = None) -> pa.DataType | None:
     if not first or not isinstance(first[0], list | tuple | np.ndarray):
         return None
     try:
-        return pa.array(values, from_pandas=True).type
+        return pa.array(_without_float64(values), from_pandas=True).type
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         return pa.struct([])  # elements of several types, which is a type nobody works with
+
+
+def _without_float64(values: Any) -> Any:
+    """Python objects, but empty lists for empty arrays of float64: NumPy makes those of elements of any type."""
+    if str(values.dtype) != "object":
+        return values
+    untyped = (isinstance(each, np.ndarray) and not each.size and each.dtype == np.float64 for each in values)
+    return [[] if empty else each for empty, each in zip(untyped, values, strict=True)]
 
 
 def whole(series: Any) -> pa.Array:
@@ -42,7 +50,7 @@ def whole(series: Any) -> pa.Array:
 
     Memory: shares what Arrow has in one piece; several are copied together, Python objects are copied.
     """
-    found = pa.array(series.array, from_pandas=True)
+    found = pa.array(_without_float64(series.array), from_pandas=True)
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 

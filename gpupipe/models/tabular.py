@@ -268,7 +268,7 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, i
                 f"a {field.kind} feature whose number of ids is not known",
                 got=field.dtype,
                 expected="a cardinality in the schema",
-                remedy=f"(['{field.name}'], pre.Categorify()); for numbers a model that reads batch.lists",
+                remedy=f"([{field.name!r}], pre.Categorify()); for numbers a model that reads batch.lists",
             )
         cardinalities[field.name] = field.cardinality
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)

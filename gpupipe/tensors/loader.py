@@ -24,6 +24,7 @@ from gpupipe.tensors.resident import Resident, from_device
 from gpupipe.tensors.sampling import Drawn, running_sum
 from gpupipe.tensors.slabs import through_slabs
 from gpupipe.tensors.stream import Parts, in_windows, tell_reads
+from gpupipe.words import is_integer
 
 __all__ = ["Loader"]
 
@@ -181,7 +182,13 @@ class Loader:
         """Which epoch the next iteration is, from 0; each iteration goes on to the next by itself.
 
         The epoch that `load_state_dict` has just taken up goes on where it was.
+
+        Raises:
+            BadConfig: no number of an epoch.
         """
+        if not is_integer(epoch, 0):
+            where, expected = "Loader.set_epoch(epoch=)", "a number from 0"
+            raise BadConfig(where, "no epoch", got=epoch, expected=expected, remedy="loader.set_epoch(0)")
         if epoch != self._next.epoch:
             self._next = Position(epoch)
         self._reached = self._next

@@ -17,10 +17,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpupipe.errors import BadConfig
+from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, weight_of
 
-__all__ = ["AUC", "MAE", "METRICS", "R2", "RMSE", "Accuracy", "Brier", "InUnits", "LogLoss", "Metric", "choose_metrics"]
+__all__ = [
+    "AUC",
+    "MAE",
+    "METRICS",
+    "R2",
+    "RMSE",
+    "Accuracy",
+    "Brier",
+    "InUnits",
+    "LogLoss",
+    "Metric",
+    "check_task",
+    "choose_metrics",
+]
 
 
 class Metric(Protocol):
@@ -177,8 +192,12 @@ class R2:
 class AUC:
     """The area under the ROC curve, exact: the chance that a positive row scores above a negative; ties count half.
 
+    Of K classes it is the mean of theirs, each against the rest, by their probabilities: scikit-learn's
+    `roc_auc_score(multi_class="ovr")`.
+
     Memory:
-        Copies 9 bytes a row on the device (5 without weights) until `reset`; `compute` takes some 60 more meanwhile.
+        Copies 9 bytes a row on the device (5 without weights) until `reset`; `compute` takes some 60 more meanwhile. Of
+        K classes 4 K + 9, and of T targets 5 T + 4.
 
     Example:
         >>> from gpupipe.tensors.batch import Batch
@@ -200,10 +219,12 @@ class AUC:
         self._seen = []
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See B logits or scores, or B x T for several targets."""
-        target = matching_target(output, batch, "metric 'auc'")
-        weight = weight_of(batch)
-        self._seen.append((full_precision(output).clone(), target >= 0.5, None if weight is None else weight.clone()))
+        """See B logits or scores, B x T for several targets, or B x K logits for classes."""
+        classes, weight = _tells_classes(output, batch), weight_of(batch)
+        target = matching_target(output, batch, "metric 'auc'", classes=classes)
+        scores = full_precision(output).softmax(1) if classes else full_precision(output).clone()
+        target = target.clone() if classes else target >= 0.5
+        self._seen.append((scores, target, None if weight is None else weight.clone()))
 
     def compute(self) -> float | None:
         """The value over everything seen."""
@@ -215,6 +236,8 @@ class AUC:
         weight = torch.cat(ones)
         if scores.ndim == 1:
             scores, target = scores[:, None], target[:, None]
+        elif target.ndim == 1:
+            target = target[:, None] == torch.arange(scores.shape[1], device=target.device)
         each = zip(scores.unbind(1), target.unbind(1), strict=True)
         found: list[list[float]] = torch.stack([_won_and_pairs(*column, weight) for column in each]).tolist()
         if any(pairs <= 0 for _, pairs in found):
@@ -251,6 +274,7 @@ class InUnits:
 METRICS: dict[str, Callable[[], Metric]] = {
     metric.name: metric for metric in (AUC, Accuracy, LogLoss, Brier, RMSE, MAE, R2)
 }
+_PROTOCOL = ("name", "higher_is_better", "reset", "update", "compute")
 METRICS_OF_LOSS = {
     "bce": ("auc", "accuracy"),
     "cross-entropy": ("accuracy",),
@@ -259,11 +283,33 @@ METRICS_OF_LOSS = {
 }
 
 
+OF_CLASSES = {"auc", "accuracy", "log_loss", "brier"}
+
+
+def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
+    """Raise for a metric that says nothing of the schema's target.
+
+    Raises:
+        BadConfig: there is one.
+    """
+    of_one = schema.task == "regression" and len(schema.targets) == 1
+    for name in (metric.name for metric in metrics if type(metric) in METRICS.values()):
+        if (of_one and name in OF_CLASSES) or (schema.task == "multiclass" and name in {"brier", "rmse", "mae", "r2"}):
+            fit = ("rmse", "mae", "r2") if of_one else ("accuracy", "auc", "log_loss")
+            raise BadConfig(
+                "Trainer(metrics=)",
+                f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}",
+                got=name,
+                expected=f"some of {', '.join(map(repr, fit))}",
+                remedy=f"metrics={[*fit]!r}",
+            )
+
+
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
     """Fresh metrics by name, the caller's own as they are; "auto" takes those that go with a named loss.
 
     Raises:
-        BadConfig: a name that is no metric.
+        BadConfig: a name that is no metric, or an object that is none.
 
     Example:
         >>> [metric.name for metric in choose_metrics("auto", "bce")]
@@ -273,10 +319,13 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
         metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
     elif isinstance(metrics, str):
         metrics = [metrics]
-    chosen: list[Metric] = []
+    also, chosen = "a list of these and of Metrics", list[Metric]()
+    if not isinstance(metrics, list | tuple):
+        raise unknown("Trainer", "metrics", metrics, ["auto", *METRICS], also)
     for metric in metrics:
-        if isinstance(metric, str) and metric not in METRICS:
-            raise unknown("Trainer", "metrics", metric, ["auto", *METRICS], "a list of these and of Metrics")
+        own = not isinstance(metric, str | type) and all(hasattr(metric, name) for name in _PROTOCOL)
+        if not own and (not isinstance(metric, str) or metric not in METRICS):
+            raise unknown("Trainer", "metrics", metric, ["auto", *METRICS], also)
         chosen.append(METRICS[metric]() if isinstance(metric, str) else metric)
         chosen[-1].reset()
     return chosen
