@@ -150,9 +150,10 @@ def load(
             expected="a mapping from joins' names to tables",
             remedy="gp.load(path, tables={'weather': table})",
         )
-    if isinstance(model, type) or not isinstance(model, torch.nn.Module | None):
+    if not isinstance(model, torch.nn.Module | None):
         raise _no_model("load(model=)", model)
-    allowed = [allow] if isinstance(allow, str) or callable(allow) else list(allow)
+    paths: Any = allow
+    allowed = [paths] if isinstance(paths, str) or callable(paths) else list(paths)
     if not all(isinstance(name, str) for name in allowed):
         raise BadConfig(
             "load(allow=)",

@@ -73,7 +73,8 @@ def baselines(
     """
     if isinstance(trainers, Trainer):
         trainers = {type(trainers.model).__name__: trainers}
-    if not isinstance(trainers, Mapping | None) or not all(isinstance(t, Trainer) for t in (trainers or {}).values()):
+    by_name: Any = trainers or {}
+    if not isinstance(by_name, Mapping) or not all(isinstance(each, Trainer) for each in by_name.values()):
         raise BadConfig(
             "baselines(trainers=)",
             "not trainers by name",

@@ -77,12 +77,12 @@ class Pipeline(Watched):
         on_violation: str = "report",
         drift: Drift | None = _DRIFT,
     ) -> None:
+        listed: Any = [steps] if isinstance(steps, Transform) else steps
         if isinstance(steps, Features) and features is None:
-            steps, features = [], steps
-        steps = [steps] if isinstance(steps, Transform) else steps
-        _check_steps(steps)
+            listed, features = [], steps
+        _check_steps(listed)
         _check_options(features, backend, expect, drift)
-        names = [step.name for step in steps if isinstance(step, Join)]
+        names = [step.name for step in listed if isinstance(step, Join)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise BadConfig(
@@ -92,7 +92,7 @@ class Pipeline(Watched):
                 expected="a name of its own for each join: reports and saved tables go by it",
                 remedy=f"Join(..., name={twice[0] + '_2'!r})",
             )
-        self.steps = [copy(step) for step in steps]
+        self.steps: list[Transform] = [copy(step) for step in listed]
         self.features = None if features is None else features.copy()
         self.backend = backend
         super().__init__(Expectations(expect or {}, on_violation), drift)
@@ -280,7 +280,7 @@ class Pipeline(Watched):
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
-        if not isinstance(out_of_fold, bool | None):
+        if out_of_fold not in (None, True, False):
             expected, remedy = "True, False or None", "out_of_fold=True"
             raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), self.select_backend()

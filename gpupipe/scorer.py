@@ -36,15 +36,16 @@ class Scorer:
     """
 
     def __init__(self, pipeline: Pipeline, model: torch.nn.Module | None, *, device: str = "auto") -> None:
-        if not isinstance(pipeline, Pipeline) or not isinstance(model, torch.nn.Module | None):
-            wrong = "pipeline" if not isinstance(pipeline, Pipeline) else "model"
-            raise BadConfig(
-                f"Scorer({wrong}=)",
-                f"not a {wrong}",
-                got=type(pipeline if wrong == "pipeline" else model),
-                expected="a fitted pipeline, then a torch.nn.Module or None",
-                remedy="gp.Scorer(pipeline, trainer.model)",
-            )
+        parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
+        for name, given, kind in parts:
+            if not isinstance(given, kind):
+                raise BadConfig(
+                    f"Scorer({name}=)",
+                    f"not a {name}",
+                    got=type(given),
+                    expected="a fitted pipeline, then a torch.nn.Module or None",
+                    remedy="gp.Scorer(pipeline, trainer.model)",
+                )
         if isinstance(model, Tabular):
             model.check_schema(pipeline.schema)
         self.pipeline = pipeline

@@ -154,7 +154,7 @@ class PiecewiseLinear:
 Numbers: TypeAlias = Periodic | PiecewiseLinear
 
 
-def numbers_from(given: Numbers | Mapping[str, Any] | None) -> Numbers | None:
+def numbers_from(given: Any) -> Numbers | None:
     """The settings, from themselves or from what `to_json` gave.
 
     Raises:

@@ -84,18 +84,20 @@ class Tabular(nn.Module):
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
-        if not isinstance(schema, Schema):
-            has_one = isinstance(getattr(schema, "schema", None), Schema)
+        given: Any = schema
+        if not isinstance(given, Schema):
+            has_one = isinstance(getattr(given, "schema", None), Schema)
             raise BadConfig(
                 f"{cls.__name__}.from_schema",
                 "not a schema",
-                got=type(schema),
+                got=type(given),
                 expected="the schema of a fitted pipeline",
-                remedy=f"{cls.__name__}.from_schema({type(schema).__name__.lower() if has_one else 'pipeline'}.schema)",
+                remedy=f"{cls.__name__}.from_schema({type(given).__name__.lower() if has_one else 'pipeline'}.schema)",
             )
-        known = [name for name in signature(cls).parameters if name not in _OF_SCHEMA]
+        parameters = signature(cls).parameters
+        known = [name for name in parameters if name not in _OF_SCHEMA]
         for option in options:
-            if option not in known:
+            if option not in known and all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
                 near = nearest(option, known)
                 raise BadConfig(
                     f"{cls.__name__}.from_schema",
@@ -201,7 +203,7 @@ def generator_of(seed: int, owner: object) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(int(seed))
 
 
-def widths_of(given: int | Sequence[int], name: str, owner: object) -> list[int]:
+def widths_of(given: Any, name: str, owner: object) -> list[int]:
     """The widths of layers; one number stands for one layer.
 
     Raises:

@@ -18,13 +18,13 @@ from gpupipe.training.average import Average
 from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
 from gpupipe.training.checkpoints import Checkpoints
-from gpupipe.training.choice import Rule, is_real, refuse, unknown
+from gpupipe.training.choice import TINY, Rule, is_real, refuse, unknown
 from gpupipe.training.class_weights import class_weights, weighted
 from gpupipe.training.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
-from gpupipe.training.losses import LOSSES, TINY, Loss, choose_loss, mean_loss, smoothed
+from gpupipe.training.losses import LOSSES, Loss, choose_loss, mean_loss, smoothed
 from gpupipe.training.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.optimizers import check_optimizer, make_optimizer, parameter_groups
 from gpupipe.training.profiling import Profiling
@@ -287,8 +287,10 @@ def check(trainer: Trainer) -> None:
 
 def _of_learning(trainer: Trainer) -> list[Rule]:
     """What must hold of the settings by which a model learns."""
-    clip, average, weights, groups = trainer.gradient_clip, trainer.average, trainer.class_weight, trainer.groups
-    patterns = isinstance(trainer.recompute, list | tuple) and all(isinstance(p, str) for p in trainer.recompute)
+    clip, average, weights = trainer.gradient_clip, trainer.average, trainer.class_weight
+    groups: Any = trainer.groups
+    blocks: Any = trainer.recompute
+    patterns = isinstance(blocks, list | tuple) and all(isinstance(pattern, str) for pattern in blocks)
     of_classes = isinstance(weights, Mapping) and all(is_real(weight, 0) for weight in weights.values())
     of_names = isinstance(groups, Mapping) and all(
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_real, options.values()))
@@ -306,7 +308,7 @@ def _of_learning(trainer: Trainer) -> list[Rule]:
         ("accumulate", is_integer(trainer.accumulate, 1), "a number of batches, at least 1", "accumulate=4"),
         ("average", average is None or is_real(average, TINY, 1), "between 0 and 1, or None", "average=0.999"),
         ("label_smoothing", is_real(trainer.label_smoothing, 0, 1), "a share in [0, 1)", "label_smoothing=0.1"),
-        ("recompute", isinstance(trainer.recompute, bool) or patterns, "True, or patterns", "recompute=['layers.*']"),
+        ("recompute", isinstance(blocks, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
         (
             "class_weight",
             weights in (None, "balanced") or of_classes,

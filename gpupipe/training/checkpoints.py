@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gpupipe.atomic import replacing
 from gpupipe.errors import ArtifactError
-from gpupipe.training.choice import check_path, is_real, refuse
+from gpupipe.training.choice import TINY, check_path, is_real, refuse
 from gpupipe.training.trees import joined
 from gpupipe.words import is_integer
 
@@ -69,22 +69,16 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         folder = check_path("Checkpoints", "folder", self.folder, "runs/flights")
-        counts = {"every_steps": self.every_steps, "every_epochs": self.every_epochs}
-        seconds, number = self.every_seconds, "a number above 0, or None"
+        seconds: Any = self.every_seconds
+        number = "a number above 0, or None"
+        good = {name: getattr(self, name) for name in ("every_steps", "every_epochs")}
+        good = {name: value is None or is_integer(value, 1) for name, value in good.items()}
         refuse(
             self,
             [
                 ("folder", not folder.is_file(), "a folder, not a file", "folder='runs/flights'"),
-                *(
-                    (name, n is None or is_integer(n, 1), "a number above 0, or None", f"{name}=1")
-                    for name, n in counts
-                ),
-                (
-                    "every_seconds",
-                    seconds is None or (is_real(seconds) and seconds > 0),
-                    number,
-                    "every_seconds=600",
-                ),
+                *((name, held, number, f"{name}=1") for name, held in good.items()),
+                ("every_seconds", seconds is None or is_real(seconds, TINY), number, "every_seconds=600"),
                 ("keep", is_integer(self.keep, 1), "a number above 0", "keep=3"),
             ],
         )

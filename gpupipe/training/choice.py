@@ -11,7 +11,10 @@ from typing import Any, TypeAlias
 from gpupipe.errors import BadConfig, nearest
 from gpupipe.words import is_number
 
-__all__ = ["Rule", "check_path", "is_real", "refuse", "unknown"]
+__all__ = ["TINY", "Rule", "check_path", "is_real", "refuse", "unknown"]
+
+TINY = 2.0**-1022
+"""The least number above 0, for what has to be more than that."""
 
 # An argument, whether its value is good, what would be, and an example.
 Rule: TypeAlias = tuple[str, bool, str, str]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -138,7 +139,7 @@ def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
     return _switch(model, patterns, trained=True)
 
 
-def _switch(model: nn.Module, patterns: tuple[str, ...], *, trained: bool) -> list[str]:
+def _switch(model: nn.Module, patterns: tuple[Any, ...], *, trained: bool) -> list[str]:
     owner = "unfreeze" if trained else "freeze"
     _check_model(owner, model)
     parameters = dict(model.named_parameters())

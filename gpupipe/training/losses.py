@@ -55,7 +55,7 @@ LOSSES: dict[str, Loss] = {
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
-def choose_loss(loss: str | Loss, schema: Schema | None) -> str | Loss:
+def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     """The loss to use where "auto" was asked, by the task the schema tells; else `loss` itself.
 
     Raises:
@@ -91,7 +91,7 @@ class OfTarget:
         function: of B outputs or B x K logits, and the target in the type that goes with them.
     """
 
-    function: Callable[[Tensor, Tensor], Tensor]
+    function: Callable[[Tensor, Tensor], Any]
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
         """B values, or the mean that the function gives.
@@ -107,7 +107,7 @@ class OfTarget:
         output = full_precision(output)
         classes = name in _OF_CLASSES or output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
         target = matching_target(output, batch, f"loss {name}", classes=classes)
-        values = self.function(output, target.long() if classes else target.to(output.dtype))
+        values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
         if isinstance(values, Tensor) and values.ndim == 0 and weight_of(batch) is not None:
             torch_class = isinstance(self.function, nn.Module)
             raise BadConfig(
@@ -180,7 +180,7 @@ def smoothed(loss: str | Loss, amount: float) -> Loss:
     )
 
 
-def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
+def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
     """The loss of a batch to go down from, and the weight it carries in a mean over batches (its rows without weights).
 
     Args:

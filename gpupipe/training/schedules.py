@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
         >>> learning_rates("cosine", lr=1.0, steps=4)
         tensor([1.0000, 0.8536, 0.5000, 0.1464])
     """
-    name = "plateau" if isinstance(schedule, Plateau) else schedule
+    name: Any = "plateau" if isinstance(schedule, Plateau) else schedule
     if not callable(name) and (not isinstance(name, str) or name not in SCHEDULES):
         raise unknown("Trainer", "schedule", schedule, SCHEDULES, "a Plateau, or a function of the share that is done")
     share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
