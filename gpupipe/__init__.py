@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpupipe import errors, models, preprocessing, selectors, transforms
+    from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.artifact import load, save
     from gpupipe.cluster import Cluster
     from gpupipe.comparison import Baselines, baselines
@@ -53,6 +53,7 @@ _HOME = {
     "errors": "",
     "from_frame": "io",
     "importance": "permuting",
+    "io": "",
     "load": "artifact",
     "models": "",
     "preprocessing": "",
@@ -63,6 +64,8 @@ _HOME = {
     "read_parquet": "io",
     "save": "artifact",
     "selectors": "",
+    "tensors": "",
+    "training": "",
     "transforms": "",
 }
 
@@ -88,6 +91,7 @@ __all__ = [
     "errors",
     "from_frame",
     "importance",
+    "io",
     "load",
     "models",
     "preprocessing",
@@ -98,6 +102,8 @@ __all__ = [
     "read_parquet",
     "save",
     "selectors",
+    "tensors",
+    "training",
     "transforms",
 ]
 

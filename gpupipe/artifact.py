@@ -11,6 +11,7 @@ model.json, model.safetensors
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,17 @@ from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
 from gpupipe.atomic import replacing
+from gpupipe.backend import resolve
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.expectations import Expectations
-from gpupipe.io import Dataset, from_frame
+from gpupipe.io import as_dataset
 from gpupipe.manifest import FORMAT, MODEL, PIPELINE, blamed_on, read_json, verified, write_json, write_manifest
+from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.profiles import Profile
 from gpupipe.scorer import Scorer
-from gpupipe.words import as_list
 
 __all__ = ["load", "save"]
 
@@ -46,6 +48,8 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
 
     Raises:
         NotFitted: the pipeline has not been fitted.
+        BadConfig: the arguments are not a path, a pipeline and a model (a trainer's is `trainer.model`).
+        SchemaMismatch: the model was made for other features than the pipeline gives.
         ArtifactError: a function or class cannot be found again by its import path, a step's state has no form without
             pickle (names the step), or `path` is a URL.
 
@@ -60,19 +64,22 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         ...     load(f"{folder}/run").schema.names
         ['distance']
     """
+    _check_saved(path, pipeline, model)
+    target, schema = _local(path), pipeline.schema
+    if isinstance(model, Tabular):
+        model.check_schema(schema)
     encoder = Encoder(pipeline.select_backend(), MAX_TABLE_BYTES)
     description = {
         "format": FORMAT,
         "gpupipe": __version__,
         "source": pipeline.source.to_json(),
-        "schema": pipeline.schema.to_json(),
+        "schema": schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
         "expect": pipeline.expectations.to_json(),
         "drift": None if pipeline.drift is None else pipeline.drift.to_json(),
         "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
     }
-    target = _local(path)
     _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, overwrite=True) as folder:
@@ -123,6 +130,7 @@ def load(
     Raises:
         ArtifactError: a file is missing, altered, truncated or of another format, its content makes no pipeline, or
             something is not allowed.
+        BadConfig: an argument that makes no sense, or a model where the folder holds no weights.
 
     Memory: the learned state and the tables, on the host until first used; the model on `device`.
 
@@ -135,7 +143,28 @@ def load(
     """
     folder = _local(path)
     names = verified(folder)
-    given = {name: table if isinstance(table, Dataset) else from_frame(table) for name, table in (tables or {}).items()}
+    if not isinstance(tables, Mapping | None):
+        raise BadConfig(
+            "load(tables=)",
+            "not tables by name",
+            got=type(tables),
+            expected="a mapping from joins' names to tables",
+            remedy="gp.load(path, tables={'weather': table})",
+        )
+    if not isinstance(model, torch.nn.Module | None):
+        raise _no_model("load(model=)", model)
+    resolve(backend)  # what is wrong with it is not the file's fault
+    paths: Any = allow
+    allowed = [paths] if isinstance(paths, str) or callable(paths) else list(paths)
+    if not all(isinstance(name, str) for name in allowed):
+        raise BadConfig(
+            "load(allow=)",
+            "not import paths",
+            got=allow,
+            expected="text such as 'my_steps.clean', since nothing is imported that is not named",
+            remedy=f"allow={[_path_of(item) for item in allowed]}",
+        )
+    given = {name: as_dataset(table) for name, table in (tables or {}).items()}
     description = read_json(folder / "pipeline.json", PIPELINE)
     with blamed_on(folder / "arrays.safetensors"):
         arrays = load_file(folder / "arrays.safetensors")
@@ -146,7 +175,7 @@ def load(
         values=values,
         embedded={Path(name).stem: folder / name for name in names if name.startswith("tables/")},
         tables=given,
-        allow=frozenset(as_list(allow)),
+        allow=frozenset(allowed),
     )
     # What does not fit a table that the caller gave is for the caller to hear.
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
@@ -174,7 +203,45 @@ def load(
     return Scorer(pipeline, network, device=device)
 
 
+def _check_saved(path: object, pipeline: object, model: object) -> None:
+    """Refuse what `save` was given where it has another place, or none.
+
+    Raises:
+        BadConfig: no path, no pipeline or no model.
+    """
+    order = "gp.save(path, pipeline, model)"
+    if isinstance(path, Pipeline) or not isinstance(pipeline, Pipeline):
+        mistaken = pipeline if not isinstance(path, Pipeline) else path
+        raise BadConfig(
+            "save(pipeline=)",
+            "not a pipeline" if mistaken is pipeline else "a pipeline in the place of the path",
+            got=type(mistaken),
+            expected="the path, the fitted pipeline, then the model, in this order",
+            remedy="gp.save(path, scorer.pipeline, scorer.model)" if isinstance(mistaken, Scorer) else order,
+        )
+    if not isinstance(model, torch.nn.Module | None):
+        raise _no_model("save(model=)", model)
+
+
+def _no_model(where: str, given: object) -> BadConfig:
+    """The error for what is no network, with where it holds one."""
+    called = where.partition("(")[0]
+    remedy = "the network itself, which its weights alone cannot make again"
+    if isinstance(given, type):
+        remedy = f"{given.__name__}(...), an object of the class"
+    elif isinstance(getattr(given, "model", None), torch.nn.Module):
+        name = type(given).__name__.lower()
+        remedy = f"gp.save(path, pipeline, {name}.model)" if called == "save" else f"model={name}.model"
+    return BadConfig(where, "not a model", got=type(given), expected="a torch.nn.Module, or None", remedy=remedy)
+
+
+def _path_of(given: object) -> str:
+    return given if isinstance(given, str) else f"{given.__module__}.{getattr(given, '__qualname__', '')}"
+
+
 def _local(path: str | Path) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise BadConfig("path", "not a path", got=path, expected="a folder's path", remedy="'runs/flights'")
     if "://" in str(path):
         raise ArtifactError(
             str(path),

@@ -20,6 +20,7 @@ from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
+from gpupipe.words import as_list, is_integer
 
 __all__ = ["Baselines", "baselines"]
 
@@ -35,7 +36,7 @@ def baselines(
     valid: Loader,
     trainers: Trainer | Mapping[str, Trainer] | None = None,
     *,
-    only: Sequence[str] | None = None,
+    only: str | Sequence[str] | None = None,
     metrics: str | Sequence[str | Metric] = "auto",
     seed: int = 0,
 ) -> Baselines:
@@ -50,7 +51,7 @@ def baselines(
         train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
         valid: whose block they are compared on, weights included.
         trainers: trained networks to put beside them: one, or several by the names to show.
-        only: some of these models; XGBoost asked for by name has to be there.
+        only: some of these models, or one; XGBoost asked for by name has to be there.
         metrics: as for `Trainer`; the first of them orders the table.
         seed: the random state of the models that have one.
 
@@ -58,7 +59,7 @@ def baselines(
         The table, the best first; metrics are in the target's own units.
 
     Raises:
-        BadConfig: a loader without a resident block, no target, or an unknown model.
+        BadConfig: a loader without a resident block, no target, an unknown model, or trainers that are none.
         SchemaMismatch: the loaders have other columns.
         BackendMissing: XGBoost was asked for and is not installed.
 
@@ -77,6 +78,19 @@ def baselines(
         >>> table.rows[0]["model"], table.rows[0]["auc"] > 0.99
         ('HistGradientBoostingClassifier', True)
     """
+    if isinstance(trainers, Trainer):
+        trainers = {type(trainers.model).__name__: trainers}
+    by_name: Any = trainers or {}
+    if not isinstance(by_name, Mapping) or not all(isinstance(each, Trainer) for each in by_name.values()):
+        raise BadConfig(
+            "baselines(trainers=)",
+            "not trainers by name",
+            got=type(trainers),
+            expected="a Trainer, or several by the names to show",
+            remedy="gp.baselines(train, valid, {'wide': trainer})",
+        )
+    if not is_integer(seed, 0):
+        raise BadConfig("baselines(seed=)", "no seed", got=seed, expected="an integer, 0 or more", remedy="seed=0")
     blocks = [_block_of(loader, name) for loader, name in ((train, "train"), (valid, "valid"))]
     schema = blocks[0].schema
     names = [
@@ -95,13 +109,11 @@ def baselines(
     for note in notes:
         _log.info("baselines: %s", note)
     gpu = blocks[0].device.type == "cuda"
-    chosen = [(name, yardstick(name, columns, gpu=gpu)) for name in (YARDSTICKS if only is None else only)]
+    chosen = [(name, yardstick(name, columns, gpu=gpu)) for name in (YARDSTICKS if only is None else as_list(only))]
     if only is not None and any(found is None for _, found in chosen):
         raise missing_xgboost()
     judge = _Judge(valid, blocks[1], choose_metrics(metrics, LOSS_OF_TASK[columns.task]))
     rows = []
-    if isinstance(trainers, Trainer):
-        trainers = {type(trainers.model).__name__: trainers}
     for name, trainer in (trainers or {}).items():
         in_order = Loader(blocks[1], batch_size=valid.batch_size)
         rows.append({"model": name, **judge(trainer.predict(in_order).to(blocks[1].device)), "seconds": None})

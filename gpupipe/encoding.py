@@ -21,7 +21,7 @@ from gpupipe.backend.estimators import is_estimator, rebuilt, state_of
 from gpupipe.errors import ArtifactError, SchemaMismatch
 from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
-from gpupipe.io import Dataset, from_frame
+from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.schema import Schema
 from gpupipe.step import Step
 from gpupipe.transforms import Join
@@ -213,8 +213,7 @@ class Decoder:
     def _table(self, name: str, schema: Schema) -> Dataset:
         self._seen.add(name)
         if name in self.tables:
-            given = self.tables[name]
-            table = given if isinstance(given, Dataset) else from_frame(given)
+            table = as_dataset(self.tables[name])
         elif name in self.embedded:
             table = from_frame(pq.read_table(self.embedded[name]))
         else:

@@ -13,6 +13,7 @@ The facts are attributes as well, and every class survives pickling (workers sen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 _UNSEEN = object()
+_ALIKE = 0.7  # below it difflib calls names alike that share nothing but letters
+_TELLING = 3  # characters that a part of a name needs to stand for it
 
 
 class GpupipeError(Exception):
@@ -80,6 +83,28 @@ def _rebuild(cls: type[GpupipeError], args: tuple[object, ...], facts: dict[str,
     return error
 
 
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Find the name that was meant: misspelt, in other capitals, without its underscores, or cut short; else None.
+
+    Example:
+        >>> nearest("tail_num", ["origin", "tailnum"]), nearest("dist", ["origin", "distance"])
+        ('tailnum', 'distance')
+        >>> nearest("between", ["week", "weekday"]), nearest("sin", ["string", "minute"])
+        (None, None)
+    """
+    asked, plain = _plain(str(name)), {_plain(known): known for known in reversed([*names])}
+    near = [known for known in plain if sorted(known) == sorted(asked)]  # letters in another order, of short names too
+    near = near or get_close_matches(asked, plain, n=1, cutoff=_ALIKE)
+    if not near and len(asked) >= _TELLING:
+        longer = [known for known in plain if asked in known or (len(known) >= _TELLING and known in asked)]
+        near = sorted(longer, key=lambda known: abs(len(known) - len(asked)))
+    return plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_.-]", "", name.lower())
+
+
 def _short(value: object, limit: int = 200) -> str:
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
@@ -100,10 +125,9 @@ class ColumnNotFound(GpupipeError, KeyError):
     def among(cls, where: str, name: str, names: Iterable[str]) -> ColumnNotFound:
         """Build the error for `name`, which is not one of `names`."""
         known = list(names)
-        alike = {item.lower(): item for item in known}  # other names in capitals are close
-        near = get_close_matches(name.lower(), alike, n=1, cutoff=0.5)
+        near = nearest(name, known)
         offer = "one of the names above" if known else "data that has columns"
-        remedy = f"{alike[near[0]]!r} (the closest name)" if near else offer
+        remedy = offer if near is None else f"{near!r} (the closest name)"
         error = cls(where, f"column {name!r} not found", got=known, expected="a column that is there", remedy=remedy)
         error.column = name
         return error

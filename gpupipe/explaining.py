@@ -20,7 +20,7 @@ from gpupipe.step import Step
 from gpupipe.transforms import Transform, WholeTableTransform
 from gpupipe.words import counted
 
-__all__ = ["Explanation", "explained"]
+__all__ = ["Explanation", "explained", "unsaveable"]
 
 
 class Explanation(str):
@@ -65,9 +65,13 @@ def explained(
         lines += [line for tasks in passes for task in tasks for line in _samples(task, dataset)]
         lines += features.left_out
         lines += [] if dataset is None else _costs(steps, features, dataset, expectations, backend)
+    return Explanation("\n".join([*lines, *unsaveable(steps, features)]), picture)
+
+
+def unsaveable(steps: Sequence[Transform], features: Features | None) -> list[str]:
+    """A line for each step that `save` would refuse, as far as the steps' parameters tell."""
     learned = [] if features is None else [step for group in features.learned for step in group.steps]
-    lines += [line for step in (*steps, *learned) if (line := _unsaveable(step)) is not None]
-    return Explanation("\n".join(lines), picture)
+    return [line for step in (*steps, *learned) if (line := _unsaveable(step)) is not None]
 
 
 def _brings_together(step: WholeTableTransform) -> str:
@@ -107,10 +111,15 @@ def _costs(
     parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {counted(rows, 'row')} of {width} bytes"
     return [
-        f"reads: {', '.join(reads)}",
-        f"not read: {', '.join(skipped) or 'nothing'}",
+        f"reads: {', '.join(map(_shown, reads))}",
+        f"not read: {', '.join(map(_shown, skipped)) or 'nothing'}",
         f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
     ]
+
+
+def _shown(name: str) -> str:
+    """A column's name as people can tell it from its neighbours: in quotes where it is empty or has a comma."""
+    return name if name.strip() and "," not in name else repr(name)
 
 
 def _unsaveable(step: Step) -> str | None:

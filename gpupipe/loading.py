@@ -51,8 +51,9 @@ def table_of(
     """A table of the transformed rows, where batches of it are wanted, where it lies, and what tells its rows."""
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = Block.row_bytes_of(run.schema, dtype)
-    wanted = torch.device(backend.device if device == "auto" else device)
-    require_device(wanted)
+    name = backend.device if device == "auto" else device
+    require_device(name)
+    wanted = torch.device(name)
     kept = run.schema.with_role(Role.KEEP)
     if carried := [item.name for item in kept if item not in held(run.schema)]:
         _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)

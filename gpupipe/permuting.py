@@ -21,13 +21,14 @@ from gpupipe.tensors import Batch, Block, Loader, Permutation
 from gpupipe.training import Trainer
 from gpupipe.training.choice import unknown
 from gpupipe.training.metrics import METRICS
+from gpupipe.words import is_integer
 
 __all__ = ["Importance", "importance"]
 
 
 def importance(
     model: Trainer | Scorer | nn.Module,
-    loader: Loader,
+    loader: Loader | Any,
     *,
     metric: str = "auto",
     repeats: int = 5,
@@ -40,7 +41,8 @@ def importance(
 
     Args:
         model: a trained one, in its trainer, in what `gp.load` gives, or by itself.
-        loader: whose block it is asked about, better not the one it learned from; weights count.
+        loader: whose block it is asked about, better not the one it learned from; weights count. With what `gp.load`
+            gives, a Dataset or a frame will do, with its target.
         metric: a name among the trainer's figures, "loss" included; "auto" is its first metric, else the loss.
         repeats: permutations, the same for all features.
         seed: of the permutations.
@@ -68,13 +70,28 @@ def importance(
         >>> importance(model, Loader(block), metric="loss").rows[-1]
         {'feature': 'b', 'mean': 0.0, 'std': 0.0}
     """
+    if not isinstance(model, Trainer | Scorer | nn.Module):
+        raise BadConfig(
+            "importance(model=)",
+            "not a model",
+            got=type(model),
+            expected="a Trainer, what gp.load gives, or a torch.nn.Module",
+            remedy="gp.importance(trainer, pipeline.loader(valid))",
+        )
+    if not is_integer(repeats, 1):
+        where, expected = "importance(repeats=)", "at least one repeat"
+        raise BadConfig(where, "fewer than one repeat", got=repeats, expected=expected, remedy="repeats=5")
+    if not is_integer(seed):
+        raise BadConfig("importance(seed=)", "no seed", got=seed, expected="an integer", remedy="seed=0")
+    if isinstance(model, Scorer) and not isinstance(loader, Loader):
+        loader = model.pipeline.loader(loader)
     block: object = getattr(loader, "block", None)
-    if not isinstance(block, Block) or repeats < 1:
+    if not isinstance(block, Block):
         raise BadConfig(
             "importance",
-            "fewer than one repeat" if isinstance(block, Block) else "its rows are not in memory as one block",
-            got=repeats if isinstance(block, Block) else type(loader).__name__,
-            expected="a loader with a resident block, and at least one repeat",
+            "its rows are not in memory as one block",
+            got=type(loader).__name__,
+            expected="a loader with a resident block",
             remedy="gp.importance(trainer, pipeline.loader(valid))",
         )
     trainer = model if isinstance(model, Trainer) else Trainer(_module(model), max_epochs=1)

@@ -14,10 +14,10 @@ from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, NotFitted
 from gpupipe.expectations import Expect, Expectations
-from gpupipe.explaining import Explanation, explained
+from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
 from gpupipe.fitting import Fitting
-from gpupipe.io import Dataset, from_frame
+from gpupipe.io import as_dataset, as_rows
 from gpupipe.loading import make_loader
 from gpupipe.plan import Prefix
 from gpupipe.ranges import output_ranges, source_ranges
@@ -41,7 +41,7 @@ class Pipeline(Watched):
     """Steps from frame to frame, then one step from frame to tensors.
 
     Args:
-        steps: transforms, in order.
+        steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
         expect: what is expected of columns of the data as it is read, by name: looked at in `fit` (where something is
@@ -69,7 +69,7 @@ class Pipeline(Watched):
 
     def __init__(
         self,
-        steps: Sequence[Transform],
+        steps: Sequence[Transform] | Transform | Features,
         features: Features | None = None,
         backend: str = "auto",
         *,
@@ -77,16 +77,12 @@ class Pipeline(Watched):
         on_violation: str = "report",
         drift: Drift | None = _DRIFT,
     ) -> None:
-        for step in steps:
-            if not isinstance(step, Transform):
-                raise BadConfig(
-                    "Pipeline",
-                    "a step is no transform",
-                    got=step,
-                    expected="steps from gpupipe.transforms; learned steps belong in Features",
-                    remedy="Features((columns, step))",
-                )
-        names = [step.name for step in steps if isinstance(step, Join)]
+        listed: Any = [steps] if isinstance(steps, Transform) else steps
+        if isinstance(steps, Features) and features is None:
+            listed, features = [], steps
+        _check_steps(listed)
+        _check_options(features, backend, expect, drift)
+        names = [step.name for step in listed if isinstance(step, Join)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise BadConfig(
@@ -96,12 +92,13 @@ class Pipeline(Watched):
                 expected="a name of its own for each join: reports and saved tables go by it",
                 remedy=f"Join(..., name={twice[0] + '_2'!r})",
             )
-        self.steps = [copy(step) for step in steps]
+        self.steps: list[Transform] = [copy(step) for step in listed]
         self.features = None if features is None else features.copy()
         self.backend = backend
         super().__init__(Expectations(expect or {}, on_violation), drift)
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
+        self._schema: Schema | None = None
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, *, executor: Executor | None = None) -> Self:
@@ -121,6 +118,8 @@ class Pipeline(Watched):
 
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
+        for line in unsaveable(self.steps, self.features):
+            _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with in_force(executor):
             fitting = Fitting(
@@ -145,7 +144,18 @@ class Pipeline(Watched):
         self._source = source
         self._after = Prefix(self.steps, source, None).output_schema
         schema = self._after if self.features is None else self.features.output_schema(self._after)
-        self.schema = Schema(schema, ranges)
+        self._schema = Schema(schema, ranges)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of what it puts out: features, target, weight and kept columns.
+
+        Raises:
+            NotFitted: before `fit`.
+        """
+        if self._source is None or self._schema is None:
+            raise _not_fitted()
+        return self._schema
 
     @property
     def target_units(self) -> TargetUnits | None:
@@ -165,22 +175,29 @@ class Pipeline(Watched):
             NotFitted: before `fit`.
         """
         if self._source is None:
-            raise NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
+            raise _not_fitted()
         return self._source
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform(self, data: Any) -> Any:
-        """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset).
+        """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset), in the order of its rows.
 
         Then come target and weight where their columns are there, then the kept columns; without `features`, all
         columns. Rows with a missing target stay.
 
+        Args:
+            data: whatever `fit` takes. A pandas or cuDF frame gives a frame of its library with its index; another
+                table in memory (Polars, Arrow) gives a frame of this pipeline's backend, whose index counts the rows; a
+                Dataset or a stream gives a lazy Dataset.
+
         Raises:
             NotFitted: before `fit`.
-            ColumnNotFound, SchemaMismatch: the data is not like the data it was fitted on.
+            ColumnNotFound, SchemaMismatch: the data is not like the data it was fitted on, or is no table.
 
-        Memory: a new frame; a Dataset is worked on a partition at a time.
+        Memory: a new frame; a Dataset is worked on a partition at a time. Of an Arrow table strings are copied, and on
+            a GPU all columns.
         """
+        data = as_rows(data, self.backend)
         run = self.bound_to(data)
         return run.over(data, run.apply, run.schema, self.backend, self.fingerprint, run.own)
 
@@ -201,6 +218,7 @@ class Pipeline(Watched):
             >>> pipeline.fit_transform(flights)["origin"].tolist(), pipeline.transform(flights)["origin"].tolist()
             ([2.0, 4.0, 1.0, 3.0], [1.5, 3.5, 1.5, 3.5])
         """
+        data = as_rows(data, self.backend)
         self.fit(data, executor=executor)
         run = self.bound_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
@@ -262,6 +280,9 @@ class Pipeline(Watched):
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
+        if out_of_fold not in (None, True, False):
+            expected, remedy = "True, False or None", "out_of_fold=True"
+            raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), self.select_backend()
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
         return make_loader(
@@ -341,6 +362,51 @@ class Pipeline(Watched):
         return diagram(self.steps, self.features)
 
 
-def as_dataset(data: Any) -> Dataset:
-    """A Dataset as it is; a frame or table as a Dataset over it."""
-    return data if isinstance(data, Dataset) else from_frame(data)
+def _not_fitted() -> NotFitted:
+    return NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
+
+
+def _check_steps(steps: Any) -> None:
+    if not isinstance(steps, list | tuple):
+        raise BadConfig(
+            "Pipeline(steps=)",
+            "not a list of steps",
+            got=steps,
+            expected="a list of steps from gpupipe.transforms, which may be empty",
+            remedy="gp.Pipeline([], features)",
+        )
+    for step in steps:
+        if isinstance(step, Transform):
+            continue
+        remedy = "Features((columns, step))"
+        if isinstance(step, Features):
+            remedy = "gp.Pipeline(steps, features)"
+        elif isinstance(step, type) and issubclass(step, Transform):
+            remedy = f"T.{step.__name__}(...)"
+        elif isinstance(step, tuple) and any(isinstance(part, Transform) for part in step):
+            remedy = "the step alone: steps have no names here"
+        elif callable(step) and not hasattr(step, "fit"):
+            remedy = "T.Map(function, reads=[...], adds=[...])"
+        raise BadConfig(
+            "Pipeline",
+            "a step is no transform",
+            got=step,
+            expected="steps from gpupipe.transforms; learned steps belong in Features",
+            remedy=remedy,
+        )
+
+
+def _check_options(features: Any, backend: Any, expect: Any, drift: Any) -> None:
+    of_columns = expect is None or isinstance(expect, Mapping)
+    if backend not in ("auto", "cpu", "gpu"):
+        raise BadConfig(
+            "Pipeline(backend=)", "no such backend", got=backend, expected="auto, cpu or gpu", remedy="backend='auto'"
+        )
+    rules = [
+        ("features", features, isinstance(features, Features | None), "gp.Features, or None", "gp.Features(['x'])"),
+        ("expect", expect, of_columns, "a mapping from columns to gp.Expect", "expect={'x': gp.Expect(min=0)}"),
+        ("drift", drift, isinstance(drift, Drift | None), "a gp.Drift, or None", "drift=gp.Drift()"),
+    ]
+    for name, value, good, expected, remedy in rules:
+        if not good:
+            raise BadConfig(f"Pipeline({name}=)", "makes no sense", got=value, expected=expected, remedy=remedy)

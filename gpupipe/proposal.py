@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from gpupipe.backend import Array, Column, backend_of
-from gpupipe.io import Dataset, from_frame
+from gpupipe.io import as_dataset
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
 from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
 
@@ -25,7 +25,7 @@ def looked_at(data: Any) -> tuple[Schema, set[str], set[str]]:
     """
     if isinstance(data, Schema):
         return data, set(), set()
-    dataset = data if isinstance(data, Dataset) else from_frame(data)
+    dataset = as_dataset(data)
     names = [item.name for item in dataset.schema if item.dtype in (*INTEGERS, *FLOATS, "timestamp")]
     first = dataset.select(names).head(_LOOKED_AT) if names else ()
     if not len(first):

@@ -11,9 +11,12 @@ import torch
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
+from gpupipe.io import as_rows
+from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Block, Loader, require_device
+from gpupipe.words import is_integer
 
 __all__ = ["Scorer"]
 
@@ -25,9 +28,26 @@ class Scorer:
         pipeline: fitted.
         model: trained on its output; None allows `transform` through `.pipeline` only.
         device: where the model runs; the backend's by default.
+
+    Raises:
+        BadConfig: no pipeline, or no model.
+        SchemaMismatch: the model was made for other features than the pipeline gives.
+        NotFitted: the pipeline has not been fitted.
     """
 
     def __init__(self, pipeline: Pipeline, model: torch.nn.Module | None, *, device: str = "auto") -> None:
+        parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
+        for name, given, kind in parts:
+            if not isinstance(given, kind):
+                raise BadConfig(
+                    f"Scorer({name}=)",
+                    f"not a {name}",
+                    got=type(given),
+                    expected="a fitted pipeline, then a torch.nn.Module or None",
+                    remedy="gp.Scorer(pipeline, trainer.model)",
+                )
+        if isinstance(model, Tabular):
+            model.check_schema(pipeline.schema)
         self.pipeline = pipeline
         self.model = model
         self.device = pipeline.select_backend().device if device == "auto" else device
@@ -48,13 +68,14 @@ class Scorer:
         each has a column `prediction_<target>`.
 
         Args:
-            data: a frame, which gives a frame with its index, or a Dataset, which gives a lazy Dataset.
+            data: whatever `Pipeline.fit` takes, as for `Pipeline.transform`: a frame gives a frame with its index,
+                another table in memory a frame of the pipeline's backend, a Dataset a lazy Dataset.
             batch_size: rows per call of the model; for the same backend, batch size and number of threads the result is
                 bit-identical.
 
         Raises:
-            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on.
-            BadConfig: there is no model.
+            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
+            BadConfig: there is no model, or `batch_size` is no number of rows.
 
         Memory: a frame's features as one block; a Dataset's a partition at a time. One value per row to the frame.
         """
@@ -126,6 +147,15 @@ class Scorer:
                 expected="a pipeline saved with one",
                 remedy="gp.save(path, pipeline, model)",
             )
+        if not is_integer(batch_size, 1):
+            raise BadConfig(
+                "predict(batch_size=)",
+                "not a number of rows",
+                got=batch_size,
+                expected="1 or more",
+                remedy="batch_size=32768",
+            )
+        data = as_rows(data, self.pipeline.backend)
         run = self.pipeline.bound_to(data, predicting=True)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         schema = Schema(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from gpupipe.backend import select
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.fitted_rows import FittedRows
-from gpupipe.io import Dataset, from_frame
+from gpupipe.io import Dataset, as_dataset
 from gpupipe.loading import table_of
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Schema
@@ -104,7 +104,7 @@ class ClusterLoader:
                 remedy="gp.Cluster(); residency='auto'; or torchrun, where each rank streams",
             )
         self.executor, self._pipeline = cluster, pipeline
-        self._dataset = data if isinstance(data, Dataset) else from_frame(data)
+        self._dataset = as_dataset(data)
         self._options: dict[str, Any] = {
             "batch_size": batch_size,
             "shuffle": shuffle,

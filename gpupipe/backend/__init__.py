@@ -15,7 +15,19 @@ from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, S
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
-__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Stored", "Transfers", "backend_of", "resolve", "select"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Column",
+    "Frame",
+    "PCAResult",
+    "Stored",
+    "Transfers",
+    "backend_of",
+    "is_frame",
+    "resolve",
+    "select",
+]
 
 _TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")
@@ -78,13 +90,31 @@ def backend_of(frame: Frame) -> Backend:
         >>> backend_of(pd.DataFrame({"distance": [2475]})).name
         'cpu'
     """
-    library = type(frame).__module__.partition(".")[0]
-    if library in ("pandas", "cudf") and hasattr(frame, "columns"):
+    library = _library_of(frame)
+    if library is not None:
         return select("gpu" if library == "cudf" else "cpu")
     raise SchemaMismatch(
-        "frame",
+        "data",
         "not a frame",
         got=type(frame),
         expected="a pandas or cuDF DataFrame",
-        remedy="gp.from_frame(...) for other tables",
+        remedy="gp.from_frame(data).compute() of another library's table",
     )
+
+
+def is_frame(obj: object) -> bool:
+    """Whether it is a pandas or a cuDF frame, or of a class made of theirs (as GeoPandas' is).
+
+    Memory: looks at its class alone.
+
+    Example:
+        >>> import pandas as pd
+        >>> is_frame(pd.DataFrame()), is_frame(pd.Series([1])), is_frame(pd.DataFrame)
+        (True, False, False)
+    """
+    return _library_of(obj) is not None
+
+
+def _library_of(obj: object) -> str | None:
+    frames = (kind.__module__.partition(".")[0] for kind in type(obj).__mro__ if kind.__name__ == "DataFrame")
+    return next((library for library in frames if library in ("pandas", "cudf")), None)

@@ -14,7 +14,17 @@ import numpy as np
 from gpupipe.backend.protocol import Array, Backend
 from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
-__all__ = ["SAVEABLE", "applied", "fitted", "is_estimator", "names_out", "rebuilt", "state_of", "transformer_tags"]
+__all__ = [
+    "SAVEABLE",
+    "applied",
+    "fitted",
+    "is_estimator",
+    "names_out",
+    "needs_target",
+    "rebuilt",
+    "state_of",
+    "transformer_tags",
+]
 
 _SCALERS = {
     "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
@@ -49,6 +59,21 @@ def is_estimator(value: object) -> bool:
         callable(getattr(value, name, None)) for name in ("transform", "predict")
     )
     return able and not inspect.isclass(value)
+
+
+def needs_target(estimator: Any) -> bool:
+    """Whether it learns from a target: by scikit-learn's tags, else by the arguments of its `fit`.
+
+    Example:
+        >>> from sklearn.cluster import KMeans
+        >>> from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+        >>> needs_target(KMeans()), needs_target(LinearDiscriminantAnalysis())
+        (False, True)
+    """
+    if hasattr(estimator, "__sklearn_tags__"):
+        return bool(estimator.__sklearn_tags__().target_tags.required)
+    target = inspect.signature(estimator.fit).parameters.get("y")
+    return target is not None and target.default is target.empty
 
 
 def transformer_tags(*, needs_target: bool) -> Any:

@@ -15,12 +15,20 @@ from gpupipe.schema import element_of
 __all__ = ["array_of", "plain", "whole"]
 
 
+def _without_float64(values: Any) -> Any:
+    """Python objects, but empty lists for empty arrays of float64: NumPy makes those of elements of any type."""
+    if str(values.dtype) != "object":
+        return values
+    untyped = (isinstance(each, np.ndarray) and not each.size and each.dtype == np.float64 for each in values)
+    return [[] if empty else each for empty, each in zip(untyped, values, strict=True)]
+
+
 def whole(series: Any) -> pa.Array:
     """A column as one Arrow array.
 
     Memory: shares what Arrow has in one piece; several are copied together, Python objects are copied.
     """
-    found = pa.array(series.array, from_pandas=True)
+    found = pa.array(_without_float64(series.array), from_pandas=True)
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from gpupipe.errors import nearest
 
 __all__ = ["DATE_FLAGS", "DATE_PARTS", "FUNCTIONS", "Function", "closest"]
 
@@ -88,10 +89,45 @@ fewer; `slice` counts characters as Python does.
 """
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("pow", "power"), "x ** y"),
+    **dict.fromkeys(("mod", "fmod"), "x % y"),
+    "between": "low <= x <= high",
+    "isin": "x in [1, 2]",
+    "log10": "log(x) / 2.302585092994046",
+    "log2": "log(x) / 0.6931471805599453",
+    "square": "x ** 2",
+}
+"""What other languages have a function for, and this one says otherwise."""
+_SYNONYMS = {
+    **dict.fromkeys(("min", "least"), "minimum"),
+    **dict.fromkeys(("max", "greatest"), "maximum"),
+    **dict.fromkeys(("coalesce", "ifnull", "nvl", "fill_null", "fill_nan"), "fillna"),
+    **dict.fromkeys(("if", "if_else", "ifelse", "iff", "iif", "case", "when"), "where"),
+    **dict.fromkeys(("isna", "isnan", "is_nan", "is_null"), "isnull"),
+    **dict.fromkeys(("notna", "is_not_null"), "notnull"),
+    **dict.fromkeys(("length", "size", "char_length"), "len"),
+    **dict.fromkeys(("substr", "substring"), "slice"),
+    **dict.fromkeys(("trim", "lstrip", "rstrip"), "strip"),
+    **dict.fromkeys(("dayofweek", "day_of_week"), "weekday"),
+    **dict.fromkeys(("match", "matches", "regexp", "rlike"), "search"),
+    **dict.fromkeys(("regex_replace", "regexp_replace"), "sub"),
+    **dict.fromkeys(("trunc", "truncate", "astype"), "int"),
+    **dict.fromkeys(("str", "text", "to_string"), "string"),
+    **dict.fromkeys(("datetime", "to_datetime"), "timestamp"),
+    "ln": "log",
+    "lowercase": "lower",
+    "uppercase": "upper",
+}
+"""What other languages call functions that are here."""
+
+
 def closest(name: str) -> str:
-    """The signature of the function a misspelt name is nearest to, or what there is."""
-    near = get_close_matches(name.lower(), [*FUNCTIONS, "col", "timestamp"], n=1, cutoff=0.5)
-    if not near:
+    """The way to say what `name` was meant to say: by what other languages call it, then by how it is spelt."""
+    if name.lower() in _ELSEWHERE:
+        return _ELSEWHERE[name.lower()]
+    near = _SYNONYMS.get(name.lower()) or nearest(name, [*FUNCTIONS, "col", "timestamp"])
+    if near is None:
         return "one of the functions above, or Map(fn, reads=..., adds=...) for your own"
-    known = FUNCTIONS.get(near[0])
-    return f"{near[0]}({known.arguments if known else repr('...')})"
+    known = FUNCTIONS.get(near)
+    return f"{near}({known.arguments if known else repr('...')})"

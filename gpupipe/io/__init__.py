@@ -8,7 +8,7 @@ from gpupipe.io.mailbox import Mailbox
 from gpupipe.io.orc import read_orc
 from gpupipe.io.passes import in_halves, over_partitions
 from gpupipe.io.query import FrameFunction
-from gpupipe.io.readers import from_frame, read_parquet
+from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import FileNote, Partition, row_bytes
 
@@ -19,6 +19,8 @@ __all__ = [
     "Mailbox",
     "Partition",
     "Report",
+    "as_dataset",
+    "as_rows",
     "from_frame",
     "in_halves",
     "inspect",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from gpupipe.backend import backend_of, select
+from gpupipe.backend import backend_of, is_frame, select
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
@@ -24,9 +27,16 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool, workable
 from gpupipe.schema import Schema
-from gpupipe.words import as_list, counted
+from gpupipe.words import as_list, counted, is_integer
 
-__all__ = ["from_frame", "read_parquet"]
+__all__ = ["as_dataset", "as_rows", "from_frame", "read_parquet"]
+
+_READERS = {
+    **dict.fromkeys(("csv", "tsv", "txt"), "read_csv"),
+    **dict.fromkeys(("json", "jsonl", "ndjson"), "read_json"),
+    **dict.fromkeys(("arrow", "feather", "ipc"), "read_ipc"),
+    "orc": "read_orc",
+}
 
 
 def read_parquet(
@@ -127,10 +137,10 @@ def from_frame(
         2
     """
     limit = partition_limit(partition_bytes, backend)
-    if num_partitions is not None and num_partitions < 1:
-        raise BadConfig(
-            "from_frame", "too few partitions", got=num_partitions, expected="one at least", remedy="num_partitions=1"
-        )
+    if num_partitions is not None and not is_integer(num_partitions, 1):
+        problem = "too few partitions" if is_integer(num_partitions) else "no number of partitions"
+        expected, remedy = "one at least", "num_partitions=1"
+        raise BadConfig("from_frame", problem, got=num_partitions, expected=expected, remedy=remedy)
     files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
     if num_partitions is not None and (files or not hasattr(obj, "__len__")):
         raise BadConfig(
@@ -146,16 +156,9 @@ def from_frame(
     if isinstance(obj, pads.Dataset):
         _check_names(obj.schema.names)
         obj = obj.scanner().to_reader()
-    is_frame = type(obj).__module__.partition(".")[0] in ("pandas", "cudf")
-    if not is_frame and not hasattr(obj, "__arrow_c_stream__"):
-        raise SchemaMismatch(
-            "from_frame",
-            "not a frame",
-            got=type(obj),
-            expected="a pandas or cuDF frame, or a table with the Arrow C stream protocol",
-            remedy="obj.collect() where it is lazy, obj.to_arrow(), or gp.read_parquet(...) for a path",
-        )
-    if is_frame:
+    if not is_frame(obj) and not _streams(obj):
+        raise _no_table(obj)
+    if is_frame(obj):
         owner = backend_of(obj)
         _check_names(list(map(str, obj.columns)))
         readings = {name: (obj[name].dtype, reading) for name, reading in owner.classify(obj).items()}
@@ -176,17 +179,80 @@ def from_frame(
     return Dataset(memory, memory.schema, backend)
 
 
+def as_dataset(data: Any) -> Dataset:
+    """Take a Dataset as it is, and any other table as `from_frame` does.
+
+    Raises:
+        SchemaMismatch: no table.
+
+    Memory: as `from_frame`.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> as_dataset(pa.table({"flight": [1, 2]})).columns
+        ['flight']
+    """
+    return data if isinstance(data, Dataset) else from_frame(data)
+
+
+def as_rows(data: Any, backend: str = "auto") -> Any:
+    """Take a Dataset or a frame as it is, a table in memory as a frame of the backend, a stream as a Dataset.
+
+    Raises:
+        SchemaMismatch: no table.
+
+    Memory: shares Arrow numbers in one chunk without missing values; copies the rest of a table, strings as codes.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> as_rows(pa.table({"flight": [1, 2]}), "cpu")
+           flight
+        0       1
+        1       2
+    """
+    if isinstance(data, Dataset) or is_frame(data):
+        return data
+    if isinstance(data, pads.Dataset) or not (_streams(data) and hasattr(data, "__len__")):
+        return from_frame(data)
+    whole = from_frame(data, num_partitions=1)
+    return whole.read(whole.partitions[0], backend=select(backend))
+
+
+def _streams(obj: Any) -> bool:
+    return hasattr(obj, "__arrow_c_stream__") and not inspect.isclass(obj)
+
+
+def _no_table(obj: Any) -> SchemaMismatch:
+    """The error for what is no table, with what makes one of it."""
+    kinds = {kind.__name__ for kind in type(obj).__mro__}
+    if isinstance(obj, str | os.PathLike):
+        kind = re.sub(r"[.](gz|bz2|zst|xz)$", "", str(obj)).rpartition(".")[2]
+        remedy = f"gp.{_READERS.get(kind, 'read_parquet')}({str(obj)!r})"
+    elif isinstance(obj, Mapping):
+        record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in obj.values())
+        remedy = "pd.DataFrame([data])" if record else "pd.DataFrame(data)"
+    elif kinds & {"Series", "ChunkedArray"}:
+        remedy = "data.to_frame() of a column, data.to_frame().T of a row"
+    elif "LazyFrame" in kinds:
+        remedy = "data.collect()"
+    elif isinstance(obj, list | tuple) or hasattr(obj, "__array__"):
+        remedy = "pd.DataFrame(data, columns=[...])"
+    else:
+        remedy = "gp.read_parquet(path), or a frame"
+    return SchemaMismatch(
+        "data",
+        "not a table",
+        got=obj if obj is None or isinstance(obj, str | os.PathLike) else type(obj),
+        expected="a Dataset, a pandas, cuDF or Polars DataFrame, or what has the Arrow C stream protocol",
+        remedy=remedy,
+    )
+
+
 def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
     try:
         batches = pa.RecordBatchReader.from_stream(obj)
     except (pa.ArrowException, TypeError) as cause:
-        raise SchemaMismatch(
-            "from_frame",
-            f"not a table ({cause})",
-            got=type(obj),
-            expected="a table with named columns",
-            remedy="obj.to_frame()",
-        ) from cause
+        raise _no_table(obj) from cause
     _check_names(batches.schema.names)
     return *workable(batches.schema), batches
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
-from gpupipe.io.dataset import Dataset
+from gpupipe.io.readers import as_dataset
 from gpupipe.io.source import FileNote, Partition
 from gpupipe.schema import FLOATS, Field, Kind, element_of
 from gpupipe.tables import html_table, text_table
@@ -90,10 +90,13 @@ class Report:
         return f"<p>{html.escape(self._title())}</p>{html_table(self._table())}{notes}"
 
 
-def inspect(dataset: Dataset) -> Report:
-    """Count every column's missing and distinct values, and find its least and greatest, in one read of a dataset.
+def inspect(data: Any) -> Report:
+    """Count every column's missing and distinct values, and find its least and greatest, in one read of a Dataset or of any table that `from_frame` takes.
 
     Of lists these are the elements' values, and lists that are missing; how long they are is shown, too.
+
+    Raises:
+        SchemaMismatch: no table.
 
     Memory: one partition, and up to a million different values per column on the host.
 
@@ -107,6 +110,7 @@ def inspect(dataset: Dataset) -> Report:
         <BLANKLINE>
         0: 3 rows, rows 0 to 3 of a frame
     """
+    dataset = as_dataset(data)
     backend = select(dataset.backend)
     tallies = [_Tally(item) for item in dataset.schema]
     num_rows = 0

@@ -53,7 +53,7 @@ class Where:
                 f"filter({self.text!r})",
                 f"the expression gives {found}",
                 expected="a condition, true or false per row",
-                remedy=f"filter('({self.text}) > 0')",
+                remedy=f"filter({f'({self.text}) > 0'!r})",
             )
 
     @property

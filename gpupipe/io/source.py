@@ -22,6 +22,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
 from gpupipe.schema import Field, Schema, element_of, is_passenger
+from gpupipe.words import is_integer
 
 __all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "conversions", "partition_limit", "row_bytes"]
 
@@ -243,10 +244,10 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
         # Each thread holds a partition as read, as transformed and as put out, and what is between.
         shared, limit = 8 * default_threads(), configured.memory_limit
         return min(_HOST_BYTES, limit // shared) if limit else _HOST_BYTES
-    if partition_bytes < 1:
+    if not is_integer(partition_bytes, 1):
         raise BadConfig(
             "partition_bytes",
-            "too small",
+            "too small" if is_integer(partition_bytes) else "no number of bytes",
             got=partition_bytes,
             expected="a number of bytes",
             remedy="partition_bytes=128 << 20",

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, linear
+from gpupipe.models.tabular import Tabular, generator_of, linear, widths_of
 from gpupipe.tensors.batch import Batch
+from gpupipe.words import is_integer
 
 __all__ = ["Cross", "DCNv2"]
 
@@ -58,7 +59,7 @@ class DCNv2(Tabular):
         *,
         crosses: int = 2,
         rank: int | None = None,
-        hidden: Sequence[int] = (256, 128),
+        hidden: int | Sequence[int] = (256, 128),
         structure: Literal["parallel", "stacked"] = "parallel",
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
@@ -67,7 +68,7 @@ class DCNv2(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator, widths = generator_of(seed, self), widths_of(hidden, "hidden", self)
         super().__init__(
             {
                 "numeric": numeric,
@@ -75,7 +76,7 @@ class DCNv2(Tabular):
                 "outputs": outputs,
                 "crosses": crosses,
                 "rank": rank,
-                "hidden": [int(width) for width in hidden],
+                "hidden": widths,
                 "structure": structure,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
@@ -86,14 +87,14 @@ class DCNv2(Tabular):
             },
             generator,
             [
-                ("crosses", crosses >= 0, "0 or more", "crosses=2"),
-                ("rank", rank is None or rank >= 1, "None, or at least 1", "rank=32"),
+                ("crosses", is_integer(crosses, 0), "0 or more", "crosses=2"),
+                ("rank", rank is None or is_integer(rank, 1), "None, or at least 1", "rank=32"),
                 ("structure", structure in ("parallel", "stacked"), "'parallel' or 'stacked'", "structure='parallel'"),
             ],
         )
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
-        layers, width = relu_layers(self.num_inputs, hidden, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, widths, dropout, generator)
         self.layers = nn.Sequential(*layers)
         self.last = linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
 

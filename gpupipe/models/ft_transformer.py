@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular, linear
+from gpupipe.models.tabular import Tabular, generator_of, linear
 from gpupipe.tensors.batch import Batch
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["Attention", "FTTransformer"]
 
@@ -71,7 +72,7 @@ class FTTransformer(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator = generator_of(seed, self)
         config = {
             "numeric": numeric,
             "cardinalities": cardinalities,
@@ -89,10 +90,20 @@ class FTTransformer(Tabular):
             config | {"embedding_dim": dim},
             generator,
             [
-                ("blocks", blocks >= 1, "at least 1", "blocks=2"),
-                ("dim", dim >= 1, "at least 1", "dim=32"),
-                ("heads", heads >= 1 and dim % heads == 0, "a divisor of dim", "heads=4"),
-                ("attention_dropout", 0 <= attention_dropout < 1, "a share in [0, 1)", "attention_dropout=0.2"),
+                ("blocks", is_integer(blocks, 1), "at least 1", "blocks=2"),
+                ("dim", is_integer(dim, 1), "at least 1", "dim=32"),
+                (
+                    "heads",
+                    is_integer(heads, 1) and is_integer(dim, 1) and dim % heads == 0,
+                    "a divisor of dim",
+                    "heads=4",
+                ),
+                (
+                    "attention_dropout",
+                    is_number(attention_dropout) and 0 <= attention_dropout < 1,
+                    "a share in [0, 1)",
+                    "attention_dropout=0.2",
+                ),
             ],
         )
         del self._config["embedding_dim"]

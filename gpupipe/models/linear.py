@@ -60,7 +60,7 @@ class Linear(Tabular):
             "lists": lists,
             "bag": bag,
         }
-        super().__init__(config | {"embedding_dim": max(outputs, 1)}, torch.Generator())
+        super().__init__(config | {"embedding_dim": outputs}, torch.Generator())
         del self._config["embedding_dim"]
         self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))
         self.bias = nn.Parameter(torch.zeros(outputs, device="cpu"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, linear
+from gpupipe.models.tabular import Tabular, generator_of, linear, widths_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MLP", "relu_layers"]
@@ -26,7 +26,7 @@ class MLP(Tabular):
         numeric: F, how many numeric features a batch has.
         cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
         outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
-        hidden: the hidden layers' widths, first to last; empty for a linear model.
+        hidden: the hidden layers' widths, first to last; one number for one layer, empty for a linear model.
         dropout: share of hidden values zeroed in training.
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
@@ -54,7 +54,7 @@ class MLP(Tabular):
         cardinalities: Sequence[int] = (),
         outputs: int = 1,
         *,
-        hidden: Sequence[int] = (256, 128),
+        hidden: int | Sequence[int] = (256, 128),
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
@@ -62,13 +62,13 @@ class MLP(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator, widths = generator_of(seed, self), widths_of(hidden, "hidden", self)
         super().__init__(
             {
                 "numeric": numeric,
                 "cardinalities": cardinalities,
                 "outputs": outputs,
-                "hidden": [int(width) for width in hidden],
+                "hidden": widths,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
@@ -78,7 +78,7 @@ class MLP(Tabular):
             },
             generator,
         )
-        layers, width = relu_layers(self.num_inputs, hidden, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, widths, dropout, generator)
         self.layers = nn.Sequential(*layers, linear(width, outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular
+from gpupipe.models.tabular import Tabular, generator_of, widths_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MultiTask"]
@@ -56,8 +56,8 @@ class MultiTask(Tabular):
         cardinalities: Sequence[int] = (),
         outputs: int = 1,
         *,
-        hidden: Sequence[int] = (256, 128),
-        head: Sequence[int] = (64,),
+        hidden: int | Sequence[int] = (256, 128),
+        head: int | Sequence[int] = (64,),
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
@@ -65,14 +65,15 @@ class MultiTask(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator, widths = generator_of(seed, self), widths_of(hidden, "hidden", self)
+        heads = widths_of(head, "head", self)
         super().__init__(
             {
                 "numeric": numeric,
                 "cardinalities": cardinalities,
                 "outputs": outputs,
-                "hidden": [int(width) for width in hidden],
-                "head": [int(width) for width in head],
+                "hidden": widths,
+                "head": heads,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
@@ -81,13 +82,11 @@ class MultiTask(Tabular):
                 "bag": bag,
             },
             generator,
-            [("head", all(width > 0 for width in head), "widths of at least 1", "head=(64,)")],
         )
-        layers, width = relu_layers(self.num_inputs, hidden, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, widths, dropout, generator)
         self.layers = nn.Sequential(*layers)
-        widths = [width, *self._config["head"], 1]
         self.heads = nn.ModuleList(
-            _Heads(outputs, before, after, generator) for before, after in itertools.pairwise(widths)
+            _Heads(outputs, before, after, generator) for before, after in itertools.pairwise([width, *heads, 1])
         )
 
     def forward(self, batch: Batch) -> Tensor:

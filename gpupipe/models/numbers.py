@@ -154,7 +154,7 @@ class PiecewiseLinear:
 Numbers: TypeAlias = Periodic | PiecewiseLinear
 
 
-def numbers_from(given: Numbers | Mapping[str, Any] | None) -> Numbers | None:
+def numbers_from(given: Any) -> Numbers | None:
     """The settings, from themselves or from what `to_json` gave.
 
     Raises:
@@ -163,7 +163,7 @@ def numbers_from(given: Numbers | Mapping[str, Any] | None) -> Numbers | None:
     if given is None or isinstance(given, Periodic | PiecewiseLinear):
         return given
     kinds: dict[str, type[Numbers]] = {Periodic.kind: Periodic, PiecewiseLinear.kind: PiecewiseLinear}
-    settings = dict(given)
+    settings = dict(given) if isinstance(given, Mapping) else {}
     kind = kinds.get(settings.pop("kind", ""))
     if kind is None:
         raise _senseless("model(numbers=)", given, "None, Periodic(...) or PiecewiseLinear.fit(loader)", "Periodic()")

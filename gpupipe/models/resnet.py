@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, linear
+from gpupipe.models.tabular import Tabular, generator_of, linear
 from gpupipe.tensors.batch import Batch
+from gpupipe.words import is_integer, is_number
 
 __all__ = ["BatchNorm", "ResNet"]
 
@@ -66,8 +68,10 @@ class ResNet(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
-        inner = int(width * hidden_factor)
+        generator = generator_of(seed, self)
+        inner = 0
+        if is_integer(width, 1) and is_number(hidden_factor) and hidden_factor < math.inf:
+            inner = int(width * hidden_factor)
         super().__init__(
             {
                 "numeric": numeric,
@@ -85,8 +89,8 @@ class ResNet(Tabular):
             },
             generator,
             [
-                ("blocks", blocks >= 0, "0 or more", "blocks=2"),
-                ("width", width >= 1, "at least 1", "width=192"),
+                ("blocks", is_integer(blocks, 0), "0 or more", "blocks=2"),
+                ("width", is_integer(width, 1), "at least 1", "width=192"),
                 ("hidden_factor", inner >= 1, "an inner layer of at least one value", "hidden_factor=2.0"),
             ],
         )

@@ -5,22 +5,26 @@ Shapes: B rows, F numeric features, C categorical features, L lists of ids, D th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import BadConfig, SchemaMismatch, nearest
 from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
 from gpupipe.models.numbers import Numbers, NumericEmbedding, numbers_from
 from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
+from gpupipe.words import is_integer, is_number
 
-__all__ = ["Rule", "Tabular", "linear"]
+__all__ = ["Rule", "Tabular", "generator_of", "linear", "widths_of"]
 
 # A constructor's argument, whether its value is good, what would be, and an example.
 Rule = tuple[str, bool, str, str]
+
+_OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
 
 
 class Tabular(nn.Module):
@@ -43,11 +47,13 @@ class Tabular(nn.Module):
 
     def __init__(self, config: dict[str, Any], generator: torch.Generator, rules: Sequence[Rule] = ()) -> None:
         super().__init__()
+        self._config = config
+        self._refuse(_ids(config))
         config["cardinalities"] = cardinalities = [int(n) for n in config["cardinalities"]]
         config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
         numbers = numbers_from(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
-        self._refuse([*_shared_rules(config), *rules])
+        self._refuse([*rules, *_shared_rules(config)])
         self.outputs: int = config["outputs"]
         self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
         self.embedding: SharedEmbedding | None = None
@@ -67,8 +73,8 @@ class Tabular(nn.Module):
             options: the constructor's keyword arguments.
 
         Raises:
-            BadConfig: no target, a target of one class, a categorical feature without a cardinality, or a list of what
-                are no ids.
+            BadConfig: no schema, no target, a target of one class, a categorical feature without a cardinality, a list
+                of what are no ids, or an option the network has not.
 
         Example:
             >>> from gpupipe.models import MLP
@@ -78,6 +84,28 @@ class Tabular(nn.Module):
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
+        given: Any = schema
+        if not isinstance(given, Schema):
+            has_one = isinstance(getattr(given, "schema", None), Schema)
+            raise BadConfig(
+                f"{cls.__name__}.from_schema",
+                "not a schema",
+                got=type(given),
+                expected="the schema of a fitted pipeline",
+                remedy=f"{cls.__name__}.from_schema({type(given).__name__.lower() if has_one else 'pipeline'}.schema)",
+            )
+        parameters = signature(cls).parameters
+        known = [name for name in parameters if name not in _OF_SCHEMA]
+        for option in options:
+            if option not in known and all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
+                near = nearest(option, known)
+                raise BadConfig(
+                    f"{cls.__name__}.from_schema",
+                    "no such option",
+                    got=option,
+                    expected=f"some of {', '.join(known)}",
+                    remedy=f"{cls.__name__}.from_schema(schema)" if near is None else f"{near}=",
+                )
         numeric, cardinalities, outputs, lists = _sizes(schema, cls.__name__)
         return make(numeric, cardinalities, outputs, lists=lists, **options)
 
@@ -90,8 +118,16 @@ class Tabular(nn.Module):
         """Raise where the batch has another number of columns than the model was made for, or other lists.
 
         Raises:
-            SchemaMismatch: it does.
+            SchemaMismatch: it does, or is no batch.
         """
+        if not hasattr(batch, "numeric"):
+            raise SchemaMismatch(
+                type(self).__name__,
+                "not a batch",
+                got=type(batch),
+                expected="a gpupipe.Batch, which a loader of gp.Pipeline gives",
+                remedy="trainer.fit(pipeline.loader(train)), or model(gp.Batch(numeric, codes))",
+            )
         found = (batch.numeric.shape[1], batch.codes.shape[1])
         if found != self.num_features:
             raise SchemaMismatch(
@@ -108,6 +144,29 @@ class Tabular(nn.Module):
                 got=list(batch.lists),
                 expected=str(self.lists),
                 remedy=f"{type(self).__name__}.from_schema(pipeline.schema) with the pipeline that makes the batches",
+            )
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise where a pipeline's output is not what the model was made for.
+
+        Raises:
+            SchemaMismatch: another number of numeric features, other lists, or ids beyond the model's.
+        """
+        ids = [*self._config["cardinalities"], *self._config["lists"].values()]
+        given = [field.cardinality or 0 for field in (*schema.categorical, *schema.lists)]
+        same = (len(schema.numeric), len(schema.categorical)) == self.num_features
+        same = same and [field.name for field in schema.lists] == self.lists
+        if not same or any(found > own for found, own in zip(given, ids, strict=True)):
+            made, found = (
+                f"{numbers} numeric features, ids {codes}"
+                for numbers, codes in ((self.num_features[0], ids), (len(schema.numeric), given))
+            )
+            raise SchemaMismatch(
+                type(self).__name__,
+                "the model was made for the output of another pipeline",
+                got=found,
+                expected=made,
+                remedy=f"{type(self).__name__}.from_schema(pipeline.schema), trained on this pipeline's batches",
             )
 
     @property
@@ -131,6 +190,39 @@ class Tabular(nn.Module):
             if not good:
                 where = f"{type(self).__name__}({name}=)"
                 raise BadConfig(where, "makes no sense", got=self._config[name], expected=expected, remedy=remedy)
+
+
+def generator_of(seed: int, owner: object) -> torch.Generator:
+    """The generator of a model's weights, on the CPU.
+
+    Raises:
+        BadConfig: no integer.
+    """
+    if not is_integer(seed):
+        raise BadConfig(f"{type(owner).__name__}(seed=)", "no seed", got=seed, expected="an integer", remedy="seed=0")
+    return torch.Generator("cpu").manual_seed(int(seed))
+
+
+def widths_of(given: Any, name: str, owner: object) -> list[int]:
+    """The widths of layers; one number stands for one layer.
+
+    Raises:
+        BadConfig: something else, or a width below 1; `name` is the argument's, `owner` the model.
+
+    Example:
+        >>> widths_of(64, "hidden", None), widths_of((256, 128), "hidden", None)
+        ([64], [256, 128])
+    """
+    each = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not all(is_integer(width, 1) for width in each):
+        raise BadConfig(
+            f"{type(owner).__name__}({name}=)",
+            "makes no sense",
+            got=given,
+            expected="a layer's width, or those of several, each at least 1",
+            remedy=f"{name}=(256, 128)",
+        )
+    return [int(width) for width in each]
 
 
 def linear(
@@ -178,7 +270,7 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, i
                 f"a {field.kind} feature whose number of ids is not known",
                 got=field.dtype,
                 expected="a cardinality in the schema",
-                remedy=f"(['{field.name}'], pre.Categorify()); for numbers a model that reads batch.lists",
+                remedy=f"([{field.name!r}], pre.Categorify()); for numbers a model that reads batch.lists",
             )
         cardinalities[field.name] = field.cardinality
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
@@ -188,19 +280,26 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, i
     return len(schema.numeric), list(codes.values()), outputs, lists
 
 
+def _ids(config: dict[str, Any]) -> list[Rule]:
+    """What must hold before numbers of ids are read."""
+    given, lists = config["cardinalities"], config["lists"]
+    several = isinstance(given, Sequence) and not isinstance(given, str) and all(is_integer(n) for n in given)
+    named = lists is None or (isinstance(lists, Mapping) and all(is_integer(n) for n in lists.values()))
+    return [
+        ("cardinalities", several, "a number of ids for each categorical feature", "MLP.from_schema(schema)"),
+        ("lists", named, "numbers of ids by the names of lists, or None", "MLP.from_schema(schema)"),
+    ]
+
+
 def _shared_rules(config: dict[str, Any]) -> list[Rule]:
-    numeric, dim = config["numeric"], config["embedding_dim"]
+    numeric, dim, dropout = config["numeric"], config["embedding_dim"], config.get("dropout", 0)
     cardinalities = [*config["cardinalities"], *config["lists"].values()]
-    rules = [
-        ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
+    return [
+        ("numeric", is_integer(numeric, 0), "a number of features", "MLP.from_schema(schema)"),
         ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
         ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
-        ("outputs", config["outputs"] > 0, "1, or the number of classes or targets", "outputs=1"),
-        ("dropout", 0 <= config.get("dropout", 0) < 1, "a share in [0, 1)", "dropout=0.1"),
+        ("outputs", is_integer(config["outputs"], 1), "1, or the number of classes or targets", "outputs=1"),
+        ("dropout", is_number(dropout) and 0 <= dropout < 1, "a share in [0, 1)", "dropout=0.1"),
         ("bag", config["bag"] in BAGS, "'mean', 'sum' or 'max'", "bag='mean'"),
-        ("embedding_dim", dim == "auto" or (isinstance(dim, int) and dim > 0), "1 or more, or 'auto'", "'auto'"),
+        ("embedding_dim", dim == "auto" or is_integer(dim, 1), "1 or more, or 'auto'", "embedding_dim='auto'"),
     ]
-    if "hidden" in config:
-        widths = config["hidden"]
-        rules.append(("hidden", all(width > 0 for width in widths), "widths of at least 1", "hidden=(256, 128)"))
-    return rules

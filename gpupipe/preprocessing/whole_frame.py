@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.estimators import applied, fitted, is_estimator, names_out, rebuilt, state_of
+from gpupipe.backend.estimators import applied, fitted, is_estimator, names_out, needs_target, rebuilt, state_of
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import check_count, check_numeric, refuse, stacked
 from gpupipe.preprocessing.fold import Columns, FoldStep
@@ -59,7 +59,11 @@ class WholeFrameStep(FoldStep):
 
 
 class WholeFrame(WholeFrameStep):
-    """Any scikit-learn or cuML estimator as a step: one with `fit` and `transform`, or else `predict`, by rows.
+    """A scikit-learn or cuML estimator of numbers as a step: one that learns without a target, and `transform`s rows.
+
+    One without `transform` gives what it `predict`s (k-means its labels). Text, and estimators that want a target, are
+    refused. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer,
+    PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit` and `explain` warn.
 
     An estimator put in a list of steps as it is becomes one of these. What is given is copied and never fitted itself.
     Its outputs become float32 columns, named by its `get_feature_names_out` where it has one, else `<class name>0`, ...
@@ -75,7 +79,7 @@ class WholeFrame(WholeFrameStep):
         estimator_: the fitted copy.
 
     Raises:
-        BadConfig: it is no estimator.
+        BadConfig: it is no estimator, or learns from a target.
 
     Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
 
@@ -95,6 +99,14 @@ class WholeFrame(WholeFrameStep):
                 got=estimator,
                 expected="an object with fit and transform (or predict); not a class",
                 remedy="a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator",
+            )
+        if needs_target(estimator):
+            raise BadConfig(
+                self._where,
+                "it learns from a target, which no estimator in a list of steps is given",
+                got=estimator,
+                expected="an estimator that learns from numbers alone",
+                remedy="pre.TargetEncoder(), or gp.baselines(...) for models beside the network",
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import copy
 
@@ -316,9 +317,17 @@ def _rows_of_words(num_rows: int, width: int, device: torch.device, *, pinned: b
 def require_device(device: torch.device | str) -> None:
     """Raise `BackendMissing` where torch cannot use the device.
 
+    Raises:
+        BackendMissing: a GPU that torch does not see.
+        BadConfig: no name of a CPU or CUDA device.
+
     Example:
         >>> require_device("cpu")
     """
+    if re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)) is None:
+        raise BadConfig(
+            "device", "no such device", got=device, expected="'auto', 'cpu', 'cuda' or 'cuda:0'", remedy="device='cuda'"
+        )
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise BackendMissing(
             "device",

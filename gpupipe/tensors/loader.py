@@ -24,6 +24,7 @@ from gpupipe.tensors.resident import Resident, from_device
 from gpupipe.tensors.sampling import Drawn, running_sum
 from gpupipe.tensors.slabs import through_slabs
 from gpupipe.tensors.stream import Parts, in_windows, tell_reads
+from gpupipe.words import is_integer
 
 __all__ = ["Loader"]
 
@@ -95,11 +96,17 @@ class Loader:
         residency: str = "auto",
     ) -> None:
         for name, value in (("batch_size", batch_size), ("block_rows", block_rows), ("window", window)):
-            if value < 1:
+            if not is_integer(value, 1):
+                problem = f"{name} is too small" if is_integer(value) else f"{name} is no number of them"
+                raise BadConfig("loader", problem, got=value, expected="1 or more", remedy=f"{name}=4096")
+        if not is_integer(seed):
+            raise BadConfig("loader(seed=)", "not a seed", got=seed, expected="an integer", remedy="seed=0")
+        for name, value in (("drop_last", drop_last), ("reuse_buffers", reuse_buffers)):
+            if not isinstance(value, bool):
                 raise BadConfig(
-                    "loader", f"{name} is too small", got=value, expected="1 or more", remedy=f"{name}=4096"
+                    f"loader({name}=)", "makes no sense", got=value, expected="True or False", remedy=f"{name}=True"
                 )
-        if shuffle not in (False, True, "rows", "blocks"):
+        if not isinstance(shuffle, bool) and shuffle not in ("rows", "blocks"):
             raise BadConfig(
                 "loader",
                 "unknown shuffle",
@@ -175,7 +182,13 @@ class Loader:
         """Which epoch the next iteration is, from 0; each iteration goes on to the next by itself.
 
         The epoch that `load_state_dict` has just taken up goes on where it was.
+
+        Raises:
+            BadConfig: no number of an epoch.
         """
+        if not is_integer(epoch, 0):
+            where, expected = "Loader.set_epoch(epoch=)", "a number from 0"
+            raise BadConfig(where, "no epoch", got=epoch, expected=expected, remedy="loader.set_epoch(0)")
         if epoch != self._next.epoch:
             self._next = Position(epoch)
         self._reached = self._next

@@ -44,12 +44,13 @@ def taken_up(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
         >>> taken_up({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})
         Position(epoch=1, batch=0)
     """
-    epoch, batch = state.get("epoch"), state.get("batch")
+    known = isinstance(state, Mapping)
+    epoch, batch = (state.get("epoch"), state.get("batch")) if known else (None, None)
     if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
         raise BadConfig(
             "Loader.load_state_dict",
             "this is no state of a loader",
-            got=dict(state),
+            got=dict(state) if known else state,
             expected="what state_dict() gave",
             remedy="loader.load_state_dict(saved['loader'])",
         )

@@ -10,6 +10,7 @@ from torch import distributed
 
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.joining import MEETING, join, joined, on_hosts, stacked
+from gpupipe.words import is_integer
 
 __all__ = ["Ranks", "Step"]
 
@@ -115,7 +116,8 @@ def who_am_i(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if joined():
             return distributed.get_rank(), distributed.get_world_size()
         return 0, 1
-    if rank is None or world_size is None or not 0 <= rank < world_size:
+    both = rank is not None and world_size is not None and is_integer(rank, 0) and is_integer(world_size, 1)
+    if rank is None or world_size is None or not both or rank >= world_size:
         raise BadConfig(
             "loader",
             "no rank of a group",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,15 +17,16 @@ from gpupipe.training.alike import NotPlain
 from gpupipe.training.average import Average
 from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
-from gpupipe.training.choice import unknown
-from gpupipe.training.class_weights import class_weights, weighted
-from gpupipe.training.device import PRECISIONS, forward_in
+from gpupipe.training.checkpoints import Checkpoints
+from gpupipe.training.choice import TINY, Rule, is_real, refuse, unknown
+from gpupipe.training.class_weights import check_class_weight, class_weights, weighted
+from gpupipe.training.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
 from gpupipe.training.losses import LOSSES, Loss, check_units, choose_loss, mean_loss, smoothed
-from gpupipe.training.metrics import InUnits, Metric, choose_metrics
-from gpupipe.training.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.metrics import InUnits, Metric, check_task, choose_metrics
+from gpupipe.training.optimizers import check_optimizer, make_optimizer, parameter_groups
 from gpupipe.training.profiling import Profiling
 from gpupipe.training.progress import ProgressBar
 from gpupipe.training.recompute import recomputed
@@ -34,9 +36,10 @@ from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
 from gpupipe.training.step_cache import Step, StepCache, key_of
-from gpupipe.training.stopping import BestWeights
+from gpupipe.training.stopping import BestWeights, EarlyStopping
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
+from gpupipe.words import is_integer
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
@@ -46,6 +49,7 @@ __all__ = [
     "callbacks_of",
     "captured",
     "check",
+    "check_batches",
     "history_of",
     "loss_and_metrics",
     "prepared",
@@ -200,12 +204,36 @@ def schema_of(loader: object) -> Schema | None:
 
 def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metric]]:
     """What is to be made small, and what is told beside it."""
-    loss = choose_loss(trainer.loss, schema_of(loader))
+    schema = schema_of(loader)
+    if schema is not None:
+        _check_takes_batches(trainer.model)
+    loss = choose_loss(trainer.loss, schema)
     metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
     check_units(loss, units)
+    if schema is not None:
+        check_task(metrics, schema)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
     return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+
+
+def _check_takes_batches(model: nn.Module) -> None:
+    """Refuse a model whose first layer is torch's own, which takes a tensor, for a loader of ours.
+
+    Raises:
+        BadConfig: it is one.
+    """
+    first: nn.Module = model
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    if type(first).__module__.startswith("torch.nn.modules"):
+        raise BadConfig(
+            "Trainer(model=)",
+            "its first layer takes a tensor, and the loader gives Batches",
+            got=type(first),
+            expected="a module whose forward takes a gpupipe.Batch",
+            remedy="a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)",
+        )
 
 
 def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) -> History:
@@ -242,6 +270,7 @@ def check(trainer: Trainer) -> None:
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
     """
+    refuse(trainer, [*_of_learning(trainer), *_of_a_run(trainer)])
     if trainer.on_divergence not in ON_DIVERGENCE:
         raise unknown("Trainer", "on_divergence", trainer.on_divergence, ON_DIVERGENCE)
     if trainer.on_divergence == "rollback" and trainer.checkpoints is None:
@@ -249,31 +278,103 @@ def check(trainer: Trainer) -> None:
         raise BadConfig("Trainer(on_divergence='rollback')", "no checkpoints", expected=expected, remedy=remedy)
     if trainer.precision not in PRECISIONS:
         raise unknown("Trainer", "precision", trainer.precision, PRECISIONS)
-    clip, average, smoothing = trainer.gradient_clip, trainer.average, trainer.label_smoothing
-    rules = [
+    if isinstance(trainer.class_weight, str):
+        check_class_weight(trainer.class_weight)
+    check_device(trainer.device)
+    check_optimizer(trainer.optimizer)
+    learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
+    choose_metrics(trainer.metrics, trainer.loss)
+    if trainer.loss != "auto":
+        choose_loss(trainer.loss, None)
+
+
+def _of_learning(trainer: Trainer) -> list[Rule]:
+    """What must hold of the settings by which a model learns."""
+    clip, average, weights = trainer.gradient_clip, trainer.average, trainer.class_weight
+    groups: Any = trainer.groups
+    blocks: Any = trainer.recompute
+    patterns = isinstance(blocks, list | tuple) and all(isinstance(pattern, str) for pattern in blocks)
+    of_classes = isinstance(weights, Mapping) and all(map(is_real, weights.values()))
+    of_names = isinstance(groups, Mapping) and all(
+        isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_real, options.values()))
+        for pattern, options in groups.items()
+    )
+    rate, warmup = trainer.lr, trainer.warmup
+    return [
         ("model", isinstance(trainer.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
-        ("max_epochs", trainer.max_epochs >= 1, "at least 1", "max_epochs=3"),
-        ("log_every", trainer.log_every >= 1, "at least 1", "log_every=100"),
-        ("weight_decay", trainer.weight_decay >= 0, "0 or more", "weight_decay=0.01"),
-        ("gradient_clip", clip is None or clip > 0, "a norm above 0, or None", "gradient_clip=1.0"),
-        ("accumulate", trainer.accumulate >= 1, "a number of batches, at least 1", "accumulate=4"),
-        ("average", average is None or 0 < average < 1, "between 0 and 1, or None", "average=0.999"),
-        ("label_smoothing", 0 <= smoothing < 1, "a share in [0, 1)", "label_smoothing=0.1"),
-        ("patience", trainer.patience > 0, "seconds", "patience=600"),
-        ("capture", trainer.capture in ("auto", True, False), "'auto', True or False", "capture='auto'"),
+        ("max_epochs", is_integer(trainer.max_epochs, 1), "a whole number, at least 1", "max_epochs=3"),
+        ("lr", rate is None or is_real(rate), "a number above 0, or None for the model's own", "lr=3e-3"),
+        ("warmup", warmup is None or is_real(warmup), "a share in [0, 1), or None", "warmup=0.05"),
+        ("weight_decay", is_real(trainer.weight_decay, 0), "0 or more", "weight_decay=0.01"),
+        ("groups", groups is None or of_names, "mappings by patterns of names", "groups={'embedding.*': {'lr': 1e-4}}"),
+        ("gradient_clip", clip is None or is_real(clip, TINY), "a norm above 0, or None", "gradient_clip=1.0"),
+        ("accumulate", is_integer(trainer.accumulate, 1), "a number of batches, at least 1", "accumulate=4"),
+        ("average", average is None or is_real(average, TINY, 1), "between 0 and 1, or None", "average=0.999"),
+        ("label_smoothing", is_real(trainer.label_smoothing, 0, 1), "a share in [0, 1)", "label_smoothing=0.1"),
+        ("recompute", isinstance(blocks, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
+        (
+            "class_weight",
+            isinstance(weights, str | None) or of_classes,
+            "'balanced', a mapping from classes to weights, or None",
+            "class_weight='balanced'",
+        ),
+        (
+            "early_stopping",
+            isinstance(trainer.early_stopping, EarlyStopping | None),
+            "an EarlyStopping, or None",
+            "early_stopping=gp.EarlyStopping(patience=3)",
+        ),
+    ]
+
+
+def _of_a_run(trainer: Trainer) -> list[Rule]:
+    """What must hold of the settings beside."""
+    callbacks, places = trainer.callbacks, str | PathLike
+    flags = ("compile", "deterministic", "gpu_stats")
+    return [
+        ("seed", is_integer(trainer.seed), "an integer", "seed=0"),
+        ("log_every", is_integer(trainer.log_every, 1), "a number of batches, at least 1", "log_every=100"),
+        ("patience", is_real(trainer.patience, TINY), "seconds", "patience=600"),
+        *((name, isinstance(getattr(trainer, name), bool), "True or False", f"{name}=True") for name in flags),
+        *(
+            (name, value == "auto" or isinstance(value, bool), "'auto', True or False", f"{name}='auto'")
+            for name, value in (("capture", trainer.capture), ("progress", trainer.progress))
+        ),
+        (
+            "callbacks",
+            isinstance(callbacks, list | tuple) and all(isinstance(one, Callback) for one in callbacks),
+            "a list of objects of classes made from gpupipe.training.Callback",
+            "callbacks=[gp.training.CSVLogger('runs/flights/log.csv')]",
+        ),
+        (
+            "checkpoints",
+            isinstance(trainer.checkpoints, Checkpoints | places | None),
+            "a folder, a Checkpoints, or None",
+            "checkpoints='runs/flights'",
+        ),
+        ("profile", isinstance(trainer.profile, places | None), "a folder, or None", "profile='runs/flights/trace'"),
         (
             "step_cache",
             isinstance(trainer.step_cache, StepCache | None),
             "a StepCache, or None",
             "step_cache=StepCache()",
         ),
-        ("progress", trainer.progress in ("auto", True, False), "'auto', True or False", "progress='auto'"),
     ]
-    for name, good, expected, remedy in rules:
-        if not good:
-            where = f"Trainer({name}=)"
-            raise BadConfig(where, "makes no sense", got=getattr(trainer, name), expected=expected, remedy=remedy)
-    learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
-    choose_metrics(trainer.metrics, trainer.loss)
-    if trainer.loss != "auto":
-        choose_loss(trainer.loss, None)
+
+
+def check_batches(where: str, **given: object) -> None:
+    """Refuse what holds rows, where batches are needed.
+
+    Raises:
+        BadConfig: a table, an array, a path, a pipeline or nothing at all; `where` is named, and the argument.
+    """
+    for name, loader in given.items():
+        rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
+        if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
+            raise BadConfig(
+                f"{where}({name}=)",
+                "not batches",
+                got=type(loader),
+                expected="a loader: gp.Pipeline's, a DataLoader, or a list of batches",
+                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({name if rows else 'data'}))",
+            )

@@ -22,8 +22,10 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor
 
 from gpupipe.atomic import replacing
-from gpupipe.errors import ArtifactError, BadConfig
+from gpupipe.errors import ArtifactError
+from gpupipe.training.choice import TINY, check_path, is_real, refuse
 from gpupipe.training.trees import joined
+from gpupipe.words import is_integer
 
 __all__ = ["Checkpoints", "Folder", "find", "read", "write"]
 
@@ -49,7 +51,7 @@ class Checkpoints:
         keep: how many of the last stay; the best by the history's monitored figure stays too.
 
     Raises:
-        BadConfig: a number that makes no sense.
+        BadConfig: an argument that makes no sense.
 
     Memory:
         One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
@@ -66,12 +68,20 @@ class Checkpoints:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "every_epochs", "every_seconds", "keep"):
-            value = getattr(self, name)
-            optional = name != "keep"
-            if not (value > 0 if value is not None else optional):
-                where, remedy = f"Checkpoints({name}=)", f"{name}=1"
-                raise BadConfig(where, "makes no sense", got=value, expected="a number above 0", remedy=remedy)
+        folder = check_path("Checkpoints", "folder", self.folder, "runs/flights")
+        seconds: Any = self.every_seconds
+        number = "a number above 0, or None"
+        good = {name: getattr(self, name) for name in ("every_steps", "every_epochs")}
+        good = {name: value is None or is_integer(value, 1) for name, value in good.items()}
+        refuse(
+            self,
+            [
+                ("folder", not folder.is_file(), "a folder, not a file", "folder='runs/flights'"),
+                *((name, held, number, f"{name}=1") for name, held in good.items()),
+                ("every_seconds", seconds is None or is_real(seconds, TINY), number, "every_seconds=600"),
+                ("keep", is_integer(self.keep, 1), "a number above 0", "keep=3"),
+            ],
+        )
 
 
 @dataclass(frozen=True, slots=True)

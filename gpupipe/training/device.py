@@ -20,7 +20,7 @@ import torch
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.training.choice import unknown
 
-__all__ = ["PRECISIONS", "choose_device", "fork_rng", "forward_in", "session"]
+__all__ = ["PRECISIONS", "check_device", "choose_device", "fork_rng", "forward_in", "session"]
 
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "fp16-mixed")
 BF16_CAPABILITY = (8, 0)
@@ -28,7 +28,17 @@ BF16_CAPABILITY = (8, 0)
 logger = logging.getLogger(__name__)
 
 
-def choose_device(requested: str, loader: object) -> torch.device:
+def check_device(requested: str | torch.device) -> None:
+    """Raise where it is no name of a CPU or CUDA device; whether it is there shows when a run begins.
+
+    Raises:
+        BadConfig: it is none.
+    """
+    if re.fullmatch(r"auto|cpu(:0)?|cuda(:\d+)?", str(requested)) is None:
+        raise unknown("Trainer", "device", requested, ["auto", "cpu", "cuda", "cuda:0"])
+
+
+def choose_device(requested: str | torch.device, loader: object) -> torch.device:
     """The device asked for; "auto" is where the loader's batches lie if it tells, else the current GPU, else the CPU.
 
     Raises:
@@ -39,16 +49,15 @@ def choose_device(requested: str, loader: object) -> torch.device:
         >>> choose_device("cpu", [])
         device(type='cpu')
     """
+    check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     home = getattr(loader, "device", None)
-    if requested != "auto":
-        asked, reason = requested, "asked for"
+    if str(requested) != "auto":
+        asked, reason = str(requested), "asked for"
     elif home is not None:
         asked, reason = str(home), "the data is there"
     else:
         asked, reason = ("cuda", "torch sees a GPU") if visible else ("cpu", "torch sees no GPU")
-    if re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", asked) is None:
-        raise unknown("Trainer", "device", requested, ["auto", "cpu", "cuda", "cuda:0"])
     device = torch.device("cpu")
     if asked.startswith("cuda"):
         if not visible or (asked != "cuda" and torch.device(asked).index >= visible):

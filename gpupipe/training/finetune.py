@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.training.choice import unknown
 
 __all__ = ["LoadReport", "freeze", "load_weights", "unfreeze"]
@@ -55,13 +58,15 @@ def load_weights(
 
     Args:
         model: changed in place.
-        weights: by name; or a file of them: `.safetensors`, else one of `torch.save`, read without running code.
+        weights: by name; or a file of them: `.safetensors`, else one of `torch.save`, read without running code; or a
+            folder that `gp.save` wrote.
         strict: whether all of the model's must be there, and no others.
         prefix: what the given names begin with, and the model's do not: "module.", "encoder.".
 
     Raises:
         SchemaMismatch: `strict`, and they do not fit; the model is as it was.
-        BadConfig: not one weight fits.
+        BadConfig: not one weight fits, or there is no model.
+        BadFile: the file is missing, or holds no weights.
 
     Memory: copies into the model; a file is read to the host.
 
@@ -70,6 +75,15 @@ def load_weights(
         >>> print(load_weights(model, {"weight": torch.zeros(1, 2), "scale": torch.ones(1)}, strict=False))
         1 loaded; missing: bias; unexpected: scale
     """
+    _check_model("load_weights", model)
+    if not isinstance(weights, str | Path | Mapping):
+        raise BadConfig(
+            "load_weights(weights=)",
+            "not weights",
+            got=type(weights),
+            expected="tensors by name, or a file's path",
+            remedy="load_weights(model, other.state_dict())",
+        )
     given = _read(weights) if isinstance(weights, str | Path) else weights
     given = {name.removeprefix(prefix): value for name, value in given.items()}
     own = model.state_dict()
@@ -125,11 +139,12 @@ def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
     return _switch(model, patterns, trained=True)
 
 
-def _switch(model: nn.Module, patterns: tuple[str, ...], *, trained: bool) -> list[str]:
+def _switch(model: nn.Module, patterns: tuple[Any, ...], *, trained: bool) -> list[str]:
+    owner = "unfreeze" if trained else "freeze"
+    _check_model(owner, model)
     parameters = dict(model.named_parameters())
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in parameters):
-            owner = "unfreeze" if trained else "freeze"
+        if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in parameters):
             raise unknown(owner, "patterns", pattern, parameters, "a pattern of these, as 'embedding.*'")
     names = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
     for name in names:
@@ -137,8 +152,30 @@ def _switch(model: nn.Module, patterns: tuple[str, ...], *, trained: bool) -> li
     return names
 
 
+def _check_model(owner: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadConfig(
+            f"{owner}(model=)",
+            "not a model",
+            got=model,
+            expected="a torch.nn.Module",
+            remedy=f"{owner}(trainer.model, ...)",
+        )
+
+
 def _read(path: str | Path) -> Mapping[str, Tensor]:
-    if Path(path).suffix == ".safetensors":
-        return load_file(path)
-    found: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    file = Path(path)
+    if (file / "model.safetensors").is_file():
+        file = file / "model.safetensors"  # what gp.save wrote
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        found: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, SafetensorError, UnpicklingError) as cause:
+        raise BadFile(
+            str(path),
+            f"no weights can be read from it ({str(cause).splitlines()[0]})",
+            expected="a .safetensors file, one of torch.save that holds tensors alone, or a folder of gp.save",
+            remedy="torch.save(model.state_dict(), path)",
+        ) from cause
     return found

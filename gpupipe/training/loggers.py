@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from gpupipe.errors import BackendMissing
 from gpupipe.training.callbacks import Callback
+from gpupipe.training.choice import check_path
 from gpupipe.training.run import Run
 
 __all__ = ["CSVLogger", "JSONLinesLogger", "TensorBoardLogger"]
@@ -34,7 +35,7 @@ class JSONLinesLogger(Callback):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = check_path(type(self).__name__, "path", path, "runs/flights/log")
 
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and a new file; where the fit goes on from a checkpoint, one of what came before that."""
@@ -72,7 +73,7 @@ class CSVLogger(Callback):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = check_path(type(self).__name__, "path", path, "runs/flights/log")
 
     def on_epoch_end(self, run: Run) -> None:
         """Write all epochs: a figure may be missing in some, and columns have to be the same for all."""
@@ -98,7 +99,7 @@ class TensorBoardLogger(Callback):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = check_path("TensorBoardLogger", "folder", folder, "runs/flights")
         try:
             # torch.utils.tensorboard imports TensorBoard, which is optional.
             self._module = importlib.import_module("torch.utils.tensorboard")

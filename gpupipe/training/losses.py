@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.schema import Schema
@@ -58,17 +59,20 @@ SCALE_FREE = (
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
-def choose_loss(loss: str | Loss, schema: Schema | None) -> str | Loss:
+def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     """The loss to use where "auto" was asked, by the task the schema tells; else `loss` itself.
 
     Raises:
-        BadConfig: a name that is no loss, or "auto" where no schema tells the task.
+        BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema tells the
+            task.
 
     Example:
         >>> choose_loss("huber", None)
         'huber'
     """
-    if callable(loss) or loss in LOSSES:
+    if callable(loss):
+        return _checked(loss)
+    if isinstance(loss, str) and loss in LOSSES:
         return loss
     if loss != "auto":
         raise unknown("Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch")
@@ -103,6 +107,71 @@ def check_units(loss: str | Loss, units: object) -> None:
         )
 
 
+@dataclass(frozen=True)
+class OfTarget:
+    """A loss of output and target, as torch's are, called with output and batch.
+
+    Args:
+        function: of B outputs or B x K logits, and the target in the type that goes with them.
+    """
+
+    function: Callable[[Tensor, Tensor], Any]
+
+    def __call__(self, output: Tensor, batch: Any) -> Tensor:
+        """B values, or the mean that the function gives.
+
+        Raises:
+            BadData: there is no target.
+            SchemaMismatch: the shapes of output and target differ.
+            BadConfig: the function gives a mean, and the rows have weights, which it cannot count.
+        """
+        name = _name_of(self.function)
+        if isinstance(self.function, nn.Module):
+            self.function.to(output.device)  # its own tensors, such as pos_weight
+        output = full_precision(output)
+        classes = name in _OF_CLASSES or output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
+        target = matching_target(output, batch, f"loss {name}", classes=classes)
+        values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
+        if isinstance(values, Tensor) and values.ndim == 0 and weight_of(batch) is not None:
+            torch_class = isinstance(self.function, nn.Module)
+            raise BadConfig(
+                "Trainer(loss=)",
+                "a mean, in which the rows' weights do not count",
+                got=name,
+                expected="a value for each row where rows have weights",
+                remedy=f"{name}(reduction='none')" if torch_class else f"partial({name}, reduction='none')",
+            )
+        return values.mean(1) if isinstance(values, Tensor) and values.ndim == 2 else values
+
+
+_OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
+_TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
+
+
+def _checked(loss: Loss) -> Loss:
+    """A function as a loss of output and batch."""
+    expected, remedy = "a function of output and batch, or of output and target", "loss=torch.nn.MSELoss()"
+    if isinstance(loss, type):
+        remedy = f"loss={loss.__name__}()"
+        raise BadConfig("Trainer(loss=)", "a class", got=loss, expected=f"an object: {expected}", remedy=remedy)
+    try:
+        found = signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except ValueError:
+        return loss  # a function of C
+    try:
+        found.bind(None, None)
+    except TypeError as cause:
+        problem = f"it takes {found}"
+        raise BadConfig("Trainer(loss=)", problem, got=loss, expected=expected, remedy=remedy) from cause
+    second = [*found.parameters.values()][1:2]
+    return OfTarget(loss) if second and second[0].name in _TARGET_NAMES else loss
+
+
+def _name_of(function: object) -> str:
+    function = function.func if isinstance(function, partial) else function
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
 def smoothed(loss: str | Loss, amount: float) -> Loss:
     """A named loss of labels that are taken to be wrong with some probability (Szegedy et al., arXiv:1512.00567).
 
@@ -135,7 +204,7 @@ def smoothed(loss: str | Loss, amount: float) -> Loss:
     )
 
 
-def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
+def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
     """The loss of a batch to go down from, and the weight it carries in a mean over batches (its rows without weights).
 
     Args:
@@ -143,7 +212,7 @@ def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
         batch: whose weights count.
 
     Raises:
-        SchemaMismatch: neither a scalar nor one value a row.
+        SchemaMismatch: no tensor, or neither a scalar nor one value a row.
 
     Example:
         >>> from gpupipe.tensors.batch import Batch
@@ -151,6 +220,14 @@ def mean_loss(values: Tensor, batch: Any) -> tuple[Tensor, Tensor | int]:
         >>> mean_loss(torch.tensor([1.0, 5.0]), batch)
         (tensor(2.), tensor(4.))
     """
+    if not isinstance(values, Tensor):
+        raise SchemaMismatch(
+            "loss",
+            "not a tensor",
+            got=type(values),
+            expected=f"a tensor of shape () or ({num_rows(batch)},)",
+            remedy="return the loss, not its `.item()`",
+        )
     weight = weight_of(batch)
     if values.ndim == 0:
         return values, num_rows(batch) if weight is None else weight.sum()

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpupipe.errors import BadConfig
+from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
 from gpupipe.training.rows import full_precision, matching_target, weight_of
 
@@ -36,6 +38,7 @@ __all__ = [
     "Metric",
     "Precision",
     "Recall",
+    "check_task",
     "choose_metrics",
 ]
 
@@ -439,6 +442,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
         R2,
     )
 }
+_PROTOCOL = ("name", "higher_is_better", "reset", "update", "compute")
 METRICS_OF_LOSS = {
     "bce": ("auc", "accuracy"),
     "cross-entropy": ("accuracy",),
@@ -447,11 +451,33 @@ METRICS_OF_LOSS = {
 }
 
 
+OF_CLASSES = {"auc", "accuracy", "log_loss", "brier"}
+
+
+def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
+    """Raise for a metric that says nothing of the schema's target.
+
+    Raises:
+        BadConfig: there is one.
+    """
+    of_one = schema.task == "regression" and len(schema.targets) == 1
+    for name in (metric.name for metric in metrics if type(metric) in METRICS.values()):
+        if (of_one and name in OF_CLASSES) or (schema.task == "multiclass" and name in {"brier", "rmse", "mae", "r2"}):
+            fit = ("rmse", "mae", "r2") if of_one else ("accuracy", "auc", "log_loss")
+            raise BadConfig(
+                "Trainer(metrics=)",
+                f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}",
+                got=name,
+                expected=f"some of {', '.join(map(repr, fit))}",
+                remedy=f"metrics={[*fit]!r}",
+            )
+
+
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
     """Fresh metrics by name, the caller's own as they are; "auto" takes those that go with a named loss.
 
     Raises:
-        BadConfig: a name that is no metric.
+        BadConfig: a name that is no metric, or an object that is none.
 
     Example:
         >>> [metric.name for metric in choose_metrics("auto", "bce")]
@@ -461,10 +487,13 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
         metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
     elif isinstance(metrics, str):
         metrics = [metrics]
-    chosen: list[Metric] = []
+    also, chosen = "a list of these and of Metrics", list[Metric]()
+    if not isinstance(metrics, list | tuple):
+        raise unknown("Trainer", "metrics", metrics, ["auto", *METRICS], also)
     for metric in metrics:
-        if isinstance(metric, str) and metric not in METRICS:
-            raise unknown("Trainer", "metrics", metric, ["auto", *METRICS], "a list of these and of Metrics")
+        own = not isinstance(metric, str | type) and all(hasattr(metric, name) for name in _PROTOCOL)
+        if not own and (not isinstance(metric, str) or metric not in METRICS):
+            raise unknown("Trainer", "metrics", metric, ["auto", *METRICS], also)
         chosen.append(METRICS[metric]() if isinstance(metric, str) else metric)
         chosen[-1].reset()
     return chosen

@@ -16,7 +16,7 @@ from gpupipe.training.choice import unknown
 from gpupipe.training.lamb import Lamb
 from gpupipe.training.rowwise import RowWise, is_table
 
-__all__ = ["OPTIMIZERS", "Groups", "MakeOptimizer", "make_optimizer", "parameter_groups"]
+__all__ = ["OPTIMIZERS", "Groups", "MakeOptimizer", "check_optimizer", "make_optimizer", "parameter_groups"]
 
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
@@ -29,6 +29,31 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "lamb": lambda groups, lr: Lamb(groups, lr=lr),
     "rowwise": lambda groups, lr: RowWise(groups, lr=lr),
 }
+
+
+def check_optimizer(choice: object) -> None:
+    """Raise for what makes no optimiser.
+
+    Raises:
+        BadConfig: an unknown name, an optimiser that is made already, or neither a name nor a function.
+    """
+    also = "a class of torch.optim, or a function of the parameters and the learning rate"
+    if isinstance(choice, Optimizer):
+        raise BadConfig(
+            "Trainer(optimizer=)",
+            "an optimiser that is made already",
+            got=type(choice),
+            expected=f"a name, or {also}: each fit makes its own",
+            remedy=f"optimizer=torch.optim.{type(choice).__name__}",
+        )
+    if callable(choice) and not isinstance(choice, type):
+        try:
+            signature(choice).bind(None, None)
+        except TypeError as cause:
+            problem, remedy = f"the function takes {signature(choice)}", "optimizer=lambda parameters, lr: ..."
+            raise BadConfig("Trainer(optimizer=)", problem, got=choice, expected=also, remedy=remedy) from cause
+    if not callable(choice) and (not isinstance(choice, str) or choice not in OPTIMIZERS):
+        raise unknown("Trainer", "optimizer", choice, OPTIMIZERS, also)
 
 
 def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
@@ -45,10 +70,8 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
     Raises:
         BadConfig: an unknown name, or an optimiser that would not follow the schedule.
     """
+    check_optimizer(choice)
     if isinstance(choice, str):
-        if choice not in OPTIMIZERS:
-            also = "a class of torch.optim, or a function of the parameters and the learning rate"
-            raise unknown("Trainer", "optimizer", choice, OPTIMIZERS, also)
         optimizer = OPTIMIZERS[choice](groups, lr)
     elif isinstance(choice, type):
         # Those that can count on the device do so where the host must not wait.
@@ -56,6 +79,14 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
         optimizer = cast(Any, choice)(groups, lr=lr, **capturable)
     else:
         optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
+    if not isinstance(optimizer, Optimizer):
+        raise BadConfig(
+            "Trainer(optimizer=)",
+            "the function gives no optimiser",
+            got=type(optimizer),
+            expected="a torch.optim.Optimizer",
+            remedy="optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)",
+        )
     for group in optimizer.param_groups:
         if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
             raise BadConfig(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.training.choice import unknown
+from gpupipe.training.choice import is_real, unknown
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.rows import matching_target
 
@@ -38,11 +38,12 @@ class PerTarget:
     """
 
     def __init__(self, losses: Sequence[str], weights: Sequence[float] | None = None) -> None:
-        for name in losses:
-            if name not in NAMES:
-                raise unknown("PerTarget", "losses", name, NAMES)
+        for name in losses if isinstance(losses, list | tuple) else [losses]:
+            if not isinstance(losses, list | tuple) or name not in NAMES:
+                raise unknown("PerTarget", "losses", name, NAMES, "a list of these, one a target")
         weights = [1.0] * len(losses) if weights is None else list(weights)
-        if len(weights) != len(losses) or min(weights, default=0) < 0 or not sum(weights):
+        good = len(weights) == len(losses) and all(is_real(weight, 0) for weight in weights)
+        if not good or not sum(weights):
             raise BadConfig(
                 "PerTarget(weights=)",
                 "not a weight for each loss",

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gpupipe.errors import BadConfig
+from gpupipe.words import as_list
 
 __all__ = ["recomputed"]
 
@@ -44,7 +45,7 @@ def recomputed(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]
         lists = [module for module in names.values() if isinstance(module, nn.ModuleList)]
         chosen: list[Any] = [member for members in lists for member in members]
     else:
-        patterns = blocks or []
+        patterns = as_list(blocks or [])
         chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
         raise BadConfig(

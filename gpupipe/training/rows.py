@@ -94,7 +94,19 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
 
 
 def full_precision(output: Tensor) -> Tensor:
-    """The output in float32, or in float64 where it is that already."""
+    """The output in float32, or in float64 where it is that already.
+
+    Raises:
+        SchemaMismatch: it is no tensor.
+    """
+    if not isinstance(output, Tensor):
+        raise SchemaMismatch(
+            "model",
+            "its output is no tensor",
+            got=type(output),
+            expected="B values or B x K logits, or a loss of its own that takes what comes out",
+            remedy="`return` in the model's forward, or loss=lambda output, batch: ...",
+        )
     return output if output.dtype == torch.float64 else output.float()
 
 

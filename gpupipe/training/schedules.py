@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.choice import unknown
+from gpupipe.training.choice import is_real, refuse, unknown
 from gpupipe.training.history import History
+from gpupipe.words import is_integer
 
 __all__ = ["SCHEDULES", "Plateau", "Schedule", "fallen", "learning_rates", "scaled_rate"]
 
@@ -46,15 +47,14 @@ class Plateau:
     lowest: float = 1e-4
 
     def __post_init__(self) -> None:
-        rules = [
-            ("patience", self.patience >= 1, "at least 1", "patience=3"),
-            ("factor", 0 < self.factor < 1, "between 0 and 1", "factor=0.1"),
-            ("lowest", 0 <= self.lowest <= 1, "a share of the first rate", "lowest=1e-4"),
-        ]
-        for name, good, expected, remedy in rules:
-            if not good:
-                got = getattr(self, name)
-                raise BadConfig(f"Plateau({name}=)", "makes no sense", got=got, expected=expected, remedy=remedy)
+        refuse(
+            self,
+            [
+                ("patience", is_integer(self.patience, 1), "a number of epochs, at least 1", "patience=3"),
+                ("factor", is_real(self.factor, below=1) and self.factor > 0, "between 0 and 1", "factor=0.1"),
+                ("lowest", is_real(self.lowest, 0) and self.lowest <= 1, "a share of the first rate", "lowest=1e-4"),
+            ],
+        )
 
 
 # A name, a Plateau, or a function of the share of updates done, in [0, 1), that gives the share of `lr`.
@@ -90,8 +90,8 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
         >>> learning_rates("cosine", lr=1.0, steps=4)
         tensor([1.0000, 0.8536, 0.5000, 0.1464])
     """
-    name = "plateau" if isinstance(schedule, Plateau) else schedule
-    if not callable(name) and name not in SCHEDULES:
+    name: Any = "plateau" if isinstance(schedule, Plateau) else schedule
+    if not callable(name) and (not isinstance(name, str) or name not in SCHEDULES):
         raise unknown("Trainer", "schedule", schedule, SCHEDULES, "a Plateau, or a function of the share that is done")
     share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
     if not 0 <= share < 1:
@@ -102,7 +102,16 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
         raise BadConfig("Trainer(lr=)", "not a rate", got=lr, expected="a finite number above 0", remedy="lr=3e-3")
     step = torch.arange(steps, dtype=torch.float64)
     if callable(name):
-        return torch.tensor([lr * name(number / steps) for number in range(steps)])
+        try:
+            return torch.tensor([lr * float(name(number / steps)) for number in range(steps)])
+        except (TypeError, ValueError) as cause:
+            raise BadConfig(
+                "Trainer(schedule=)",
+                f"the function gives no share of the rate ({cause})",
+                got=name,
+                expected="a function of the share of updates done, in [0, 1), that gives a number",
+                remedy="schedule=lambda done: 1.0 - done",
+            ) from cause
     if name == "one-cycle":
         top = max(share * steps - 1, 0.0)
         rise = _half_cosine(lr / ONE_CYCLE_START, lr, step / max(top, 1.0))
@@ -131,13 +140,23 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
         rule: its name.
 
     Raises:
-        BadConfig: an unknown rule.
+        BadConfig: an unknown rule, or a number that makes no sense.
 
     Example:
         >>> scaled_rate(1e-3, batch_size=4096)
         0.004
     """
     powers = {"linear": 1.0, "sqrt": 0.5}
+    for name, value, good in (
+        ("lr", lr, is_real(lr) and lr > 0),
+        ("batch_size", batch_size, is_integer(batch_size, 1)),
+        ("reference", reference, is_integer(reference, 1)),
+    ):
+        if not good:
+            example = "3e-3" if name == "lr" else "4096"
+            expected = "a rate above 0" if name == "lr" else "a number of rows, at least 1"
+            where, remedy = f"scaled_rate({name}=)", f"{name}={example}"
+            raise BadConfig(where, "makes no sense", got=value, expected=expected, remedy=remedy)
     if rule not in powers:
         raise unknown("scaled_rate", "rule", rule, powers)
     return float(lr * (batch_size / reference) ** powers[rule])

@@ -25,6 +25,7 @@ from gpupipe.training.losses import Loss
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 from gpupipe.training.watched import Watched
+from gpupipe.words import is_integer
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
@@ -134,8 +135,8 @@ class StepCache:
     """
 
     def __init__(self, size: int = 8) -> None:
-        if size < 1:
-            raise BadConfig("StepCache(size=)", "too small", got=size, expected="at least 1", remedy="size=8")
+        if not is_integer(size, 1):
+            raise BadConfig("StepCache(size=)", "no number of steps", got=size, expected="at least 1", remedy="size=8")
         self.size = size
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from gpupipe.errors import BadConfig
+from gpupipe.training.choice import is_real, refuse
+from gpupipe.words import is_integer
 
 __all__ = ["BestWeights", "EarlyStopping"]
 
@@ -26,7 +27,7 @@ class EarlyStopping:
         min_delta: a change has to be larger than this to be one.
 
     Raises:
-        BadConfig: a number that makes no sense.
+        BadConfig: an argument that makes no sense.
 
     Memory:
         One more copy of the model's state on its device; two while a better one is taken.
@@ -41,16 +42,14 @@ class EarlyStopping:
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("patience", 1), ("min_delta", 0)):
-            value = getattr(self, name)
-            if not value >= least:
-                raise BadConfig(
-                    f"EarlyStopping({name}=)",
-                    "too small",
-                    got=value,
-                    expected=f"at least {least}",
-                    remedy=f"{name}={least}",
-                )
+        refuse(
+            self,
+            [
+                ("patience", is_integer(self.patience, 1), "a number of epochs, at least 1", "patience=3"),
+                ("monitor", isinstance(self.monitor, str), "a figure of the history", "monitor='valid_loss'"),
+                ("min_delta", is_real(self.min_delta, 0), "0 or more", "min_delta=0.0"),
+            ],
+        )
 
 
 class BestWeights:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.training.assembly import (
     callbacks_of,
     check,
+    check_batches,
     history_of,
     loss_and_metrics,
     prepared,
@@ -74,7 +76,9 @@ class Trainer:
         model: any module; its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
-            output and batch that gives B values (weighted by `batch.weight`) or their mean.
+            output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
+            is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` in the batch's place;
+            where rows have weights, with `reduction="none"`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
@@ -150,7 +154,7 @@ class Trainer:
     early_stopping: EarlyStopping | None = None
     seed: int = 0
     deterministic: bool = False
-    device: str = "auto"
+    device: str | torch.device = "auto"
     progress: str | bool = "auto"
     log_every: int = 100
     callbacks: Sequence[Callback] = ()
@@ -162,9 +166,9 @@ class Trainer:
     step_cache: StepCache | None = None
 
     def __post_init__(self) -> None:
-        given = self.checkpoints
-        self.saves = Checkpoints(given) if isinstance(given, str | Path) else given
         check(self)
+        given = self.checkpoints
+        self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
 
     @property
     def learning_rate(self) -> float:
@@ -199,7 +203,8 @@ class Trainer:
 
         Raises:
             BadData: no rows, no weight, a loss that is not finite (epoch and updates are named).
-            BadConfig: a loader without a length, or with more batches than that; a figure to monitor that is not there.
+            BadConfig: no loader, one without a length, or with more batches than that; a figure to monitor that is not
+                there.
             ArtifactError: no checkpoint to go on from, or a damaged one.
             SchemaMismatch: it is of another model or other data.
             SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
@@ -211,6 +216,11 @@ class Trainer:
         """
         if executor is not None or isinstance(train, Elsewhere) or isinstance(valid, Elsewhere):
             return fit_elsewhere(self, train, valid, resume, executor)
+        check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
+        if not isinstance(resume, str | PathLike | None):
+            raise BadConfig(
+                "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
+            )
         tell_of_tables(self)
         retried, slowed = 0, 1.0
         while True:
@@ -296,11 +306,12 @@ class Trainer:
 
         Raises:
             BadData: no target, or a loss that is not finite.
-            BadConfig: "auto" loss without a schema.
+            BadConfig: no loader, or "auto" loss without a schema.
 
         Memory:
             Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
         """
+        check_batches("Trainer.evaluate", loader=loader)
         loss, metrics = loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with meeting(loader, self.patience, alone=True) as together, self._session(device):
@@ -317,10 +328,12 @@ class Trainer:
 
         Raises:
             BadData: the model's output is no tensor.
+            BadConfig: no loader.
 
         Memory:
             The outputs, twice for a moment.
         """
+        check_batches("Trainer.predict", loader=loader)
         device = choose_device(self.device, loader)
         with self._session(device):
             output, units = predict(self.model, loader, device, self.precision), getattr(loader, "target_units", None)

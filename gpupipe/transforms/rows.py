@@ -55,7 +55,7 @@ class Filter(Transform):
                 f"Filter({self.expr!r})",
                 f"the expression gives {found}",
                 expected="a condition, true or false per row",
-                remedy=f"Filter('({self.expr}) > 0')",
+                remedy=f"Filter({f'({self.expr}) > 0'!r})",
             )
         return schema
 

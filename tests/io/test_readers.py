@@ -152,7 +152,7 @@ def test_datasets_of_every_origin_travel_between_processes(tmp_path: Path) -> No
 
 def test_what_is_no_table() -> None:
     for thing in ([1, 2], {"n": [1]}, "flights.parquet", 3):
-        with pytest.raises(SchemaMismatch, match="not a frame"):
+        with pytest.raises(SchemaMismatch, match="not a table"):
             gp.from_frame(thing)
     with pytest.raises(SchemaMismatch, match="not a table"):
         gp.from_frame(pa.chunked_array([[1, 2]]))

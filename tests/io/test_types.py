@@ -312,7 +312,9 @@ def test_lags_and_lookups_carry(tmp_path: Path) -> None:
         assert found[f"{name}_lag_1"].type == table[name].type
         assert found[f"{name}_lag_1"].combine_chunks().equals(before.combine_chunks())
     for many in (False, True):
-        looked = gp.Pipeline([T.Join(dataset, on="id", many=many)]).fit(dataset.select("id")).transform(dataset.select("id"))
+        looked = (
+            gp.Pipeline([T.Join(dataset, on="id", many=many)]).fit(dataset.select("id")).transform(dataset.select("id"))
+        )
         check(written(looked, tmp_path / f"join{many}"), table)
 
 
@@ -348,13 +350,18 @@ def test_decimals_of_another_width_are_predicted_in_that_of_the_fit() -> None:
 # notes, refusals, text ------------------------------------------------------------------------------------------------
 def _odd(kind: pa.DataType) -> pa.Array:
     if pa.types.is_union(kind):
-        return pa.UnionArray.from_dense(pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2], pa.int8())], ["x"])
+        return pa.UnionArray.from_dense(
+            pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2], pa.int8())], ["x"]
+        )
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, pa.array([b"x" * 16, None], kind.storage_type))
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), pa.array(["a", "b"]), ordered=True)
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
-        return pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(pa.float32())).cast(kind)
+        return pa.array(
+            [[1.0, 2.0], None],
+            pa.list_(pa.float32(), kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(pa.float32()),
+        ).cast(kind)
     if pa.types.is_float16(kind):
         return pa.array([1.0, None]).cast(kind)
     example = {"binary_view": b"x", "struct<t: time32[s]>": {"t": dt.time(9)}, "time32[s]": dt.time(9), "struct<>": {}}
@@ -438,8 +445,10 @@ def test_columns_nobody_uses_refuse_nothing() -> None:
     assert pre.StandardScaler().fit(frame[["x"]]).transform(frame[["x"]]).shape == (4, 1)
 
 
-REFUSED = fixed().select(["id", "c2", "c4", "c10", "c14", "c7", "c28"]).rename_columns(
-    ["id", "amount", "clock", "span", "place", "blob", "flag"]
+REFUSED = (
+    fixed()
+    .select(["id", "c2", "c4", "c10", "c14", "c7", "c28"])
+    .rename_columns(["id", "amount", "clock", "span", "place", "blob", "flag"])
 )
 
 

@@ -121,8 +121,11 @@ def test_what_is_refused() -> None:
     for thing in (decomposition.PCA, object(), "pca"):
         with pytest.raises(errors.BadConfig, match="not a step and not an estimator"):
             WholeFrame(thing)
-    with pytest.raises(errors.BadData, match=r"WholeFrame\(LogisticRegression\): the estimator refuses the data"):
-        WholeFrame(linear_model.LogisticRegression()).fit(frame())
+    for learner in (linear_model.LogisticRegression(), linear_model.Ridge()):
+        with pytest.raises(errors.BadConfig, match=r"WholeFrame\(.*\): it learns from a target"):
+            WholeFrame(learner)
+    with pytest.raises(errors.BadData, match=r"WholeFrame\(NMF\): the estimator refuses the data"):
+        WholeFrame(decomposition.NMF(1)).fit(frame() - 100)
     with pytest.raises(errors.BadData, match="column 'a': 1 infinite value"):
         WholeFrame(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
     with pytest.raises(errors.SchemaMismatch, match=r"WholeFrame\(PCA\), column 'a': not a number, got 'string'"):
