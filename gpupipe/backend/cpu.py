@@ -377,7 +377,7 @@ def _in_arrow(series: Any) -> pa.Array:
     if (kind == "date" and len(present) > 1) or (kind not in _ALIKE and not present <= {list, tuple, np.ndarray, dict}):
         raise TypeError(kind)  # where pyarrow would cut some to the type of the first
     try:
-        return pa.array(series, from_pandas=True)
+        return pa.array(lists.without_float64(series.array), from_pandas=True)
     except OverflowError:
         return pa.array(series, pa.uint64(), from_pandas=True)
 

@@ -12,10 +12,10 @@ from gpupipe.backend.arrow import dtype_of, list_array, opened_list
 from gpupipe.backend.protocol import Column
 from gpupipe.schema import element_of
 
-__all__ = ["array_of", "plain", "whole"]
+__all__ = ["array_of", "plain", "whole", "without_float64"]
 
 
-def _without_float64(values: Any) -> Any:
+def without_float64(values: Any) -> Any:
     """Python objects, but empty lists for empty arrays of float64: NumPy makes those of elements of any type."""
     if str(values.dtype) != "object":
         return values
@@ -28,7 +28,7 @@ def whole(series: Any) -> pa.Array:
 
     Memory: shares what Arrow has in one piece; several are copied together, Python objects are copied.
     """
-    found = pa.array(_without_float64(series.array), from_pandas=True)
+    found = pa.array(without_float64(series.array), from_pandas=True)
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
