@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(run=_demo)
 
-    doctor = commands.add_parser("doctor", help="what is installed, whether it fits together, what to do")
+    doctor = commands.add_parser(
+        "doctor", help="what is installed, whether it fits together and runs on the GPU, what to do"
+    )
     doctor.set_defaults(run=_doctor)
 
     inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
@@ -71,10 +73,21 @@ def _demo(parsed: argparse.Namespace) -> int:
 
 
 def _doctor(_: argparse.Namespace) -> int:
+    from gpupipe import backend
     from gpupipe.backend.probe import probe
-    from gpupipe.doctor import diagnose
+    from gpupipe.doctor import Report, diagnose
 
     report = diagnose(probe())
+    print(report)
+    if report.exit_code or backend.resolve() != "gpu":
+        return report.exit_code
+    from gpupipe.warming import warm_up
+
+    print(
+        "\nA small pipeline runs on the GPU; the first time its kernels are compiled, which may take a minute.",
+        flush=True,
+    )
+    report = Report((warm_up(),))
     print(report)
     return report.exit_code
 

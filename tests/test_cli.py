@@ -15,7 +15,7 @@ import pytest
 from pyarrow import feather, orc
 
 import gpupipe as gp
-from gpupipe import __version__, cli
+from gpupipe import __version__, backend, cli, warming
 from gpupipe.backend.probe import probe
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +49,26 @@ def test_demo_without_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(probe().gpus), reason="there is a GPU here: what is right depends on what is installed")
+@pytest.mark.parametrize("runs", [True, False])
+def test_doctor_compiles_the_kernels_of_a_gpu(
+    runs: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(backend: str) -> None:
+        if not runs:
+            raise OSError("no compiler")
+
+    monkeypatch.setattr(warming, "_run", run)
+    monkeypatch.setattr(backend, "resolve", lambda: "gpu")
+    monkeypatch.setenv("CUPY_CACHE_DIR", "/scratch/kernels")
+    assert cli.main(["doctor"]) == (0 if runs else 1)
+    found = capsys.readouterr().out.splitlines()
+    assert "kernels are compiled" in found[-2 if runs else -3]
+    if runs:
+        assert found[-1].startswith("ok    small pipeline  runs; 0 s") and found[-1].endswith("/scratch/kernels")
+    else:
+        assert found[-2] == "fail  small pipeline  fails: OSError: no compiler"
+
+
 def test_doctor_finds_a_machine_without_a_gpu_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

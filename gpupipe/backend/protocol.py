@@ -205,7 +205,7 @@ class Backend(Protocol):
         """A NumPy array as this backend's array. Memory: shares on the CPU, copies to the device on the GPU."""
 
     def to_host(self, array: Array) -> Any:
-        """This backend's array as a NumPy array: the only door to the host, counted in `transfers`."""
+        """This backend's array as a NumPy array; counted in `transfers`, as all that goes to the host."""
 
     def fuses(self) -> bool:
         """Whether `write_rows` can do its work here: then what becomes of each number by itself is left to it."""

@@ -97,6 +97,7 @@ COMPOSE: dict[str, set[str]] = {
     "scorer": {"torch"},
     "spread": {"torch", "safetensors"},
     "units": {"torch"},
+    "warming": {"numpy", "pyarrow"},
 }
 ONLY_IN = {"torch": {"backend/memory.py"}}
 LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli.py"}

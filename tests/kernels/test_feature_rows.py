@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -118,3 +119,11 @@ def test_any_columns(write_rows: Write, case: tuple[list[Column], list[bool], in
     else:  # the logarithm may be rounded to its neighbour, which a scale may blow up
         floats = [c for c, column in enumerate(given_columns) if not (halves or ids[c])]
         np.testing.assert_allclose(found.view("f4")[:, floats], wanted.view("f4")[:, floats], rtol=1e-5, atol=1e-5)
+
+
+def test_a_block_that_the_kernel_could_not_store_to_is_refused(write_rows: Write) -> None:
+    """Triton takes the word of a hint: at an odd address 16 bytes at a time are a fault of the device."""
+    memory = np.zeros(8 * 4 + 4, np.int32)
+    for words in (memory[1:33].reshape(4, 8), memory[:24].reshape(4, 6), memory[:32].reshape(4, 8)[::-1]):
+        with pytest.raises(AssertionError):
+            write_rows(words, [Column("float32", np.ones(4, np.float32))], [False])

@@ -1,0 +1,16 @@
+"""The doctor's small pipeline, by the GPU twin on stand-ins."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
+
+from gpupipe.backend.protocol import Backend
+from gpupipe.doctor import Verdict
+from gpupipe.warming import warm_up
+
+
+def test_the_small_pipeline_runs(rehearsed_backend: Backend) -> None:
+    row = warm_up("gpu")
+    assert row.verdict is Verdict.OK, row.found
