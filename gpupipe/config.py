@@ -21,18 +21,21 @@ class Settings:
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
         memory_limit: host bytes that reading and fitting should stay within; None for no limit. Partitions become
             smaller and fewer columns are kept between passes; vocabularies and results are not counted.
+        device_memory: bytes of a GPU that frames and arrays may take; None for what training leaves. The environment
+            variable GPUPIPE_DEVICE_MEMORY gives its first value. It holds from the GPU's first use.
     """
 
     backend: str = "auto"
     partition_bytes: int | None = None
     memory_limit: int | None = None
+    device_memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in ("auto", "cpu", "gpu"):
             raise BadConfig(
                 "configure", "no such backend", got=self.backend, expected="auto, cpu or gpu", remedy="backend='auto'"
             )
-        for name in ("partition_bytes", "memory_limit"):
+        for name in ("partition_bytes", "memory_limit", "device_memory"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadConfig(
@@ -55,12 +58,27 @@ def settings() -> Settings:
         True
     """
     if not _in_force:
-        _in_force.append(Settings(backend=os.environ.get("GPUPIPE_BACKEND", "auto")))
+        device_memory = os.environ.get("GPUPIPE_DEVICE_MEMORY")
+        _in_force.append(
+            Settings(
+                backend=os.environ.get("GPUPIPE_BACKEND", "auto"),
+                device_memory=None if device_memory is None else _number(device_memory),
+            )
+        )
     return _in_force[-1]
 
 
+def _number(text: str) -> int:
+    """A number of bytes; what is none is too small."""
+    return int(text) if text.isdecimal() else 0
+
+
 def configure(
-    *, backend: str | None = None, partition_bytes: int | None = None, memory_limit: int | None = None
+    *,
+    backend: str | None = None,
+    partition_bytes: int | None = None,
+    memory_limit: int | None = None,
+    device_memory: int | None = None,
 ) -> Settings:
     """Set defaults of this process; what is not named stays. Returns the settings in force.
 
@@ -68,6 +86,7 @@ def configure(
         backend: as in `Settings`.
         partition_bytes: as in `Settings`.
         memory_limit: as in `Settings`.
+        device_memory: as in `Settings`.
 
     Raises:
         BadConfig: a value that makes no sense.
@@ -76,6 +95,11 @@ def configure(
         >>> configure(backend="cpu").backend
         'cpu'
     """
-    given: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
+    given: dict[str, Any] = {
+        "backend": backend,
+        "partition_bytes": partition_bytes,
+        "memory_limit": memory_limit,
+        "device_memory": device_memory,
+    }
     _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
     return _in_force[-1]

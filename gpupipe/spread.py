@@ -21,7 +21,6 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
-from gpupipe.backend import select
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, from_frame
@@ -165,7 +164,7 @@ class ClusterLoader:
             key=self._key,
             size=size,
             run=run,
-            backend=self._pipeline.select_backend().name,
+            backend=self.executor.resolve(self._pipeline.backend),
             program=_program,
             kept=set(_living),
             table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
@@ -219,7 +218,7 @@ def _build(
     for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
         del _tables[there]
     if (key, rank, size) not in _tables:
-        block, device, residency, seen = table_of(run, share, select(backend), **table)
+        block, device, residency, seen = table_of(run, share, backend, **table)
         if not isinstance(block, Block) or seen is None:
             raise BadConfig(
                 "ClusterLoader",

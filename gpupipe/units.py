@@ -19,11 +19,10 @@ class TargetUnits:
 
     Args:
         targets: fitted.
-        backend: `"cpu"` or `"gpu"`.
     """
 
-    def __init__(self, targets: Targets, backend: str) -> None:
-        self._targets, self._backend = targets, backend
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
 
     def __call__(self, values: Tensor) -> Tensor:
         """B values, or B x T, in the targets' units; float32 on the same device.
@@ -31,11 +30,11 @@ class TargetUnits:
         Raises:
             BadData: a value is beyond float32 there.
 
-        Memory: shares where the values lie on the backend's device; the result is new.
+        Memory: shares the values; the result is new.
         """
-        backend = select(self._backend)
+        backend = select("gpu" if values.is_cuda else "cpu")
         wide = values if values.ndim == 2 else values[:, None]
-        parts = wide.detach().float().to(backend.device).unbind(1)
+        parts = wide.detach().float().unbind(1)
         columns = [Column("float32", backend.xp.from_dlpack(part.contiguous())) for part in parts]
         made: list[Any] = [from_dlpack(item.data) for item in self._targets.inverse(columns, backend)]
-        return torch.stack(made, 1).reshape(values.shape).to(values.device)
+        return torch.stack(made, 1).reshape(values.shape)

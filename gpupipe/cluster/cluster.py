@@ -30,18 +30,19 @@ class Cluster(DaskExecutor):
     """Dask workers: inside `with`, datasets and pipelines run on them.
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
-    how many workers there are. With GPUs there is one worker on each, and this process touches none.
+    how many workers there are. With GPUs there is one worker on each; this process uses a GPU only to train. What
+    travels between processes lies in host memory and goes by TCP. The backend of a pipeline or a dataset left at
+    `"auto"` is the workers' own.
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
         address: of a scheduler that runs already, instead: its address, a Dask cluster object (dask-jobqueue,
             dask-kubernetes, Coiled), or a Dask client. gpupipe, the program's own modules and the files have to be
             within its workers' reach. The object stays open.
-        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used.
+        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used. With False workers are on the
+            CPU, whatever the machine has.
         memory_limit: of each worker's host memory, as Dask takes it.
-        device_memory: of each GPU, what RMM may take, as Dask-CUDA takes it; None for all of it.
-        protocol: what processes talk by, `"tcp"` or `"ucx"`; by default UCX among several GPUs where distributed-ucxx
-            is installed, which uses NVLink and InfiniBand.
+        device_memory: of each GPU, what frames and arrays may take: bytes or `"60 GB"`; None for what training leaves.
         patience: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
             enough for workers to come up, where a queue starts them.
 
@@ -67,12 +68,11 @@ class Cluster(DaskExecutor):
         gpu: bool | None = None,
         memory_limit: str | int = "auto",
         device_memory: str | int | None = None,
-        protocol: str | None = None,
         patience: float = 60.0,
     ) -> None:
         if gpu is None and address is None:
             gpu = resolve() == "gpu"
-        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory, "protocol": protocol}
+        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
         if memory_limit != "auto":
             own["memory_limit"] = memory_limit
         _check(own, address, patience)
@@ -86,8 +86,7 @@ class Cluster(DaskExecutor):
                         n_workers,
                         gpu=bool(gpu),
                         memory_limit=memory_limit,
-                        device_memory=device_memory,
-                        protocol=protocol,
+                        device_memory=parse_bytes(device_memory) if device_memory is not None else None,
                         patience=patience,
                     )
                 )

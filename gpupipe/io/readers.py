@@ -163,7 +163,7 @@ def from_frame(
         if not hasattr(obj, "__len__"):
             spool = Spool(limit)
             file = spool.write(_read(batches), list(schema), Input("stream"))
-            source = FileSource({0: file}, limit=limit, owner=spool)
+            source = FileSource({0: file}, limit=limit, spool=spool)
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
