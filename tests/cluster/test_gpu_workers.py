@@ -100,7 +100,8 @@ def main(days, out):
             block = plain.loader(flights, batch_size=100_000)
             more = (["distance"], [cuml.MaxAbsScaler()], "saved"), (["distance"], [cuml.Shift()], "unsaved")
             fitted = pipeline("gpu", *more).fit(flights)
-            fitted.transform(flights.select(["dep_delay", "distance", "carrier", "flight", "tailnum"])).write_parquet(out)
+            unlabelled = flights.select(["dep_delay", "distance", "carrier", "flight", "tailnum"])
+            fitted.transform(unlabelled).write_parquet(out)
             held = [group.steps[-1] for group in fitted.features.groups if group.name in ("saved", "unsaved")]
             said["saved"] = held[0].get_state()["estimator.max_abs_"].tolist()
             try:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.cluster.dask import _in_thread
 from gpupipe.tensors import Batch
 from gpupipe.training import Callback
@@ -132,6 +133,28 @@ def test_blocks_that_workers_build_have_their_lists(cluster: gp.Cluster) -> None
         for rank, lists in found.items():
             mine = fitted.loader(data.of_partitions(data.partitions[rank::2])).block.lists["seen"]
             assert lists == (mine.pad(3).tolist(), mine.offsets.tolist()) and mine.lengths.any()
+
+
+def test_steps_that_look_at_other_rows_see_those_of_all_workers(flights: gp.Dataset, cluster: gp.Cluster) -> None:
+    """Planes fly on several days, which lie in partitions and on workers of their own."""
+    steps = [T.Lag("dep_delay", by="tailnum", order_by=["day", "hour"])]
+    numbers = ["dep_delay_lag_1_by_tailnum"], [pre.SimpleImputer(), pre.StandardScaler()]
+    expect = {"distance": gp.Expect(min=100)}
+    watching = gp.Pipeline(steps, gp.Features(numbers, target="arr_delay > 15"), "cpu", expect=expect).fit(flights)
+    (wanted,) = watching.loader(flights, batch_size=100_000)
+    alone = watching.check_report()
+    train = gp.ClusterLoader(cluster, watching, flights, batch_size=1024)
+    network = gp.models.Linear.from_schema(watching.schema)
+    gp.Trainer(network, max_epochs=1, progress=False).fit(train)
+
+    def look(key: str) -> list[Any]:
+        from gpupipe import spread
+
+        return [value[0].numeric[:, 0].tolist() for (name, _, _), value in spread._tables.items() if name == key]
+
+    found = [x for blocks in cluster._client.run(look, train._key).values() for block in blocks for x in block]
+    assert sorted(found) == sorted(wanted.numeric[:, 0].tolist())
+    assert watching.check_report() == alone and not alone.passed and alone.is_complete
 
 
 def test_blocks_stay_and_are_dropped_with_their_loader(
