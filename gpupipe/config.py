@@ -58,19 +58,19 @@ def settings() -> Settings:
         True
     """
     if not _in_force:
-        device_memory = os.environ.get("GPUPIPE_DEVICE_MEMORY")
-        _in_force.append(
-            Settings(
-                backend=os.environ.get("GPUPIPE_BACKEND", "auto"),
-                device_memory=None if device_memory is None else _number(device_memory),
-            )
-        )
+        backend = os.environ.get("GPUPIPE_BACKEND", "auto")
+        _in_force.append(Settings(backend=backend, device_memory=_bytes_in("GPUPIPE_DEVICE_MEMORY")))
     return _in_force[-1]
 
 
-def _number(text: str) -> int:
-    """A number of bytes; what is none is too small."""
-    return int(text) if text.isdecimal() else 0
+def _bytes_in(variable: str) -> int | None:
+    """The number of bytes that an environment variable gives; None where it is not set."""
+    text = os.environ.get(variable)
+    if text is not None and not text.isdecimal():
+        raise BadConfig(
+            variable, "no number of bytes", got=text, expected="digits only", remedy=f"{variable}=60000000000"
+        )
+    return None if text is None else int(text)
 
 
 def configure(

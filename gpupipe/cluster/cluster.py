@@ -182,6 +182,8 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
 
 
 def _check_bytes(name: str, value: Any) -> None:
+    if name == "device_memory" and value is not None and not isinstance(value, str | int):
+        raise BadConfig("Cluster", f"{name} is no number of bytes", got=value, expected="bytes", remedy="'60 GB'")
     if isinstance(value, str):
         try:
             parse_bytes(value)
