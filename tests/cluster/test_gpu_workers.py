@@ -79,10 +79,16 @@ PROGRAM = """
 import json
 import pandas as pd
 from distributed import LocalCluster
-from tests.cluster.inputs import state_of
+from gpupipe import transforms as T
+from tests.cluster.inputs import ROOT, state_of
+from tests.cluster.steps import lateness
 
 def pipeline(where, *more):
-    return gp.Pipeline([], gp.Features(
+    planes = gp.read_parquet(ROOT / "data" / "planes.parquet", columns=["tailnum", "seats"])
+    joined = T.Join(planes, on="tailnum", name="planes")
+    return gp.Pipeline([T.Map(lateness, reads=["day", "dep_delay"], adds=["late"]), joined], gp.Features(
+        (["late"], pre.SimpleImputer(strategy="most_frequent")),
+        (["seats"], [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
         (["dep_delay", "distance"], [pre.SimpleImputer(), pre.StandardScaler()]),
         (["dep_delay", "distance"], [pre.SimpleImputer(), pre.PCA(solver="library")], "directions"),
         (["dep_delay", "distance"], [pre.SimpleImputer(), pre.KMeans(n_clusters=3)], "near"),
@@ -100,7 +106,7 @@ def main(days, out):
             block = plain.loader(flights, batch_size=100_000)
             more = (["distance"], [cuml.MaxAbsScaler()], "saved"), (["distance"], [cuml.Shift()], "unsaved")
             fitted = pipeline("gpu", *more).fit(flights)
-            unlabelled = flights.select(["dep_delay", "distance", "carrier", "flight", "tailnum"])
+            unlabelled = flights.select(["day", "dep_delay", "distance", "carrier", "flight", "tailnum"])
             fitted.transform(unlabelled).write_parquet(out)
             held = [group.steps[-1] for group in fitted.features.groups if group.name in ("saved", "unsaved")]
             said["saved"] = held[0].get_state()["estimator.max_abs_"].tolist()
