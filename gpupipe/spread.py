@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ from gpupipe.transformation import Transformation
 __all__ = ["ClusterLoader"]
 
 _program, _numbers = uuid.uuid4().hex, itertools.count()
+_clusters: weakref.WeakSet[Any] = weakref.WeakSet()
 _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()
 # In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
 _tables: dict[tuple[str, int, int], tuple[Block, Any, str, FittedRows]] = {}
@@ -47,7 +48,7 @@ class ClusterLoader:
     """Rows of a dataset for training on a cluster's workers, as blocks that each of them builds of its partitions.
 
     Nothing is read before the first fit. The blocks stay where they are for later fits, until no loader is left that
-    asks for them, or the cluster ends.
+    asks for them, or the cluster is released.
 
     Args:
         cluster: a `Cluster`.
@@ -120,6 +121,9 @@ class ClusterLoader:
         self._met: tuple[Transformation, Dataset] | None = None
         self._key = f"{_program}-{next(_numbers)}"
         _living[self._key] = self
+        if cluster not in _clusters:
+            _clusters.add(cluster)
+            cluster.at_release(partial(_leave, cluster))
 
     @property
     def schema(self) -> Schema:
@@ -233,8 +237,7 @@ def _build(
     Blocks that the program has no loader for make room.
     """
     rank, share = item
-    for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
-        del _tables[there]
+    _drop(None, program=program, kept=kept)
     letters: list[Letter] = []
     if (key, rank, size) not in _tables:
         with collected() as letters:
@@ -248,6 +251,17 @@ def _build(
             )
         _tables[key, rank, size] = block, device, residency, seen
     return len(_tables[key, rank, size][0]), _tables[key, rank, size][3], letters
+
+
+def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
+    """In a worker: let go of a program's blocks but for some."""
+    for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
+        del _tables[there]
+
+
+def _leave(cluster: Any) -> None:
+    """Let the workers drop all blocks of this program."""
+    cluster.on_each(partial(_drop, program=_program), dict.fromkeys(cluster.workers()))
 
 
 def _open_store(_: None) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from html import escape
 from importlib.util import find_spec
 from types import TracebackType
@@ -19,7 +19,7 @@ from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.cluster.executor import in_force
 from gpupipe.cluster.guard import check_main_guard
 from gpupipe.cluster.start import connected, local_workers
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, ClusterLost
 
 __all__ = ["Cluster"]
 
@@ -78,6 +78,7 @@ class Cluster(DaskExecutor):
         _check(own, address, patience)
         starts = address is None
         self._open, self._in_force = ExitStack(), ExitStack()
+        self._stays = not starts
         with ExitStack() as opening:
             if starts:
                 check_main_guard("Cluster")
@@ -97,6 +98,16 @@ class Cluster(DaskExecutor):
         _log.info("%r", self)
         if sys.stderr.isatty():
             sys.stderr.write(f"{self!r}\n")
+
+    def at_release(self, call: Callable[[], object]) -> None:
+        """Make a call before the connection to workers that go on without it ends; none where they end with it."""
+        if self._stays:
+            self._open.callback(self._last, call)
+
+    def _last(self, call: Callable[[], object]) -> None:
+        if self._client.status == "running":
+            with suppress(ClusterLost):
+                call()
 
     def release(self) -> None:
         """Stop the workers it started and give their memory back; a scheduler that ran before goes on without it."""

@@ -7,12 +7,14 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from distributed import Client, LocalCluster
 from torch import Tensor, nn
 
 import gpupipe as gp
@@ -169,6 +171,19 @@ def test_blocks_stay_and_are_dropped_with_their_loader(
     other = gp.ClusterLoader(cluster, fitted, flights, batch_size=1024)
     trainer(fitted).fit(other)
     assert not set(before) & set(kept(cluster))
+
+
+def test_workers_that_go_on_keep_no_blocks_of_a_cluster_that_was_released(
+    flights: gp.Dataset, fitted: gp.Pipeline
+) -> None:
+    one = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with patch.dict(os.environ), LocalCluster(**one) as theirs, Client(theirs) as client:
+        with gp.Cluster(address=client) as cluster:
+            train = gp.ClusterLoader(cluster, fitted, flights, batch_size=1024)
+            trainer(fitted).fit(train)
+            assert len(kept(cluster)) == 1
+        assert kept(cluster) == []
+        assert client.status == "running"
 
 
 def kept(cluster: gp.Cluster) -> list[tuple[str, int, int]]:
