@@ -21,18 +21,21 @@ class Settings:
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
         memory_limit: host bytes that reading and fitting should stay within; None for no limit. Partitions become
             smaller and fewer columns are kept between passes; vocabularies and results are not counted.
+        device_memory: bytes of a GPU that frames and arrays may take; None for what training leaves. The environment
+            variable GPUPIPE_DEVICE_MEMORY gives its first value. It holds from the GPU's first use.
     """
 
     backend: str = "auto"
     partition_bytes: int | None = None
     memory_limit: int | None = None
+    device_memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in ("auto", "cpu", "gpu"):
             raise BadConfig(
                 "configure", "no such backend", got=self.backend, expected="auto, cpu or gpu", remedy="backend='auto'"
             )
-        for name in ("partition_bytes", "memory_limit"):
+        for name in ("partition_bytes", "memory_limit", "device_memory"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadConfig(
@@ -55,12 +58,27 @@ def settings() -> Settings:
         True
     """
     if not _in_force:
-        _in_force.append(Settings(backend=os.environ.get("GPUPIPE_BACKEND", "auto")))
+        backend = os.environ.get("GPUPIPE_BACKEND", "auto")
+        _in_force.append(Settings(backend=backend, device_memory=_bytes_in("GPUPIPE_DEVICE_MEMORY")))
     return _in_force[-1]
 
 
+def _bytes_in(variable: str) -> int | None:
+    """The number of bytes that an environment variable gives; None where it is not set."""
+    text = os.environ.get(variable)
+    if text is not None and not text.isdecimal():
+        raise BadConfig(
+            variable, "no number of bytes", got=text, expected="digits only", remedy=f"{variable}=60000000000"
+        )
+    return None if text is None else int(text)
+
+
 def configure(
-    *, backend: str | None = None, partition_bytes: int | None = None, memory_limit: int | None = None
+    *,
+    backend: str | None = None,
+    partition_bytes: int | None = None,
+    memory_limit: int | None = None,
+    device_memory: int | None = None,
 ) -> Settings:
     """Set defaults of this process; what is not named stays. Returns the settings in force.
 
@@ -68,6 +86,7 @@ def configure(
         backend: as in `Settings`.
         partition_bytes: as in `Settings`.
         memory_limit: as in `Settings`.
+        device_memory: as in `Settings`.
 
     Raises:
         BadConfig: a value that makes no sense.
@@ -76,6 +95,11 @@ def configure(
         >>> configure(backend="cpu").backend
         'cpu'
     """
-    given: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
+    given: dict[str, Any] = {
+        "backend": backend,
+        "partition_bytes": partition_bytes,
+        "memory_limit": memory_limit,
+        "device_memory": device_memory,
+    }
     _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
     return _in_force[-1]

@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
-from gpupipe.backend import Frame
+from gpupipe.backend import Frame, select
 from gpupipe.check_report import CheckReport, places_in
 from gpupipe.cluster import active
 from gpupipe.config import settings
@@ -208,9 +209,9 @@ class Fitting:
         for task, summaries in zip(tasks, total.summaries, strict=True):
             done = task.free + 1
             for step, summary in zip(task.steps[:done], summaries[:done], strict=True):
-                step.finish(summary)
+                _finish(step, summary, self.backend)
             for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
-                step.finish(summary.filled(_fills(task.steps[task.free])))
+                _finish(step, summary.filled(_fills(task.steps[task.free])), self.backend)
 
     def _tell_task(self, target: Targets) -> None:
         """Say what the target was found to be; loudly where it may be meant otherwise."""
@@ -256,6 +257,25 @@ class Fitting:
                 remedy="a look at the files or the split",
             )
         return total
+
+
+def _finish(step: FoldStep, summary: Any, backend: str) -> None:
+    """Let a step learn from all partitions' sum; from rows on a GPU worker where partitions are worked on there.
+
+    Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
+    """
+    executor = active()
+    if executor.in_process or backend == "cpu" or not getattr(summary, "holds_rows", False):
+        step.finish(summary)
+    else:
+        vars(step).update(executor.call(partial(_learned, step, backend), summary))
+
+
+def _learned(step: FoldStep, backend: str, summary: Any) -> dict[str, Any]:
+    """On a worker: the attributes that a step learns from rows; they need no GPU."""
+    before = dict(vars(step))
+    step.finish(summary.on(select(backend)))
+    return {name: value for name, value in vars(step).items() if name not in before or before[name] is not value}
 
 
 def _fills(imputer: FoldStep) -> dict[str, Any]:

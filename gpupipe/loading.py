@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from gpupipe.backend import Backend
+from gpupipe.backend import select
+from gpupipe.cluster import active
 from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, over_partitions
 from gpupipe.schema import Role
-from gpupipe.streaming import StreamedParts, loaded
+from gpupipe.streaming import Loaded, StreamedParts, loaded
 from gpupipe.tensors import Block, Loader, require_device
 from gpupipe.tensors.kept import held
 from gpupipe.tensors.residency import choose_residency, room_on
@@ -29,7 +30,7 @@ _log = logging.getLogger("gpupipe")
 def make_loader(
     run: Transformation,
     dataset: Dataset,
-    backend: Backend,
+    backend: str,
     features: Features | None,
     *,
     device: str,
@@ -46,12 +47,17 @@ def make_loader(
 
 
 def table_of(
-    run: Transformation, dataset: Dataset, backend: Backend, *, device: str, residency: str, dtype: str
+    run: Transformation, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
 ) -> tuple[Block | StreamedParts, torch.device, str, FittedRows | None]:
-    """A table of the transformed rows, where batches of it are wanted, where it lies, and what tells its rows."""
+    """A table of the transformed rows, where batches of it are wanted, where it lies, and what tells its rows.
+
+    On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
+    its own for the table that it trains on, and for nothing else.
+    """
+    here = active().in_process
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = Block.row_bytes_of(run.schema, dtype)
-    name = backend.device if device == "auto" else device
+    name = _device(backend, here=here) if device == "auto" else device
     require_device(name)
     wanted = torch.device(name)
     kept = run.schema.with_role(Role.KEEP)
@@ -60,27 +66,43 @@ def table_of(
     size = bound * (row_bytes + _KEPT_BYTES * len(kept))
     rooms: dict[str, int | None] = {}
     if residency == "auto":
-        backend.trim()  # what the fit has left is free
+        if here:
+            select(backend).trim()  # what the fit has left is free
         rooms = {kind: room_on(torch.device(kind)) for kind in {"cpu", wanted.type}}
     chosen = choose_residency(residency, size, wanted, rooms)
     if chosen != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
     if chosen == "stream":
-        streamed = StreamedParts(run, dataset, backend, dtype)
+        streamed = StreamedParts(run, dataset, select(backend if here else "auto"), dtype)
         table: Block | StreamedParts = streamed
         seen = streamed.seen
     else:
         place = wanted if chosen == "device" else torch.device("cpu")
-        if place.type == torch.device(backend.device).type:
-            backend.make_room(bound * row_bytes)
+        if here and place.type == torch.device(select(backend).device).type:
+            select(backend).make_room(bound * row_bytes)
         table, seen = _written(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
     return table, wanted, chosen, seen
 
 
-def _written(run: Transformation, dataset: Dataset, backend: Backend, block: Block) -> tuple[Block, FittedRows]:
+def _device(backend: str, *, here: bool) -> str:
+    """Where batches go by default: the backend's device, or a GPU of this process where the backend is elsewhere."""
+    if here or backend == "cpu":
+        return select(backend).device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _written(run: Transformation, dataset: Dataset, backend: str, block: Block) -> tuple[Block, FittedRows]:
     """The dataset's rows in a block that has room for them, and what tells them from others."""
     rows, seen = 0, FittedRows()
-    with closing(over_partitions(partial(loaded, run, backend.name), dataset, backend.name, "load")) as parts:
+    work, writer = (loaded, select(backend)) if active().in_process else (_on_host, select("cpu"))
+    with closing(over_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
         for columns, told in parts:
-            rows, seen = rows + block.write(rows, columns, backend), seen + told
+            rows, seen = rows + block.write(rows, columns, writer), seen + told
     return block.narrow(rows), seen
+
+
+def _on_host(run: Transformation, backend: str, part: Dataset) -> Loaded:
+    """What `loaded` gives, as a worker sends it: opened in the program, arrays of a GPU would be put on one there."""
+    columns, seen = loaded(run, backend, part)
+    move = select(backend).to_host
+    return {name: column.moved(move) for name, column in columns.items()}, seen

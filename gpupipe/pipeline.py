@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Self
 
-from gpupipe.backend import Backend, resolve, select
-from gpupipe.cluster import Executor, in_force
+from gpupipe.backend import Backend, select
+from gpupipe.cluster import Executor, active, in_force
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
@@ -126,7 +126,7 @@ class Pipeline(Watched):
                 self.steps,
                 self.features,
                 as_dataset(data),
-                resolve(self.backend),
+                active().resolve(self.backend),
                 self.expectations,
                 samples=self.drift is not None,
             )
@@ -161,7 +161,7 @@ class Pipeline(Watched):
     def target_units(self) -> TargetUnits | None:
         """What brings stored targets and a model's outputs into the target's own units; None where they are."""
         target = None if self.features is None else self.features.target
-        return TargetUnits(target, self.select_backend().name) if target is not None and target.group.steps else None
+        return TargetUnits(target) if target is not None and target.group.steps else None
 
     def select_backend(self) -> Backend:
         """The backend this pipeline works on."""
@@ -283,11 +283,11 @@ class Pipeline(Watched):
         if out_of_fold not in (None, True, False):
             expected, remedy = "True, False or None", "out_of_fold=True"
             raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
-        dataset, backend = as_dataset(data), self.select_backend()
+        dataset, backend = as_dataset(data), active().resolve(self.backend)
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
         return make_loader(
             run,
-            run.meet(dataset, backend.name),
+            run.meet(dataset, backend),
             backend,
             self.features,
             device=device,
@@ -353,7 +353,7 @@ class Pipeline(Watched):
             pass 1: SimpleImputer + StandardScaler of x, y
         """
         dataset = None if data is None else as_dataset(data)
-        return explained(self.steps, self.features, dataset, self.expectations, self.select_backend().name)
+        return explained(self.steps, self.features, dataset, self.expectations, active().resolve(self.backend))
 
     def __repr__(self) -> str:
         return outline(self.steps, self.features)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -21,10 +21,11 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
-from gpupipe.backend import select
+from gpupipe.cluster import in_force
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, as_dataset
+from gpupipe.io.mailbox import Letter, collected, deliver
 from gpupipe.loading import table_of
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Schema
@@ -36,6 +37,7 @@ from gpupipe.transformation import Transformation
 __all__ = ["ClusterLoader"]
 
 _program, _numbers = uuid.uuid4().hex, itertools.count()
+_clusters: weakref.WeakSet[Any] = weakref.WeakSet()
 _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()
 # In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
 _tables: dict[tuple[str, int, int], tuple[Block, Any, str, FittedRows]] = {}
@@ -46,7 +48,7 @@ class ClusterLoader:
     """Rows of a dataset for training on a cluster's workers, as blocks that each of them builds of its partitions.
 
     Nothing is read before the first fit. The blocks stay where they are for later fits, until no loader is left that
-    asks for them, or the cluster ends.
+    asks for them, or the cluster is released.
 
     Args:
         cluster: a `Cluster`.
@@ -116,8 +118,12 @@ class ClusterLoader:
         }
         Loader(Block.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
         self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
+        self._met: tuple[Transformation, Dataset] | None = None
         self._key = f"{_program}-{next(_numbers)}"
         _living[self._key] = self
+        if cluster not in _clusters:
+            _clusters.add(cluster)
+            cluster.at_release(partial(_leave, cluster))
 
     @property
     def schema(self) -> Schema:
@@ -158,26 +164,38 @@ class ClusterLoader:
 
     def _plan(self, workers: Sequence[str]) -> _Plan:
         """How each rank makes its loader of the block it has; blocks that are not there are built."""
-        size, parts, run = len(workers), self._dataset.partitions, self._run()
-        shares = {name: (rank, self._dataset.of_partitions(parts[rank::size])) for rank, name in enumerate(workers)}
+        backend = self.executor.resolve(self._pipeline.backend)
+        run, dataset = self._bound(backend)
+        size, parts = len(workers), dataset.partitions
+        shares = {name: (rank, dataset.of_partitions(parts[rank::size])) for rank, name in enumerate(workers)}
         build = partial(
             _build,
             key=self._key,
             size=size,
             run=run,
-            backend=self._pipeline.select_backend().name,
+            backend=backend,
             program=_program,
             kept=set(_living),
             table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
         )
         told = self.executor.on_each(build, shares)
+        for _, _, letters in told:
+            deliver(letters)
         if self._pipeline.features is not None:
-            self._pipeline.features.check_rows(sum((seen for _, seen in told), FittedRows()), self._out_of_fold)
-        return _Plan(self._key, [rows for rows, _ in told], self._options)
+            self._pipeline.features.check_rows(sum((seen for _, seen, _ in told), FittedRows()), self._out_of_fold)
+        return _Plan(self._key, [rows for rows, _, _ in told], self._options)
 
-    def _run(self) -> Transformation:
-        bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
-        return bound.expect(self._dataset.schema)
+    def _bound(self, backend: str) -> tuple[Transformation, Dataset]:
+        """The pipeline bound to the dataset, and the dataset whose rows it is given; made once.
+
+        The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
+        """
+        if self._met is None:
+            bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
+            run = bound.expect(self._dataset.schema)
+            with in_force(self.executor):
+                self._met = run, run.meet(self._dataset, backend)
+        return self._met
 
 
 @dataclass(frozen=True)
@@ -213,13 +231,17 @@ def _build(
     program: str,
     kept: set[str],
     table: Mapping[str, Any],
-) -> tuple[int, FittedRows]:
-    """In a worker: have the block of a rank, and tell its rows. Blocks the program has no loader for make room."""
+) -> tuple[int, FittedRows, list[Letter]]:
+    """In a worker: have the block of a rank, and tell its rows and what was noticed of them.
+
+    Blocks that the program has no loader for make room.
+    """
     rank, share = item
-    for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
-        del _tables[there]
+    _drop(None, program=program, kept=kept)
+    letters: list[Letter] = []
     if (key, rank, size) not in _tables:
-        block, device, residency, seen = table_of(run, share, select(backend), **table)
+        with collected() as letters:
+            block, device, residency, seen = table_of(run, share, backend, **table)
         if not isinstance(block, Block) or seen is None:
             raise BadConfig(
                 "ClusterLoader",
@@ -228,7 +250,18 @@ def _build(
                 remedy="more workers, dtype='bfloat16', or torchrun, where each rank streams",
             )
         _tables[key, rank, size] = block, device, residency, seen
-    return len(_tables[key, rank, size][0]), _tables[key, rank, size][3]
+    return len(_tables[key, rank, size][0]), _tables[key, rank, size][3], letters
+
+
+def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
+    """In a worker: let go of a program's blocks but for some."""
+    for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
+        del _tables[there]
+
+
+def _leave(cluster: Any) -> None:
+    """Let the workers drop all blocks of this program."""
+    cluster.on_each(partial(_drop, program=_program), dict.fromkeys(cluster.workers()))
 
 
 def _open_store(_: None) -> int:

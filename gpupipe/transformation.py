@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Array, Backend, Column, Frame, backend_of, resolve
+from gpupipe.backend import Array, Backend, Column, Frame, backend_of
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
+from gpupipe.cluster import active
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
@@ -102,7 +103,7 @@ class Transformation:
         """
         if isinstance(data, Dataset):
             self.expect(data.schema)
-            data, identity = self.meet(data, resolve(backend)), self._identity(data, identity)
+            data, identity = self.meet(data, active().resolve(backend)), self._identity(data, identity)
             return data.map_frames(
                 function,
                 schema,

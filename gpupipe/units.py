@@ -20,14 +20,13 @@ class TargetUnits:
 
     Args:
         targets: fitted.
-        backend: `"cpu"` or `"gpu"`.
 
     Attributes:
         by_default: whether nobody asked for that transform.
     """
 
-    def __init__(self, targets: Targets, backend: str) -> None:
-        self._targets, self._backend = targets, backend
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
         self.by_default = targets.auto
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -37,9 +36,9 @@ class TargetUnits:
             BadData: a value is beyond float32 there.
             SchemaMismatch: not one value per target.
 
-        Memory: shares where the values lie on the backend's device; the result is new.
+        Memory: shares the values; the result is new.
         """
-        backend = select(self._backend)
+        backend = select("gpu" if values.is_cuda else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], [item.text for item in self._targets.each]
         if wide.ndim != 2 or wide.shape[1] != len(names):
             raise SchemaMismatch(
@@ -49,7 +48,7 @@ class TargetUnits:
                 expected=f"a value a row for each of {names}",
                 remedy="Features(target_transform=None)",
             )
-        parts = wide.detach().float().to(backend.device).unbind(1)
+        parts = wide.detach().float().unbind(1)
         columns = [Column("float32", backend.xp.from_dlpack(part.contiguous())) for part in parts]
         made: list[Any] = [from_dlpack(item.data) for item in self._targets.inverse(columns, backend)]
-        return torch.stack(made, 1).reshape(values.shape).to(values.device)
+        return torch.stack(made, 1).reshape(values.shape)

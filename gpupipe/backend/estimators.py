@@ -6,6 +6,7 @@ import copy
 import importlib
 import inspect
 import json
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
 __all__ = [
     "SAVEABLE",
+    "FittedEstimator",
     "applied",
     "fitted",
     "is_estimator",
@@ -51,6 +53,62 @@ SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
 same name is saved as its scikit-learn twin, which gives the same numbers on a machine without a GPU."""
 
 Result = TypeVar("Result")
+
+
+class FittedEstimator:
+    """A fitted estimator that can be held where its library cannot run.
+
+    A cuML estimator goes to other processes as bytes, which are opened when it is first used there. So the process that
+    drives a cluster receives it from a GPU worker, saves it and sends it to other workers without touching a GPU.
+
+    Args:
+        estimator: fitted.
+        where: of error messages.
+
+    Memory: pickling a cuML estimator copies what it learned to the host.
+    """
+
+    def __init__(self, estimator: Any, where: str) -> None:
+        self._estimator, self._where = estimator, where
+        self._pickled = b""
+        self._state: dict[str, Any] | ArtifactError | None = None
+
+    @property
+    def estimator(self) -> Any:
+        """The estimator itself; one of cuML needs a GPU from here on."""
+        if self._estimator is None:
+            self._estimator = pickle.loads(self._pickled)  # noqa: S301 - from a worker of this program
+        return self._estimator
+
+    def apply(self, block: Array, backend: Backend) -> Array:
+        """What it makes of `block`; see `applied`."""
+        if self._pickled:
+            _check_gpu(backend, self._where)
+        return applied(self.estimator, block, backend, self._where)
+
+    def state(self) -> dict[str, Any]:
+        """What `state_of` gives.
+
+        Raises:
+            ArtifactError: as `state_of`.
+        """
+        if self._state is None:
+            return state_of(self._estimator, self._where)
+        if isinstance(self._state, ArtifactError):
+            raise self._state
+        return self._state
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._pickled:
+            return vars(self) | {"_estimator": None}
+        if not _is_cuml(self._estimator):
+            return vars(self)
+        try:
+            state: dict[str, Any] | ArtifactError = self.state()
+        except ArtifactError as error:
+            state = error
+        pickled = pickle.dumps(self._estimator)
+        return {"_estimator": None, "_where": self._where, "_pickled": pickled, "_state": state}
 
 
 def is_estimator(value: object) -> bool:
@@ -184,6 +242,12 @@ def _given(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
     """The block where the estimator's library works: on the device for cuML, else on the host."""
     if not _is_cuml(estimator):
         return backend.to_host(block)
+    _check_gpu(backend, where)
+    return block
+
+
+def _check_gpu(backend: Backend, where: str) -> None:
+    """Raise `BackendMissing` for a cuML estimator on the CPU backend."""
     if backend.name != "gpu":
         raise BackendMissing(
             where,
@@ -191,7 +255,6 @@ def _given(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
             expected="backend='gpu'",
             remedy="the scikit-learn estimator of that name",
         )
-    return block
 
 
 def _is_cuml(estimator: Any) -> bool:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 from gpupipe.backend.shortage import is_out_of_device_memory
+from gpupipe.config import settings
 from gpupipe.errors import OutOfDeviceMemory
 
 __all__ = ["etl_limit", "explained", "free_unused", "on_default_stream"]
@@ -19,7 +20,7 @@ _ASKED = re.compile(
 
 
 def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
-    """The bytes frames and arrays may take beside a feature block and what training needs.
+    """The bytes frames and arrays may take beside a feature block and what training needs; `device_memory` at most.
 
     Training keeps a tenth of the device, at least 1 GiB: weights, optimiser state, activations, captured graphs.
 
@@ -39,7 +40,8 @@ def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
     limit = free - block_bytes - reserve
     if limit <= 0:
         raise _error("device memory", block_bytes + reserve, free, "no memory is left for frames")
-    return limit
+    most = settings().device_memory
+    return limit if most is None else min(limit, most)
 
 
 def free_unused() -> None:

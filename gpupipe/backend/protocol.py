@@ -8,7 +8,7 @@ brings it back; a `Column` is one of its columns as arrays, which is what steps 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
@@ -60,6 +60,12 @@ class Column:
         if self.dictionary is not None:
             return self.data < 0
         return None if self.valid is None else ~self.valid
+
+    def moved(self, move: Callable[[Array], Array]) -> Column:
+        """The same column with every array given through `move`: `Backend.to_host` or `Backend.to_device`."""
+        valid = None if self.valid is None else move(self.valid)
+        elements = None if self.elements is None else self.elements.moved(move)
+        return Column(self.dtype, move(self.data), valid, self.dictionary, elements)
 
     def take(self, rows: Array) -> Column:
         """The rows given by integer position or boolean mask, as a new column."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from html import escape
 from importlib.util import find_spec
 from types import TracebackType
@@ -19,7 +19,7 @@ from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.cluster.executor import in_force
 from gpupipe.cluster.guard import check_main_guard
 from gpupipe.cluster.start import connected, local_workers
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, ClusterLost
 
 __all__ = ["Cluster"]
 
@@ -30,18 +30,19 @@ class Cluster(DaskExecutor):
     """Dask workers: inside `with`, datasets and pipelines run on them.
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
-    how many workers there are. With GPUs there is one worker on each, and this process touches none.
+    how many workers there are. With GPUs there is one worker on each; this process uses a GPU only to train. What
+    travels between processes lies in host memory and goes by TCP. The backend of a pipeline or a dataset left at
+    `"auto"` is the workers' own.
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
         address: of a scheduler that runs already, instead: its address, a Dask cluster object (dask-jobqueue,
             dask-kubernetes, Coiled), or a Dask client. gpupipe, the program's own modules and the files have to be
             within its workers' reach. The object stays open.
-        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used.
+        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used. With False workers are on the
+            CPU, whatever the machine has.
         memory_limit: of each worker's host memory, as Dask takes it.
-        device_memory: of each GPU, what RMM may take, as Dask-CUDA takes it; None for all of it.
-        protocol: what processes talk by, `"tcp"` or `"ucx"`; by default UCX among several GPUs where distributed-ucxx
-            is installed, which uses NVLink and InfiniBand.
+        device_memory: of each GPU, what frames and arrays may take: bytes or `"60 GB"`; None for what training leaves.
         patience: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
             enough for workers to come up, where a queue starts them.
 
@@ -67,17 +68,17 @@ class Cluster(DaskExecutor):
         gpu: bool | None = None,
         memory_limit: str | int = "auto",
         device_memory: str | int | None = None,
-        protocol: str | None = None,
         patience: float = 60.0,
     ) -> None:
         if gpu is None and address is None:
             gpu = resolve() == "gpu"
-        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory, "protocol": protocol}
+        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
         if memory_limit != "auto":
             own["memory_limit"] = memory_limit
         _check(own, address, patience)
         starts = address is None
         self._open, self._in_force = ExitStack(), ExitStack()
+        self._stays = not starts
         with ExitStack() as opening:
             if starts:
                 check_main_guard("Cluster")
@@ -86,8 +87,7 @@ class Cluster(DaskExecutor):
                         n_workers,
                         gpu=bool(gpu),
                         memory_limit=memory_limit,
-                        device_memory=device_memory,
-                        protocol=protocol,
+                        device_memory=parse_bytes(device_memory) if device_memory is not None else None,
                         patience=patience,
                     )
                 )
@@ -98,6 +98,16 @@ class Cluster(DaskExecutor):
         _log.info("%r", self)
         if sys.stderr.isatty():
             sys.stderr.write(f"{self!r}\n")
+
+    def at_release(self, call: Callable[[], object]) -> None:
+        """Make a call before the connection to workers that go on without it ends; none where they end with it."""
+        if self._stays:
+            self._open.callback(self._last, call)
+
+    def _last(self, call: Callable[[], object]) -> None:
+        if self._client.status == "running":
+            with suppress(ClusterLost):
+                call()
 
     def release(self) -> None:
         """Stop the workers it started and give their memory back; a scheduler that ran before goes on without it."""
@@ -189,6 +199,8 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
 
 
 def _check_bytes(name: str, value: Any) -> None:
+    if name == "device_memory" and value is not None and not isinstance(value, str | int):
+        raise BadConfig("Cluster", f"{name} is no number of bytes", got=value, expected="bytes", remedy="'60 GB'")
     if isinstance(value, str):
         try:
             parse_bytes(value)

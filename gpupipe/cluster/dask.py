@@ -17,7 +17,9 @@ import dask
 from distributed import Client, Future, get_worker
 from distributed.comm import CommClosedError
 
-from gpupipe.errors import BadConfig, ClusterLost, GpupipeError
+from gpupipe.backend import resolve
+from gpupipe.config import settings
+from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
 
 __all__ = ["DaskExecutor"]
 
@@ -45,6 +47,7 @@ class DaskExecutor:
 
     def __init__(self, client: Client, patience: float) -> None:
         self._client, self._patience = client, patience
+        self._backends: dict[str, str] = {}
 
     @property
     def num_workers(self) -> int:
@@ -77,6 +80,51 @@ class DaskExecutor:
         finally:
             for future in (*waiting, shared):
                 future.release()
+
+    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """The result of `function` on one item, on one worker; done again on another when that one dies.
+
+        Raises:
+            ClusterLost, BadConfig, Exception: as `map`.
+
+        Memory: the item and the result travel, through the scheduler.
+        """
+        future = self._sent(_called, _packed((function, item)))
+        try:
+            result: Result = self._asked(future.result)
+            return result
+        finally:
+            future.release()
+
+    def resolve(self, backend: str = "auto") -> str:
+        """The name of the backend that `backend` means on the workers, which are asked once; waits for the first one.
+
+        Raises:
+            BackendMissing: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
+            ClusterLost: as `map`.
+        """
+        asked = settings().backend if backend == "auto" else backend
+        if asked not in self._backends:
+            self._backends[asked] = asked if asked == "cpu" else self._agreed(asked)
+        return self._backends[asked]
+
+    def _agreed(self, asked: str) -> str:
+        """What all workers say to `resolve`."""
+        self._asked(self._submit(abs, 0).result)  # somebody is there
+        told: dict[str, Any] = self._asked(partial(self._client.run, resolve, asked, on_error="return"))
+        for address, answer in told.items():
+            if isinstance(answer, Exception):
+                answer.add_note(f"on worker {address}")
+                raise self._told(answer)
+        if len({*told.values()}) > 1:
+            raise BackendMissing(
+                "Cluster",
+                "some workers can use a GPU, and others cannot",
+                got=told,
+                expected="workers of one kind",
+                remedy="backend='cpu' for all of them, or a cluster of the workers with GPUs only",
+            )
+        return str(next(iter(told.values())))
 
     def workers(self) -> list[str]:
         """The addresses of the workers there are now, in their order."""
@@ -115,19 +163,7 @@ class DaskExecutor:
 
     def _shared(self, function: Callable[[Item], Result]) -> Future:
         """The function on every worker, once, however many items there are."""
-        try:
-            text = cloudpickle.dumps(function)
-        except Exception as cause:
-            raise BadConfig(
-                "Cluster",
-                f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})",
-                expected="functions and tables that can be pickled",
-                remedy="a function that opens files and takes locks when it is called, and holds none",
-            ) from cause
-        # A task of its own: the scheduler can make it again on any worker, where scattered data would be lost. It may
-        # be large, which Dask would warn of.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
-            shared = self._submit(pickle.loads, text)
+        shared = self._sent(pickle.loads, _packed(function))
         failure = self._asked(shared.exception)
         if isinstance(failure, ImportError | AttributeError):
             raise BadConfig(
@@ -141,6 +177,15 @@ class DaskExecutor:
         # Or Dask would run all items where the function is, until other workers steal them.
         self._asked(self._client.replicate, [shared])
         return shared
+
+    def _sent(self, function: Callable[[bytes], Any], packed: bytes) -> Future:
+        """A task of a function on what is packed.
+
+        The scheduler can make it again on any worker, where scattered data would be lost. It may be large, which Dask
+        would warn of.
+        """
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+            return self._submit(function, packed)
 
     def _submit(self, function: Callable[..., Any], *args: Any, **where: Any) -> Future:
         return self._asked(partial(self._client.submit, function, *args, pure=False, **where))
@@ -206,6 +251,22 @@ def _in_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:
 
     Thread(target=run, name="gpupipe-asks-dask", daemon=True).start()
     return answer
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as cause:
+        raise BadConfig(
+            "Cluster",
+            f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})",
+            expected="functions and tables that can be pickled",
+            remedy="a function that opens files and takes locks when it is called, and holds none",
+        ) from cause
+
+
+def _called(packed: bytes) -> Any:
+    return _applied(*pickle.loads(packed))  # noqa: S301 - from the program
 
 
 def _applied(function: Callable[[Item], Result], item: Item) -> Result:

@@ -30,6 +30,12 @@ class Executor(Protocol):
     ) -> Iterator[Result]:
         """The results of `function` over `items`, in order, a bounded number worked out ahead."""
 
+    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """The result of `function` on one item, where `map` works on its items."""
+
+    def resolve(self, backend: str = "auto") -> str:
+        """The name of the backend, `"cpu"` or `"gpu"`, that `backend` means where items are worked on."""
+
 
 _open: list[Executor] = []
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from gpupipe.backend import resolve
+
 __all__ = ["LocalThreads", "default_threads"]
 
 Item = TypeVar("Item")
@@ -65,3 +67,15 @@ class LocalThreads:
             finally:
                 for future in waiting:
                     future.cancel()
+
+    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """The result of `function` on one item, in the caller's thread."""
+        return function(item)
+
+    def resolve(self, backend: str = "auto") -> str:
+        """The name of the backend that `backend` means on this machine.
+
+        Raises:
+            BackendMissing: `"gpu"` where none can work.
+        """
+        return resolve(backend)

@@ -7,20 +7,18 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
 
-from gpupipe.backend.probe import probe
 from gpupipe.cluster.local import default_threads
 from gpupipe.errors import BackendMissing, ClusterLost
 
 __all__ = ["connected", "local_workers"]
 
 _FOR_RAPIDS = "RAPIDS_NO_INITIALIZE"
-_PRE_SPAWN = "distributed.nanny.pre-spawn-environ"
+_PRE_SPAWN, _AT_START = "distributed.nanny.pre-spawn-environ", "distributed.nanny.environ"
 # Dask's own setting gives every freed buffer back to the system; getting it anew was up to half of a worker's time.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 512 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 _FOR_WORKERS = [*dask.config.get(_PRE_SPAWN), *_MALLOC, "PYTHONHASHSEED", "__DASK_PARENT_PID"]
@@ -33,18 +31,16 @@ def local_workers(
     *,
     gpu: bool,
     memory_limit: str | int,
-    device_memory: str | int | None,
-    protocol: str | None,
+    device_memory: int | None,
     patience: float,
 ) -> Iterator[Any]:
     """Worker processes with a scheduler in this one; stopped at the end. They end by themselves when this one does.
 
     Args:
         n_workers: how many; as many as cores (four at most) or as GPUs for None.
-        gpu: whether each has a GPU of its own.
+        gpu: whether each has a GPU of its own; else they work on the CPU, unless the GPU backend is asked for by name.
         memory_limit: see `Cluster`.
-        device_memory: see `Cluster`.
-        protocol: see `Cluster`.
+        device_memory: bytes; see `Cluster`.
         patience: seconds they may take to come up, and to stop.
 
     Raises:
@@ -58,14 +54,18 @@ def local_workers(
         "dashboard_address": ":0",
         "silence_logs": logging.CRITICAL,  # what fails is raised here
         "death_timeout": patience,
-        "protocol": protocol,
+    }
+    ours = {"GPUPIPE_BACKEND": None if gpu else "cpu", "GPUPIPE_DEVICE_MEMORY": device_memory}
+    environment = {
+        _PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC,
+        _AT_START: dask.config.get(_AT_START) | {name: value for name, value in ours.items() if value is not None},
     }
     # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
     # be starting again.
     forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
     with _environment_kept([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
-        with _environment_kept(_FOR_WORKERS), dask.config.set({_PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC}):
-            started = _dask_cuda(options, device_memory) if gpu else _dask(options)
+        with _environment_kept(_FOR_WORKERS), dask.config.set(environment):
+            started = _dask_cuda(options) if gpu else _dask(options)
         try:
             yield started
         finally:
@@ -111,18 +111,12 @@ def _dask(options: dict[str, Any]) -> Any:
         ) from cause
 
 
-def _dask_cuda(options: dict[str, Any], device_memory: str | int | None) -> Any:
-    num_workers = options["n_workers"] or len(probe().gpus)
-    if options["protocol"] is None and num_workers > 1 and find_spec("distributed_ucxx"):
-        options["protocol"] = "ucx"  # NVLink and InfiniBand where there are any
+def _dask_cuda(options: dict[str, Any]) -> Any:
     try:
-        # Results that wait are small, and what a partition takes is no business of Dask's: nothing to spill.
+        # No memory resource of Dask-CUDA's: nobody could give back what its pool keeps, so each worker's backend makes
+        # its own. Results that wait are on the host, and small: nothing to spill.
         return importlib.import_module("dask_cuda").LocalCUDACluster(
-            **options,
-            rmm_async=True,
-            rmm_maximum_pool_size=device_memory,
-            device_memory_limit=None,
-            enable_cudf_spill=False,
+            **options, device_memory_limit=None, enable_cudf_spill=False
         )
     except Exception as cause:
         raise BackendMissing(

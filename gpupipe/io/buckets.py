@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend import Array, Backend, Frame, resolve, select
+from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.backend.ordering import sort_order
+from gpupipe.cluster import active
 from gpupipe.io.exchange import ID, ROW, Reading, host_table
 from gpupipe.io.passes import over_partitions
 from gpupipe.schema import Field
@@ -63,7 +64,7 @@ class Ranges:
             )
         num_rows = sum(partition.num_rows for partition in dataset.partitions)
         work = _Sample(
-            by, fields, min(1.0, SAMPLES_PER_BUCKET * num_buckets / max(1, num_rows)), resolve(dataset.backend)
+            by, fields, min(1.0, SAMPLES_PER_BUCKET * num_buckets / max(1, num_rows)), active().resolve(dataset.backend)
         )
         sample, cpu = pa.concat_tables(over_partitions(work, dataset, work.backend, "sample")), select("cpu")
         frame = cpu.from_arrow(sample, fields)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from gpupipe.backend import Backend, Frame, resolve, select
+from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import refuse_lists
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Condition, excludes
 from gpupipe.io.manifest import Manifest
@@ -100,7 +101,7 @@ class Dataset(Splitting, Verbs):
     def _num_rows(self) -> int:
         if self.query.keeps_rows:
             return sum(partition.num_rows for partition in self.partitions)
-        backend = resolve(self.backend)
+        backend = active().resolve(self.backend)
         return sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
 
     def head(self, n: int = 5) -> Frame:

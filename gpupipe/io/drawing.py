@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpupipe.backend import resolve, select
+from gpupipe.backend import select
 from gpupipe.backend.hashing import splitmix64
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.exchange import ROW, Reading
 from gpupipe.io.passes import over_partitions
@@ -26,7 +27,7 @@ def drawn(table: Dataset, n: int, seed: int) -> Dataset:
     table = identified(table)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype="uint64"), 0
-    work = _Lowest(own, n, resolve(table.backend))
+    work = _Lowest(own, n, active().resolve(table.backend))
     for found, count in over_partitions(work, table, work.backend, "sample"):
         lowest, num_rows = np.concatenate([lowest, found]), num_rows + count
         if len(lowest) > n:

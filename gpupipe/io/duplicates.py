@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpupipe.backend import resolve, select
+from gpupipe.backend import select
 from gpupipe.backend.ordering import grouped
+from gpupipe.cluster import active
 from gpupipe.io.buckets import Hashed
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of
 from gpupipe.io.passes import over_partitions
@@ -31,7 +31,7 @@ def deduplicated(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
     table, num_buckets, spool = identified(table), table.num_partitions, Spool(GROUP_BYTES)
     schema, buckets = Schema([*table.schema.select(on), ID]), Hashed(on, num_buckets, missing_meet=True)
     together = exchange(table, Reading(on), schema, buckets, num_buckets, "deduplicate")
-    work = _Repeats(spool.folder, on, keep, resolve(table.backend))
+    work = _Repeats(spool, on, keep, active().resolve(table.backend))
     files = tuple(over_partitions(work, together, work.backend, "deduplicate", whole=True))
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
@@ -43,7 +43,7 @@ def deduplicated(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
 class _Repeats:
     """Write the identities of the rows that repeat others; gives the file's name."""
 
-    folder: Path
+    spool: Spool
     on: Sequence[str]
     keep: str
     backend: str
@@ -54,6 +54,6 @@ class _Repeats:
         groups = grouped([backend.column(frame, name) for name in self.on], backend)
         repeats = backend.xp.ones(len(frame), dtype=bool)
         repeats[groups.first if self.keep == "first" else groups.last] = False
-        path = self.folder / f"{uuid.uuid4().hex}.npy"
+        path = self.spool.folder / f"{uuid.uuid4().hex}.npy"
         np.save(path, np.sort(backend.to_host(backend.column(frame, ROW).data[repeats])))
         return str(path)

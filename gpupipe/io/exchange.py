@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend import Array, Backend, Column, Frame, resolve, select
+from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.arrow import arrow_type, parquet_path
+from gpupipe.cluster import active
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING
 from gpupipe.io.source import Partition, Span, row_bytes
@@ -107,8 +107,8 @@ def exchange(
 
     Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
     """
-    spool, backend = Spool(GROUP_BYTES), resolve(dataset.backend)
-    work = _Writer(spool.folder, rows, tuple(schema), 1 << 62, backend, bucket_of, num_buckets)
+    spool, backend = Spool(GROUP_BYTES), active().resolve(dataset.backend)
+    work = _Writer(spool, rows, tuple(schema), 1 << 62, backend, bucket_of, num_buckets)
     runs = list(over_partitions(work, dataset, backend, title, whole=whole))
     spans: list[list[Span]] = [[] for _ in range(num_buckets)]
     for number, run in enumerate(runs):
@@ -136,9 +136,9 @@ def settle(
 
     Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
     """
-    spool, backend = Spool(GROUP_BYTES), resolve(dataset.backend)
+    spool, backend = Spool(GROUP_BYTES), active().resolve(dataset.backend)
     group_rows = max(1, min(partition_rows, GROUP_BYTES // max(1, row_bytes(schema))))
-    work = _Writer(spool.folder, rows, tuple(schema), group_rows, backend)
+    work = _Writer(spool, rows, tuple(schema), group_rows, backend)
     runs = list(over_partitions(work, dataset, backend, title, whole=whole))
     partitions = []
     for index, (first, spans) in enumerate(_packed(_numbered(runs), partition_rows)):
@@ -181,7 +181,7 @@ def _packed(spans: Iterable[Span], limit: int) -> list[tuple[int, list[Span]]]:
 class _Writer:
     """Write the rows of a partition to a file, those of each bucket in row groups of their own."""
 
-    folder: Path
+    spool: Spool
     rows: Rows
     fields: tuple[Field, ...]
     group_rows: int
@@ -190,10 +190,11 @@ class _Writer:
     num_buckets: int = 1
 
     def __call__(self, part: Dataset) -> Run:
+        self.spool.check()
         backend = select(self.backend)
         frame, counts = self._in_buckets(self.rows(part, backend), backend)
         table = host_table(frame, self.fields, backend)
-        path = self.folder / f"{uuid.uuid4().hex}.parquet"
+        path = self.spool.folder / f"{uuid.uuid4().hex}.parquet"
         groups: list[tuple[int, int]] = []
         # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
         fields = [item for item in self.fields if (element_of(item.dtype) or item.dtype) not in FLOATS]

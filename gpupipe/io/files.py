@@ -19,6 +19,7 @@ from gpupipe.io.bounds import Bounds, exactly
 from gpupipe.io.paths import Input
 from gpupipe.io.reading import frame_of, holds, listed, table_of
 from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
+from gpupipe.io.spool import Spool
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
 
 __all__ = ["FileSource", "TableFile"]
@@ -75,7 +76,7 @@ class FileSource:
         columns: the columns the files have to share; all of the first file's by default.
         limit: decoded bytes of a partition; one group of a file is the least.
         admission: says what is done about files that differ, and knows of those that could not be opened.
-        owner: kept alive as long as the source, such as the temporary folder the files lie in.
+        spool: kept alive as long as the source: the temporary folder the files lie in.
 
     Raises:
         SchemaMismatch: a file has other columns or types than the first; names both.
@@ -92,7 +93,7 @@ class FileSource:
         columns: Sequence[str] | None = None,
         limit: int,
         admission: Admission | None = None,
-        owner: object = None,
+        spool: Spool | None = None,
     ) -> None:
         admission = admission or Admission()
         readings, self.files = agreed(files, columns, admission)
@@ -100,7 +101,7 @@ class FileSource:
         self.left_out: Mapping[str, str] = admission.left_out
         self.notes: Sequence[FileNote] = admission.close(len(self.files))
         self.reads = Reads()
-        self._owner = owner
+        self._spool = spool
         nullable, units = self._nullable(dtypes), _units(self.files.values())
         self.schema = Schema(
             Field(
@@ -119,6 +120,8 @@ class FileSource:
             BadFile: a file cannot be read, or is not what it was when the dataset was made.
             SchemaMismatch: a value of a file that is cast does not fit the column's type.
         """
+        if self._spool is not None:
+            self._spool.check()
         names = [item.name for item in fields]
         self.reads.add(partition.spans, names, self._stored_bytes(partition, names))
         if not names:

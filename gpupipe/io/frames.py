@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import Self
 
-from gpupipe.backend import Backend, Frame
+from gpupipe.backend import Backend, Frame, backend_of
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.bounds import Bounds
 from gpupipe.io.source import FileNote, Partition, Reads, Span, conversions, row_bytes
@@ -49,7 +49,7 @@ class FrameSource:
             )
             for index, (first, num_rows) in enumerate(cuts)
         ]
-        self._frame, self._owner, self._first_row = frame, owner, 0
+        self._frame, self._first_row = frame, 0
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """Slice these columns; see `Source.read`.
@@ -61,10 +61,11 @@ class FrameSource:
         self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
         if not names:
             return backend.frame({}, num_rows)
-        part = self._owner.select(self._frame, names).iloc[first : first + num_rows].reset_index(drop=True)
-        if backend.name == self._owner.name:
+        owner = backend_of(self._frame)
+        part = owner.select(self._frame, names).iloc[first : first + num_rows].reset_index(drop=True)
+        if backend.name == owner.name:
             return part
-        return backend.from_arrow(self._owner.to_arrow(part), fields)
+        return backend.from_arrow(owner.to_arrow(part), fields)
 
     def only(self, partitions: Sequence[Partition]) -> Self:
         """A slice of the frame; see `Source.only`."""

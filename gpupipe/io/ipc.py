@@ -86,7 +86,7 @@ def read_ipc(
 
     files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, admission)
     chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=limit, admission=admission, owner=spool)
+    source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
     dataset = Dataset(source, source.schema, backend)
     return dataset if chosen is None else dataset.select(chosen)
 

@@ -91,7 +91,7 @@ def read_json(
     chosen, spool = None if columns is None else as_list(columns), Spool(limit)
     parser = _Parser(asked, chosen, spool, admission)
     files = open_all(find_files(path, _SUFFIXES, storage_options), parser, admission, at_once=1)
-    source = FileSource(files, columns=chosen, limit=limit, admission=admission, owner=spool)
+    source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
     return Dataset(source, source.schema, backend)
 
 

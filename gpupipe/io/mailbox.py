@@ -81,12 +81,10 @@ def collected() -> Iterator[list[Letter]]:
 
 
 def deliver(letters: Iterable[Letter]) -> None:
-    """Hand each to its mailbox; what nobody waits for any more is dropped.
+    """Hand each to its mailbox, or on to the process that collects them; what nobody waits for any more is dropped.
 
     Example:
         >>> deliver([("gone", 1)])
     """
     for key, message in letters:
-        box = _mailboxes.get(key)
-        if box is not None:
-            box.send(message)
+        _Away(key).send(message)

@@ -170,7 +170,7 @@ def from_frame(
             admission = Admission()
             admission.convert("stream", readings)
             file = spool.write(_read(batches), list(schema), Input("stream"))
-            source = FileSource({0: file}, limit=limit, admission=admission, owner=spool)
+            source = FileSource({0: file}, limit=limit, admission=admission, spool=spool)
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))

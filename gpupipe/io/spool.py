@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
 from gpupipe.backend.arrow_types import Reading, read_as, written_type
-from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.hostfile import host_table
 from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
@@ -41,6 +42,21 @@ class Spool:
     def folder(self) -> Path:
         """Where the files are."""
         return self._scratch.path
+
+    def check(self) -> None:
+        """Make sure that this process sees the folder, before it works for files that are there or will be.
+
+        Raises:
+            BadFile: it does not; a worker elsewhere, or the folder was tidied up.
+        """
+        if not self.folder.is_dir():
+            raise BadFile(
+                str(self.folder),
+                f"this folder for temporary files is not there on {socket.gethostname()}",
+                expected="one folder for temporary files that the program and all its workers share",
+                remedy="TMPDIR=/a/shared/folder in the environment of the program, or of all workers a mount of that "
+                "name; nobody may tidy it up meanwhile",
+            )
 
     def write(
         self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int = 1

@@ -19,6 +19,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
 from gpupipe.io.damage import lost
 from gpupipe.io.source import FileNote, Partition, Reads, Span
+from gpupipe.io.spool import Spool
 from gpupipe.schema import Field, Schema
 
 __all__ = ["Run", "Spooled", "from_all_files"]
@@ -73,7 +74,7 @@ class Spooled:
         schema: the columns.
         made_by: see `Source`.
         inputs: what the rows were made of; see `Source.inputs`.
-        owner: kept alive as long as the source: the folder the files lie in.
+        spool: kept alive as long as the source: the folder the files lie in.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Spooled:
         schema: Schema,
         made_by: str | None,
         inputs: dict[str, str] | None,
-        owner: object,
+        spool: Spool,
     ) -> None:
         self.schema = schema
         self.partitions = partitions
@@ -91,14 +92,15 @@ class Spooled:
         self.left_out: Mapping[str, str] = {}
         self.notes: Sequence[FileNote] = ()
         self.reads = Reads()
-        self._runs, self._inputs, self._owner = runs, inputs, owner
+        self._runs, self._inputs, self._spool = runs, inputs, spool
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """See `Source.read`.
 
         Raises:
-            BadFile: a temporary file is gone or damaged.
+            BadFile: a temporary file is gone or damaged, or this process does not see its folder.
         """
+        self._spool.check()
         names = [item.name for item in fields]
         by_file = [(self._runs[number], list(own)) for number, own in groupby(partition.spans, attrgetter("file"))]
         self.reads.add(partition.spans, names, self._stored_bytes(partition, len(names)))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gpupipe.backend import Array, resolve, select
+from gpupipe.backend import Array, select
 from gpupipe.backend.hashing import splitmix64
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.selection import StratifiedDraw, drawn_in_class
@@ -36,7 +37,7 @@ def stratified_parts(dataset: Dataset, column: str, shares: Sequence[float], see
 
     Memory: 32 KiB per class; two passes over the column.
     """
-    backend = resolve(dataset.backend)
+    backend = active().resolve(dataset.backend)
     own = int(splitmix64(seed, np.array([dataset.query.num_draws]))[0])
     nothing: _Table = {}
     counted = nothing

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupipe.backend import resolve
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.job import write_folder, write_single
 from gpupipe.io.manifest import Manifest
@@ -35,7 +35,7 @@ def write_to(
         BadConfig: a single file cannot have these options.
         BadFile: it cannot be written there.
     """
-    where, backend = os.fspath(path), resolve(dataset.backend)
+    where, backend = os.fspath(path), active().resolve(dataset.backend)
     is_file = where.endswith(".parquet")
     if is_file and (files is not None or options.partition_by):
         raise BadConfig(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, select
+from gpupipe.backend import Array, Backend, select
 from gpupipe.preprocessing.blocks import check_squares, num_rows, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 
@@ -65,11 +65,21 @@ class Covariance:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes from a worker to the process that drives it, which leaves GPUs alone: all of it on the host."""
-        kept = self.kept and tuple({n: _on_host(c, self.backend) for n, c in part.items()} for part in self.kept)
+        kept = self.kept and tuple({n: c.moved(self.backend.to_host) for n, c in part.items()} for part in self.kept)
         return {name: value for name, value in vars(self).items() if name != "backend"} | {"kept": kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, backend=select("cpu"))
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether a fit of it belongs on the backend's device, not where sums are added up."""
+        return self.kept is not None
+
+    def on(self, backend: Backend) -> Self:
+        """The same where that backend works. Memory: a copy of the kept columns on the device."""
+        kept = self.kept and tuple({n: c.moved(backend.to_device) for n, c in part.items()} for part in self.kept)
+        return replace(self, backend=backend, kept=kept)
 
     def __add__(self, other: Self) -> Self:
         if not self.count or not other.count:
@@ -93,8 +103,3 @@ class Covariance:
         rows = xp.concatenate([stacked(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
         rows -= self.backend.to_device(self.mean[:, None])
         return xp.ascontiguousarray(rows.T)
-
-
-def _on_host(column: Column, backend: Backend) -> Column:
-    valid = None if column.valid is None else backend.to_host(column.valid)
-    return replace(column, data=backend.to_host(column.data), valid=valid)

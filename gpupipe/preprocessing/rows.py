@@ -82,6 +82,18 @@ class GatheredRows:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, backend=select("cpu"))
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether a fit of them belongs on the backend's device, not where sums are added up."""
+        return True
+
+    def on(self, backend: Backend) -> Self:
+        """The same rows where that backend works. Memory: a copy on the device."""
+        move = backend.to_device
+        return replace(
+            self, backend=backend, blocks=tuple(map(move, self.blocks)), numbers=tuple(map(move, self.numbers))
+        )
+
     def within_limit(self) -> Self:
         """With as few halvings as leave at most `max_rows`."""
         rows = self

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.estimators import applied, fitted, is_estimator, names_out, needs_target, rebuilt, state_of
+from gpupipe.backend.estimators import FittedEstimator, applied, fitted, is_estimator, names_out, needs_target, rebuilt
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import check_count, check_numeric, refuse, stacked
 from gpupipe.preprocessing.fold import Columns, FoldStep
@@ -130,13 +130,26 @@ class WholeFrame(WholeFrameStep):
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         self.check_fitted()
+        if list(names) == self.names_in_:
+            return list(self._names_out)
         return names_out(self.estimator_, list(names), self.num_outputs_)
+
+    @property
+    def estimator_(self) -> Any:
+        """The fitted copy; after a fit on a cluster of GPU workers one of cuML needs a GPU here, too."""
+        return self._fitted.estimator
 
     def _learn(self, rows: GatheredRows) -> None:
         block = rows.block()
         first = block[:1].copy()
-        self.estimator_ = fitted(self.estimator, block, rows.backend, self._where)
-        self.num_outputs_ = int(applied(self.estimator_, first, rows.backend, self._where).shape[1])
+        estimator = fitted(self.estimator, block, rows.backend, self._where)
+        self.num_outputs_ = int(applied(estimator, first, rows.backend, self._where).shape[1])
+        self._keep(estimator, rows.names)
+
+    def _keep(self, estimator: Any, names: Sequence[str]) -> None:
+        """Hold what was fitted, with the names of its outputs: another process may not be able to ask it."""
+        self._fitted = FittedEstimator(estimator, self._where)
+        self._names_out = names_out(estimator, list(names), self.num_outputs_)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
@@ -145,7 +158,7 @@ class WholeFrame(WholeFrameStep):
         if not len(block):
             return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
         with np.errstate(over="ignore"):
-            result = applied(self.estimator_, block, backend, self._where).astype(xp.float32)
+            result = self._fitted.apply(block, backend).astype(xp.float32)
         if backend.to_host(xp.isinf(result).any()[None])[0]:
             refuse(columns, backend, self._where, too_large="a result does not fit float32")
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
@@ -159,10 +172,10 @@ class WholeFrame(WholeFrameStep):
         """
         self.check_fitted()
         own = {name: getattr(self, name) for name in ("names_in_", "num_outputs_", "num_rows_", "num_fitted_")}
-        return own | state_of(self.estimator_, self._where)
+        return own | self._fitted.state()
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        self.estimator_ = rebuilt(state, self._where)
         for name in ("names_in_", "num_outputs_", "num_rows_", "num_fitted_"):
             setattr(self, name, state[name])
+        self._keep(rebuilt(state, self._where), self.names_in_)
         return self

@@ -37,6 +37,11 @@ def test_a_fit_gives_the_same_state_on_any_number_of_workers(flights: gp.Dataset
     assert alone.fit_report is not None and 0 < alone.fit_report.unmatched["planes"] < 1
 
 
+def test_without_gpus_workers_are_on_the_cpu(cluster: gp.Cluster) -> None:
+    told = cluster._client.run(lambda: os.environ["GPUPIPE_BACKEND"])
+    assert [*told.values()] == ["cpu", "cpu"] and cluster.resolve() == "cpu"
+
+
 def test_an_executor_is_used_where_it_is_given(flights: gp.Dataset, cluster: gp.Cluster) -> None:
     before = flights.reads.row_groups.total()
     together = pipeline().fit(flights, executor=cluster)
@@ -188,6 +193,7 @@ def test_without_dask_cuda_or_a_gpu_that_is_said() -> None:
     ("given", "message"),
     [
         ({"device_memory": "4 GB", "gpu": False}, "device_memory without GPUs"),
+        ({"device_memory": 0.5, "gpu": True}, "device_memory is no number of bytes"),
         ({"memory_limit": "12 parsecs"}, "memory_limit is no number of bytes"),
     ],
     ids=str,
@@ -202,53 +208,6 @@ def test_it_shows_where_its_dashboard_is(cluster: gp.Cluster, monkeypatch: pytes
     monkeypatch.setattr(cluster, "dashboard_link", "http://localhost:8787/status?a&b")
     assert repr(cluster) == "Cluster(2 workers, dashboard at http://localhost:8787/status?a&b)"
     assert "<a href='http://localhost:8787/status?a&amp;b'>" in cluster._repr_html_()
-
-
-DRIVER = """
-import sys
-import gpupipe as gp
-from gpupipe import backend, preprocessing as pre, transforms as T
-from gpupipe.backend.cpu import CpuBackend
-from tests.cluster.inputs import ROOT, read_days
-from tests.cluster.steps import lateness
-
-class Twin(CpuBackend):  # stands in for the GPU's, here and at the workers, which import this file
-    name = "gpu"
-
-made, make = [], backend._made
-backend._TWINS["gpu"] = __name__, "Twin"
-backend._chosen = lambda name: name
-backend._made = lambda name: made.append(name) or make(name)
-
-def main(days, out):
-    planes = gp.read_parquet(ROOT / "data" / "planes.parquet", columns=["tailnum", "seats"], backend="gpu")
-    features = gp.Features(
-        (["dep_delay", "distance", "seats"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=1)]),
-        (["dep_delay", "seats"], [pre.SimpleImputer(), pre.KMeans(n_clusters=3)], "near"),
-        (["carrier", "dest"], pre.Categorify(min_frequency=5)),
-        (["late"], pre.SimpleImputer(strategy="most_frequent")),
-        target="arr_delay > 15",
-    )
-    steps = [T.Map(lateness, reads=["day", "dep_delay"], adds=["late"]), T.Join(planes, on="tailnum", name="planes")]
-    with gp.Cluster(n_workers=1, gpu=False) as cluster:
-        flights = gp.read_parquet(days, backend="gpu")
-        fitted = gp.Pipeline(steps, features, backend="gpu").fit(flights)
-        fitted.transform(flights).write_parquet(out)
-        (there,) = cluster.map(made_here, [None])
-    print(set(made), set(there))
-
-def made_here(_):
-    import __main__
-    return __main__.made
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-"""
-
-
-def test_the_driver_makes_no_gpu_backend_and_so_no_cuda_context(days: Path, tmp_path: Path) -> None:
-    done = _run([*script(tmp_path / "driver.py", DRIVER), str(days), str(tmp_path / "out")], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "{'cpu'} {'gpu'}\n"), done.stderr  # `cpu`: to tell two jobs apart
 
 
 # scripts --------------------------------------------------------------------------------------------------------------
@@ -309,7 +268,7 @@ def test_a_program_that_workers_cannot_import_is_given_up(tmp_path: Path) -> Non
 
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=60
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=180
     )
 
 

@@ -7,17 +7,20 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from distributed import Client, LocalCluster
 from torch import Tensor, nn
 
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.cluster.dask import _in_thread
 from gpupipe.tensors import Batch
 from gpupipe.training import Callback
@@ -134,6 +137,28 @@ def test_blocks_that_workers_build_have_their_lists(cluster: gp.Cluster) -> None
             assert lists == (mine.pad(3).tolist(), mine.offsets.tolist()) and mine.lengths.any()
 
 
+def test_steps_that_look_at_other_rows_see_those_of_all_workers(flights: gp.Dataset, cluster: gp.Cluster) -> None:
+    """Planes fly on several days, which lie in partitions and on workers of their own."""
+    steps = [T.Lag("dep_delay", by="tailnum", order_by=["day", "hour"])]
+    numbers = ["dep_delay_lag_1_by_tailnum"], [pre.SimpleImputer(), pre.StandardScaler()]
+    expect = {"distance": gp.Expect(min=100)}
+    watching = gp.Pipeline(steps, gp.Features(numbers, target="arr_delay > 15"), "cpu", expect=expect).fit(flights)
+    (wanted,) = watching.loader(flights, batch_size=100_000)
+    alone = watching.check_report()
+    train = gp.ClusterLoader(cluster, watching, flights, batch_size=1024)
+    network = gp.models.Linear.from_schema(watching.schema)
+    gp.Trainer(network, max_epochs=1, progress=False).fit(train)
+
+    def look(key: str) -> list[Any]:
+        from gpupipe import spread
+
+        return [value[0].numeric[:, 0].tolist() for (name, _, _), value in spread._tables.items() if name == key]
+
+    found = [x for blocks in cluster._client.run(look, train._key).values() for block in blocks for x in block]
+    assert sorted(found) == sorted(wanted.numeric[:, 0].tolist())
+    assert watching.check_report() == alone and not alone.passed and alone.is_complete
+
+
 def test_blocks_stay_and_are_dropped_with_their_loader(
     flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster
 ) -> None:
@@ -146,6 +171,19 @@ def test_blocks_stay_and_are_dropped_with_their_loader(
     other = gp.ClusterLoader(cluster, fitted, flights, batch_size=1024)
     trainer(fitted).fit(other)
     assert not set(before) & set(kept(cluster))
+
+
+def test_workers_that_go_on_keep_no_blocks_of_a_cluster_that_was_released(
+    flights: gp.Dataset, fitted: gp.Pipeline
+) -> None:
+    one = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with patch.dict(os.environ), LocalCluster(**one) as theirs, Client(theirs) as client:
+        with gp.Cluster(address=client) as cluster:
+            train = gp.ClusterLoader(cluster, fitted, flights, batch_size=1024)
+            trainer(fitted).fit(train)
+            assert len(kept(cluster)) == 1
+        assert kept(cluster) == []
+        assert client.status == "running"
 
 
 def kept(cluster: gp.Cluster) -> list[tuple[str, int, int]]:

@@ -15,15 +15,18 @@ import pytest
 pytest.importorskip("dask_cuda", reason="the RAPIDS wheels are not installed here")
 
 import cupy
+import dask
 import dask_cuda
+import rmm
 import torch
 from dask_cuda.plugins import RMMSetup
 from distributed import LocalCluster, Nanny
 
 import gpupipe as gp
-from gpupipe import errors
+from gpupipe import config, errors
 from gpupipe.backend.shortage import is_out_of_memory
-from gpupipe.cluster import start
+
+from .rehearsal import FREE, rehearsed_module, standins
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,34 +35,58 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize(("n_workers", "ucx_there", "protocol"), [(1, True, None), (2, True, "ucx"), (2, False, None)])
-def test_every_keyword_is_one_of_dask_cudas(
-    monkeypatch: pytest.MonkeyPatch, n_workers: int, ucx_there: bool, protocol: str | None
-) -> None:
+def test_every_keyword_is_one_of_dask_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
 
     def stand_in(**keywords: Any) -> None:
         given.update(keywords)
+        environment.update(dask.config.get("distributed.nanny.environ"))
         raise Stopped
 
     taken = inspect.signature(dask_cuda.LocalCUDACluster).parameters
     passed_on = {**inspect.signature(LocalCluster).parameters, **inspect.signature(Nanny).parameters}
     monkeypatch.setattr(dask_cuda, "LocalCUDACluster", stand_in)
-    monkeypatch.setattr(start, "find_spec", {"distributed_ucxx": ucx_there}.__getitem__)
     with pytest.raises(errors.BackendMissing, match="Stopped"):
-        gp.Cluster(n_workers, gpu=True, device_memory="10 GB", memory_limit="4 GB")
+        gp.Cluster(2, gpu=True, device_memory="10 GB", memory_limit="4 GB")
     assert {name for name in given if name not in taken} == {"dashboard_address", "silence_logs", "death_timeout"}
     assert given.keys() - taken.keys() <= passed_on.keys()
-    assert (given["n_workers"], given["protocol"], given["rmm_async"]) == (n_workers, protocol, True)
-    assert (given["rmm_maximum_pool_size"], given["memory_limit"]) == ("10 GB", "4 GB")
+    assert (given["n_workers"], given["memory_limit"]) == (2, "4 GB")
     assert (given["enable_cudf_spill"], given["device_memory_limit"]) == (False, None)
+    assert environment == {"GPUPIPE_DEVICE_MEMORY": 10_000_000_000}
+    assert dask.config.get("distributed.nanny.environ") == {}
 
 
-def test_rmms_asynchronous_resource_takes_a_limit() -> None:
-    """Dask-CUDA's documentation says that it does not."""
-    setup = RMMSetup(None, "10 GB", False, True, None, None, False, None)
-    assert "LimitingResourceAdaptor" in inspect.getsource(type(setup).setup)
-    assert setup.maximum_pool_size == "10 GB"
+def test_what_we_ask_of_dask_cuda_leaves_the_memory_resource_to_the_workers_backend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what Dask-CUDA sets by default, none is a resource: `GpuBackend` makes a pool that it can trim."""
+    defaults = {name: p.default for name, p in inspect.signature(dask_cuda.LocalCUDACluster).parameters.items()}
+    setup = RMMSetup(
+        defaults["rmm_pool_size"],
+        defaults["rmm_maximum_pool_size"],
+        defaults["rmm_managed_memory"],
+        defaults["rmm_async"],
+        defaults["rmm_release_threshold"],
+        defaults["rmm_log_directory"],
+        defaults["rmm_track_allocations"],
+        defaults["rmm_allocator_external_lib_list"],
+    )
+    monkeypatch.setattr(rmm, "reinitialize", None)
+    monkeypatch.setattr(rmm.mr, "set_current_device_resource", None)
+    setup.setup(None)
+
+
+def test_a_workers_backend_makes_a_pool_with_the_limit_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "_in_force", [])
+    monkeypatch.setenv("GPUPIPE_DEVICE_MEMORY", "10000000000")
+    modules = standins()
+    made = rehearsed_module(modules).GpuBackend()
+    assert modules["rmm"].mr.current.limit == 10_000_000_000
+    made.make_room(FREE // 2)
+    assert modules["rmm"].mr.current.limit == 10_000_000_000
+    made.make_room(FREE - (9 << 30))
+    assert modules["rmm"].mr.current.limit == 1 << 30
 
 
 WITHOUT_GPU = """

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 import torch
 
+from gpupipe import config
 from gpupipe.backend.memory import etl_limit, explained
 from gpupipe.backend.shortage import is_out_of_memory
-from gpupipe.errors import OutOfDeviceMemory
+from gpupipe.errors import BadConfig, OutOfDeviceMemory
 
 GIB = 1 << 30
 
@@ -26,6 +27,20 @@ GIB = 1 << 30
 )
 def test_frames_get_what_block_and_training_leave(free: int, total: int, block: int, limit: int) -> None:
     assert etl_limit(free * GIB, total * GIB, block * GIB) == limit * GIB
+
+
+def test_frames_get_no_more_than_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUPIPE_DEVICE_MEMORY", str(30 * GIB))
+    monkeypatch.setattr(config, "_in_force", [])
+    assert etl_limit(78 * GIB, 80 * GIB, 0) == 30 * GIB
+    assert etl_limit(78 * GIB, 80 * GIB, 60 * GIB) == 10 * GIB
+    config.configure(device_memory=5 * GIB)
+    assert etl_limit(78 * GIB, 80 * GIB, 0) == 5 * GIB
+    monkeypatch.setenv("GPUPIPE_DEVICE_MEMORY", "30 GB")
+    monkeypatch.setattr(config, "_in_force", [])
+    with pytest.raises(BadConfig) as caught:
+        config.settings()
+    assert (caught.value.where, caught.value.got) == ("GPUPIPE_DEVICE_MEMORY", "30 GB")
 
 
 def test_a_full_device_is_an_error_that_says_how_full() -> None:

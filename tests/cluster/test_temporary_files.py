@@ -1,0 +1,62 @@
+"""Workers that do not see the program's folder for temporary files say so before they work."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpupipe as gp
+from gpupipe import errors, scratch
+from gpupipe import preprocessing as pre
+from gpupipe.cluster import in_force
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The folders that are made meanwhile."""
+    made: list[Path] = []
+    make = scratch.ScratchFolder.__init__
+
+    def recorded(self: Any) -> None:
+        make(self)
+        made.append(self.path)
+
+    monkeypatch.setattr(scratch.ScratchFolder, "__init__", recorded)
+    return made
+
+
+def check(caught: errors.BadFile, folder: Path, file: str) -> None:
+    assert caught.where == str(folder) and "all its workers share" in caught.expected and "TMPDIR" in caught.remedy
+    assert any(file in note for note in caught.__notes__) and any(
+        "on worker tcp://" in note for note in caught.__notes__
+    )
+
+
+def test_files_that_the_program_parsed(
+    flights: gp.Dataset, cluster: gp.Cluster, tmp_path: Path, folders: list[Path]
+) -> None:
+    flights.head(100).to_csv(tmp_path / "flights.csv", index=False)
+    parsed = gp.read_csv(tmp_path / "flights.csv")
+    shutil.rmtree(folders[0])  # as another machine sees it
+    with pytest.raises(errors.BadFile) as caught:
+        gp.Pipeline([], gp.Features((["distance"], pre.StandardScaler()))).fit(parsed, executor=cluster)
+    check(caught.value, folders[0], "flights.csv")
+
+
+def test_files_that_a_verb_writes(
+    flights: gp.Dataset, cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch, folders: list[Path]
+) -> None:
+    make = scratch.ScratchFolder.__init__
+
+    def elsewhere(self: Any) -> None:
+        make(self)
+        shutil.rmtree(self.path)
+
+    monkeypatch.setattr(scratch.ScratchFolder, "__init__", elsewhere)
+    with in_force(cluster), pytest.raises(errors.BadFile) as caught:
+        flights.sort("distance")
+    check(caught.value, folders[-1], "day01.parquet")
