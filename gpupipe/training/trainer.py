@@ -74,7 +74,8 @@ class Trainer:
         model: any module; its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
-            output and batch that gives B values (weighted by `batch.weight`) or their mean.
+            output and batch that gives B values (weighted by `batch.weight`) or their mean. A regression's targets are
+            standardised by default; but for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
