@@ -165,6 +165,8 @@ class Features:
             if strict:
                 group.selector.check(schema)
             taken = [item.name for item in schema if group.selector.takes(item)]
+            lost = [name for name in taken if name in tied]
+            sources = sorted({source for name in lost for source in schema[name].lineage | {name}} & secret)
             chosen = [name for name in taken if name not in kept | tied]
             if strict and not chosen:
                 raise BadConfig(
@@ -172,15 +174,13 @@ class Features:
                     "it chooses no column that may be a feature",
                     got=taken,
                     expected=f"one at least of {sorted({*schema.names} - kept - tied)}",
-                    remedy="another selector, or names",
+                    remedy=f"allow_leak={sources} if that is meant" if lost else "another selector, or names",
                 )
             self.groups[position] = replace(group, columns=chosen)
+            reason = f"computed from {', '.join(sources)}, as the target or weight is"
             self.left_out += _left_out(
                 group.selector, [name for name in taken if name in named], "the target or weight"
             )
-            lost = [name for name in taken if name in tied]
-            sources = sorted({source for name in lost for source in schema[name].lineage | {name}} & secret)
-            reason = f"computed from {', '.join(sources)}, as the target or weight is"
             self.left_out += _left_out(group.selector, lost, f"{reason}; Features(allow_leak={sources}) takes them")
 
     def __repr__(self) -> str:

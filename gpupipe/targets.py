@@ -185,26 +185,11 @@ class Targets:
 
     def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
         """Whether they are classes, and why."""
-        labels = all(item.is_binary for item in found)
-        if len(found) > 1 and not labels:
-            for item in raw:
-                if item.dtype == "bool":
-                    raise _no_number(item)
-        if self.task == "regression":
-            return False, "target_transform=" if self.group.steps and not self.auto else "task='regression'"
         if len(found) > 1:
-            if self.task == "classification" and not labels:
-                raise BadConfig(
-                    "Features(task='classification')",
-                    "several targets that are not all conditions",
-                    got=[item.name for item in raw],
-                    expected="one target, or several of 0 and 1 only",
-                    remedy="a condition of each, such as 'stars > 3', or task='regression'",
-                )
-            return labels, "0 and 1 only, each" if labels else "several numbers"
-        (one,), (item,) = found, raw
-        if self.task == "classification":
-            return True, "task='classification'"
+            return self._decide_several(all(item.is_binary for item in found), raw)
+        if self.task != "auto":
+            return self.task == "classification", self._given
+        ((one,), (item,)) = found, raw
         if one.strings is not None or item.dtype == "bool":
             return True, "true or false" if one.strings is None else f"{len(one.strings)} distinct strings"
         if one.numbers is None:
@@ -218,6 +203,27 @@ class Targets:
         if len(one.numbers) == 1:
             return False, f"all rows have the value {values}"
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
+
+    def _decide_several(self, labels: bool, raw: Schema) -> tuple[bool, str]:
+        conditions = [item for item in raw if item.dtype == "bool"]
+        if conditions and not labels:
+            raise _no_number(conditions[0])
+        if self.task == "classification" and not labels:
+            raise BadConfig(
+                "Features(task='classification')",
+                "several targets that are not all conditions",
+                got=raw.names,
+                expected="one target, or several of 0 and 1 only",
+                remedy="a condition of each, such as 'stars > 3', or task='regression'",
+            )
+        if self.task == "regression":
+            return False, self._given
+        return labels, "0 and 1 only, each" if labels else "several numbers"
+
+    @property
+    def _given(self) -> str:
+        """What has said the task."""
+        return f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
 
     def _standardise(self, wanted: bool) -> None:
         self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])

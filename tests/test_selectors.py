@@ -121,6 +121,9 @@ def test_what_a_selector_leaves_out_is_said(caplog: pytest.LogCaptureFixture) ->
     assert all(line in caplog.messages for line in wanted)
     assert made.fit_report is not None and made.fit_report.notes[:2] == wanted
     assert wanted[1] in repr(made.fit_report)
+    with pytest.raises(errors.BadConfig) as caught:
+        fitted(sel.glob("*_lag_*"), steps=tuple(steps), target="arr_delay")
+    assert caught.value.remedy == "allow_leak=['arr_delay'] if that is meant"
     every = fitted(sel.numeric() | sel.boolean())
     assert every.fit_report is not None and every.fit_report.notes == []
 

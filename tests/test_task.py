@@ -114,6 +114,15 @@ def test_the_decision_does_not_depend_on_partitions(values: list[Any], parts: in
     assert decided(1) == decided(parts)
 
 
+@pytest.mark.parametrize("distinct", [20, 21])
+def test_values_few_in_each_partition_are_counted_together(distinct: int) -> None:
+    values = [value for value in range(distinct) for _ in range(8)]
+    wanted = "multiclass (20 distinct" if distinct == 20 else "regression (more than 20 distinct"
+    for parts in (1, 4, 7):
+        report = fitted(values, parts).fit_report
+        assert report is not None and report.notes[0].startswith(f"target 'y': {wanted}")
+
+
 @pytest.mark.parametrize(
     ("data", "floor"), [(load_digits, 0.93), (load_iris, 0.9)], ids=["digits, whole numbers", "iris, whole numbers"]
 )

@@ -79,6 +79,8 @@ class Trainer:
             output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
             is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` in the batch's place;
             where rows have weights, with `reduction="none"`.
+            output and batch that gives B values (weighted by `batch.weight`) or their mean. A regression's targets are
+            standardised by default; but for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
