@@ -24,6 +24,7 @@ from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
 from gpupipe.atomic import replacing
+from gpupipe.backend import resolve
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
@@ -152,6 +153,7 @@ def load(
         )
     if not isinstance(model, torch.nn.Module | None):
         raise _no_model("load(model=)", model)
+    resolve(backend)  # what is wrong with it is not the file's fault
     paths: Any = allow
     allowed = [paths] if isinstance(paths, str) or callable(paths) else list(paths)
     if not all(isinstance(name, str) for name in allowed):

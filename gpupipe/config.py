@@ -34,10 +34,10 @@ class Settings:
             )
         for name in ("partition_bytes", "memory_limit"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadConfig(
                     "configure",
-                    f"{name} is too small",
+                    f"{name} is too small" if isinstance(value, int) else f"{name} is no number of bytes",
                     got=value,
                     expected="a number of bytes, or None",
                     remedy=f"{name}=128 << 20",

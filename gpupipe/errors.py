@@ -92,8 +92,9 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
         >>> nearest("between", ["week", "weekday"]), nearest("sin", ["string", "minute"])
         (None, None)
     """
-    asked, plain = _plain(name), {_plain(known): known for known in reversed([*names])}
-    near = get_close_matches(asked, plain, n=1, cutoff=_ALIKE)
+    asked, plain = _plain(str(name)), {_plain(known): known for known in reversed([*names])}
+    near = [known for known in plain if sorted(known) == sorted(asked)]  # letters in another order, of short names too
+    near = near or get_close_matches(asked, plain, n=1, cutoff=_ALIKE)
     if not near and len(asked) >= _TELLING:
         longer = [known for known in plain if asked in known or (len(known) >= _TELLING and known in asked)]
         near = sorted(longer, key=lambda known: abs(len(known) - len(asked)))

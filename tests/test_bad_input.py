@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
+import torch
+from sklearn.decomposition import FactorAnalysis
+from sklearn.feature_selection import SelectKBest
 
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend.probe import probe
+from gpupipe.cli import main
 
 DATA = Path(__file__).parents[1] / "data"
 TARGET = "arr_delay > 15"
@@ -300,3 +307,279 @@ def test_a_backend_there_is_not(flights: pd.DataFrame) -> None:
     with pytest.raises(errors.BadConfig, match="no such backend, got 'cuda'") as caught:
         gp.Pipeline([], gp.Features(SCALED), backend="cuda").fit(flights)
     assert "Expected auto, cpu or gpu." in message(caught)
+
+
+# slips ----------------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """What a user has in hand: a table in several forms, pipelines, a network, a trainer and a saved folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        count = np.arange(40.0)
+        self.frame = pd.DataFrame({"x": count, "z": count[::-1], "k": list("abcd") * 10, "y": [0, 1] * 20})
+        self.data = gp.from_frame(self.frame)
+        self.csv = str(folder / "f.csv")
+        self.frame.to_csv(self.csv, index=False)
+        self.pipeline = gp.Pipeline(gp.Features((["x", "z"], pre.StandardScaler()), target="y")).fit(self.frame)
+        self.unfitted = gp.Pipeline([], gp.Features(["x"], target="y"))
+        ids = gp.Features((["x"], pre.StandardScaler()), (["k"], pre.Categorify()), target="y")
+        self.other = gp.Pipeline([], ids).fit(self.frame)
+        self.classes = gp.Pipeline([], gp.Features(["x"], target="k")).fit(self.frame)
+        self.loader = self.pipeline.loader(self.frame, batch_size=8)
+        self.model = gp.models.MLP.from_schema(self.pipeline.schema, hidden=4)
+        self.alien = gp.models.MLP.from_schema(self.other.schema, hidden=4)
+        self.path = str(folder / "run")
+        gp.save(self.path, self.pipeline, self.model)
+        self.scorer = gp.load(self.path)
+
+    def trainer(self, **settings: Any) -> gp.Trainer:
+        return gp.Trainer(self.model, **{"max_epochs": 1, "device": "cpu", **settings})
+
+    def save(self, *given: Any) -> None:
+        gp.save(self.folder / "new", *given)
+
+    def weighted(self) -> Any:
+        weighted = gp.Features((["x", "z"], pre.StandardScaler()), target="y", weight="x + 1")
+        return gp.Pipeline([], weighted).fit(self.frame).loader(self.frame)
+
+    def of_classes(self, **settings: Any) -> None:
+        model, loader = gp.models.MLP.from_schema(self.classes.schema, hidden=4), self.classes.loader(self.frame)
+        gp.Trainer(model, max_epochs=1, device="cpu", **settings).fit(loader, loader)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bench"))
+
+
+CONFIG, MISMATCH, MISSING = errors.BadConfig, errors.SchemaMismatch, errors.ColumnNotFound
+ANYTHING = object()
+
+# What is done; the error; where; the value seen; a part of what is expected; a part of what to try.
+SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
+    # save and load
+    "save: pipeline first": (lambda b: gp.save(b.pipeline, b.path), CONFIG, "save(pipeline=)", gp.Pipeline, "path", "gp.save(path, pipeline, model)"),
+    "save: the model in the pipeline's place": (lambda b: b.save(b.model), CONFIG, "save(pipeline=)", gp.models.MLP, "the fitted pipeline", "gp.save(path, pipeline"),
+    "save: features": (lambda b: b.save(b.pipeline.features), CONFIG, "save(pipeline=)", gp.Features, "the fitted pipeline", "gp.save(path, pipeline"),
+    "save: a scorer": (lambda b: b.save(b.scorer), CONFIG, "save(pipeline=)", gp.Scorer, "the fitted pipeline", "scorer.pipeline, scorer.model"),
+    "save: the trainer": (lambda b: b.save(b.pipeline, b.trainer()), CONFIG, "save(model=)", gp.Trainer, "torch.nn.Module", "trainer.model"),
+    "save: weights": (lambda b: b.save(b.pipeline, b.model.state_dict()), CONFIG, "save(model=)", OrderedDict, "torch.nn.Module", "the network itself"),
+    "save: another pipeline's model": (lambda b: b.save(b.pipeline, b.alien), MISMATCH, "MLP", "2 numeric features, ids []", "1 numeric features, ids [6]", "MLP.from_schema(pipeline.schema)"),
+    "save: no path": (lambda b: gp.save(None, b.pipeline), CONFIG, "path", None, "a folder's path", "runs/flights"),
+    "save: not fitted": (lambda b: b.save(b.unfitted), errors.NotFitted, "Pipeline", None, "fit first", "pipeline.fit(train)"),
+    "load: a pipeline": (lambda b: gp.load(b.pipeline), CONFIG, "path", ANYTHING, "a folder's path", "runs/flights"),
+    "load: the trainer": (lambda b: gp.load(b.path, model=b.trainer()), CONFIG, "load(model=)", gp.Trainer, "torch.nn.Module", "model=trainer.model"),
+    "load: a class": (lambda b: gp.load(b.path, model=gp.models.MLP), CONFIG, "load(model=)", type, "torch.nn.Module", "MLP(...)"),
+    "load: one table": (lambda b: gp.load(b.path, tables=b.frame), CONFIG, "load(tables=)", pd.DataFrame, "a mapping", "tables={"),
+    "load: a table's path": (lambda b: gp.load(b.path, tables={"w": "w.parquet"}), MISMATCH, "data", "w.parquet", "DataFrame", "gp.read_parquet('w.parquet')"),
+    "load: a function allowed": (lambda b: gp.load(b.path, allow=np.sin), CONFIG, "load(allow=)", np.sin, "text such as", "allow=['numpy.sin']"),
+    "load: a backend": (lambda b: gp.load(b.path, backend="cuda"), CONFIG, "backend", "cuda", "auto, cpu or gpu", "auto"),
+    "load: a device": (lambda b: gp.load(b.path, device="gpu"), CONFIG, "device", "gpu", "'cuda'", "device='cuda'"),
+    "scorer: arguments swapped": (lambda b: gp.Scorer(b.model, b.pipeline), CONFIG, "Scorer(pipeline=)", gp.models.MLP, "a fitted pipeline", "gp.Scorer(pipeline"),
+    "scorer: another pipeline's model": (lambda b: gp.Scorer(b.pipeline, b.alien), MISMATCH, "MLP", ANYTHING, "ids [6]", "from_schema"),
+    "scorer: not fitted": (lambda b: gp.Scorer(b.unfitted, b.model), errors.NotFitted, "Pipeline", None, "fit first", "pipeline.fit(train)"),
+    # rows to predict
+    "predict: a path": (lambda b: b.scorer.predict("new.csv"), MISMATCH, "data", "new.csv", "DataFrame", "gp.read_csv('new.csv')"),
+    "predict: a pathlib path": (lambda b: b.scorer.predict(Path("new.json.gz")), MISMATCH, "data", Path("new.json.gz"), "DataFrame", "gp.read_json("),
+    "predict: columns in a dict": (lambda b: b.scorer.predict({"x": [1.0], "z": [2.0]}), MISMATCH, "data", dict, "DataFrame", "pd.DataFrame(data)"),
+    "predict: a record": (lambda b: b.scorer.predict({"x": 1.0, "z": 2.0}), MISMATCH, "data", dict, "DataFrame", "pd.DataFrame([data])"),
+    "predict: lists": (lambda b: b.scorer.predict([[1.0, 2.0]]), MISMATCH, "data", list, "DataFrame", "columns=[...]"),
+    "predict: an array": (lambda b: b.scorer.predict(np.zeros((2, 2))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),
+    "predict: a tensor": (lambda b: b.scorer.predict(torch.zeros(2, 2)), MISMATCH, "data", torch.Tensor, "DataFrame", "columns=[...]"),
+    "predict: a column": (lambda b: b.scorer.predict(b.frame["x"]), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame()"),
+    "predict: a column of Polars": (lambda b: b.scorer.predict(pl.Series("x", [1.0])), MISMATCH, "data", pl.Series, "DataFrame", "data.to_frame()"),
+    "predict: a lazy frame": (lambda b: b.scorer.predict(pl.from_pandas(b.frame).lazy()), MISMATCH, "data", pl.LazyFrame, "DataFrame", "data.collect()"),
+    "predict: nothing": (lambda b: b.scorer.predict_proba(None), MISMATCH, "data", None, "DataFrame", "a frame"),
+    "predict: a loader": (lambda b: b.scorer.predict(b.loader), MISMATCH, "data", ANYTHING, "DataFrame", "a frame"),
+    "predict: no rows a batch": (lambda b: b.scorer.predict(b.frame, batch_size=0), CONFIG, "predict(batch_size=)", 0, "1 or more", "batch_size=32768"),
+    "predict: half a row a batch": (lambda b: b.scorer.predict(b.frame, batch_size=1.5), CONFIG, "predict(batch_size=)", 1.5, "1 or more", "batch_size=32768"),
+    "predict: a column is missing": (lambda b: b.scorer.predict(b.frame.rename(columns={"z": "zed"})), MISSING, "the data", ANYTHING, "a column that is there", "names above"),
+    "predict: other types": (lambda b: b.scorer.predict(b.frame.assign(x="a")), MISMATCH, "column 'x'", "string", "float64", "float64"),
+    "transform: a path": (lambda b: b.pipeline.transform("f.orc"), MISMATCH, "data", "f.orc", "DataFrame", "gp.read_orc('f.orc')"),
+    "transform: nothing": (lambda b: b.pipeline.transform(None), MISMATCH, "data", None, "DataFrame", "a frame"),
+    "fit: an array": (lambda b: gp.Pipeline([], gp.Features(["x"])).fit(np.zeros((3, 1))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),
+    "loader: a path": (lambda b: b.pipeline.loader("f.tsv"), MISMATCH, "data", "f.tsv", "DataFrame", "gp.read_csv('f.tsv')"),
+    "explain: a path": (lambda b: b.pipeline.explain("f.parquet"), MISMATCH, "data", "f.parquet", "DataFrame", "gp.read_parquet("),
+    "inspect: a path": (lambda b: gp.io.inspect(b.csv), MISMATCH, "data", ANYTHING, "DataFrame", "gp.read_csv("),
+    "Features.auto: a path": (lambda b: gp.Features.auto("f.csv", target="y"), MISMATCH, "data", "f.csv", "DataFrame", "gp.read_csv('f.csv')"),
+    # pipelines
+    "pipeline: named steps": (lambda b: gp.Pipeline([("keep", T.Filter("x > 1"))]), CONFIG, "Pipeline", tuple, "gpupipe.transforms", "the step alone"),
+    "pipeline: a class": (lambda b: gp.Pipeline([T.Filter]), CONFIG, "Pipeline", T.Filter, "gpupipe.transforms", "T.Filter(...)"),
+    "pipeline: a learned step": (lambda b: gp.Pipeline([pre.StandardScaler()]), CONFIG, "Pipeline", pre.StandardScaler, "belong in Features", "Features((columns, step))"),
+    "pipeline: a function": (lambda b: gp.Pipeline([len]), CONFIG, "Pipeline", len, "gpupipe.transforms", "T.Map(function"),
+    "pipeline: features among the steps": (lambda b: gp.Pipeline([b.pipeline.features]), CONFIG, "Pipeline", gp.Features, "gpupipe.transforms", "gp.Pipeline(steps, features)"),
+    "pipeline: columns for features": (lambda b: gp.Pipeline([], ["x"]), CONFIG, "Pipeline(features=)", ["x"], "gp.Features", "gp.Features("),
+    "pipeline: no steps": (lambda b: gp.Pipeline(None), CONFIG, "Pipeline(steps=)", None, "a list of steps", "gp.Pipeline([]"),
+    "pipeline: expectations in a list": (lambda b: gp.Pipeline([], expect=[gp.Expect()]), CONFIG, "Pipeline(expect=)", list, "a mapping", "gp.Expect(min=0)"),
+    "pipeline: drift": (lambda b: gp.Pipeline([], drift=True), CONFIG, "Pipeline(drift=)", True, "a gp.Drift", "gp.Drift()"),
+    "pipeline: the schema before fit": (lambda b: b.unfitted.schema, errors.NotFitted, "Pipeline", None, "fit first", "pipeline.fit(train)"),
+    "pipeline: an executor": (lambda b: b.unfitted.fit(b.frame, executor=4), CONFIG, "executor", 4, "a gp.Cluster", "with gp.Cluster()"),
+    "features: an estimator that wants a target": (lambda b: gp.Features((["x"], [SelectKBest(k=1)])), CONFIG, "WholeFrame(SelectKBest)", SelectKBest, "numbers alone", "TargetEncoder"),
+    # loaders
+    "loader: a size in text": (lambda b: b.pipeline.loader(b.frame, batch_size="8"), CONFIG, "loader", "8", "1 or more", "batch_size="),
+    "loader: a shuffle": (lambda b: b.pipeline.loader(b.frame, shuffle=1), CONFIG, "loader", 1, "'rows', 'blocks'", "shuffle='rows'"),
+    "loader: a seed": (lambda b: b.pipeline.loader(b.frame, shuffle=True, seed=None), CONFIG, "loader(seed=)", None, "an integer", "seed=0"),
+    "loader: a flag": (lambda b: b.pipeline.loader(b.frame, drop_last="no"), CONFIG, "loader(drop_last=)", "no", "True or False", "drop_last=True"),
+    "loader: a device": (lambda b: b.pipeline.loader(b.frame, device="gpu"), CONFIG, "device", "gpu", "'cuda'", "device='cuda'"),
+    "loader: out of fold": (lambda b: b.pipeline.loader(b.frame, out_of_fold="yes"), CONFIG, "loader(out_of_fold=)", "yes", "True, False or None", "out_of_fold=True"),
+    "loader: a rank": (lambda b: b.pipeline.loader(b.frame, rank="0", world_size=2), CONFIG, "loader", ANYTHING, "a rank from 0", "world_size=1"),
+    "loader: an epoch": (lambda b: b.loader.set_epoch("x"), CONFIG, "Loader.set_epoch(epoch=)", "x", "a number from 0", "set_epoch(0)"),
+    "loader: a state": (lambda b: b.loader.load_state_dict(None), CONFIG, "Loader.load_state_dict", None, "state_dict()", "load_state_dict("),
+    # training
+    "trainer: a pipeline": (lambda b: gp.Trainer(b.pipeline, max_epochs=1), CONFIG, "Trainer(model=)", gp.Pipeline, "torch.nn.Module", "from_schema"),
+    "trainer: epochs": (lambda b: b.trainer(max_epochs=1.5), CONFIG, "Trainer(max_epochs=)", 1.5, "a whole number", "max_epochs=3"),
+    "trainer: a class of losses": (lambda b: b.trainer(loss=torch.nn.MSELoss), CONFIG, "Trainer(loss=)", torch.nn.MSELoss, "an object", "loss=MSELoss()"),
+    "trainer: a loss of three": (lambda b: b.trainer(loss=torch.nn.GaussianNLLLoss()), CONFIG, "Trainer(loss=)", torch.nn.GaussianNLLLoss, "output and target", "loss="),
+    "trainer: a name of a loss": (lambda b: b.trainer(loss="crossentropy"), CONFIG, "Trainer(loss=)", "crossentropy", "'cross-entropy'", "loss='cross-entropy'"),
+    "trainer: an optimiser that is made": (lambda b: b.trainer(optimizer=torch.optim.SGD(b.model.parameters(), lr=0.1)), CONFIG, "Trainer(optimizer=)", torch.optim.SGD, "a class of torch.optim", "torch.optim.SGD"),
+    "trainer: an optimiser": (lambda b: b.trainer(optimizer="adam"), CONFIG, "Trainer(optimizer=)", "adam", "'adamw'", "optimizer='adamw'"),
+    "trainer: a rate in text": (lambda b: b.trainer(lr="3e-3"), CONFIG, "Trainer(lr=)", "3e-3", "a number above 0", "lr=3e-3"),
+    "trainer: a schedule": (lambda b: b.trainer(schedule="onecycle"), CONFIG, "Trainer(schedule=)", "onecycle", "'one-cycle'", "schedule='one-cycle'"),
+    "trainer: groups": (lambda b: b.trainer(groups={"*": 0.1}), CONFIG, "Trainer(groups=)", {"*": 0.1}, "patterns", "groups={"),
+    "trainer: a norm": (lambda b: b.trainer(gradient_clip=True), CONFIG, "Trainer(gradient_clip=)", True, "above 0", "gradient_clip=1.0"),
+    "trainer: a precision": (lambda b: b.trainer(precision=16), CONFIG, "Trainer(precision=)", 16, "'fp16-mixed'", "precision="),
+    "trainer: weights of classes": (lambda b: b.trainer(class_weight=[1, 2]), CONFIG, "Trainer(class_weight=)", [1, 2], "a mapping", "class_weight='balanced'"),
+    "trainer: a metric": (lambda b: b.trainer(metrics=["roc_auc"]), CONFIG, "Trainer(metrics=)", "roc_auc", "'auc'", "metrics='auc'"),
+    "trainer: a metric of classes": (lambda b: b.of_classes(metrics=["brier"]), CONFIG, "Trainer(metrics=)", "brier", "'auc'", "metrics=['accuracy', 'auc', 'log_loss']"),
+    "trainer: early stopping": (lambda b: b.trainer(early_stopping=True), CONFIG, "Trainer(early_stopping=)", True, "an EarlyStopping", "EarlyStopping("),
+    "trainer: a seed": (lambda b: b.trainer(seed=None), CONFIG, "Trainer(seed=)", None, "an integer", "seed=0"),
+    "trainer: a device": (lambda b: b.trainer(device="gpu"), CONFIG, "Trainer(device=)", "gpu", "'cuda'", "device="),
+    "trainer: callbacks": (lambda b: b.trainer(callbacks=gp.training.Callback()), CONFIG, "Trainer(callbacks=)", gp.training.Callback, "a list", "callbacks=["),
+    "trainer: checkpoints": (lambda b: b.trainer(checkpoints=True), CONFIG, "Trainer(checkpoints=)", True, "a folder", "checkpoints="),
+    "trainer: a URL for checkpoints": (lambda b: gp.Checkpoints("s3://bucket/run"), CONFIG, "Checkpoints(folder=)", "s3://bucket/run", "a path of this machine", "folder="),
+    "trainer: how many checkpoints": (lambda b: gp.Checkpoints("run", keep=1.5), CONFIG, "Checkpoints(keep=)", 1.5, "above 0", "keep=3"),
+    "trainer: patience": (lambda b: gp.EarlyStopping("valid_auc"), CONFIG, "EarlyStopping(patience=)", "valid_auc", "a number of epochs", "patience=3"),
+    "trainer: a plateau": (lambda b: gp.training.Plateau(factor="a"), CONFIG, "Plateau(factor=)", "a", "between 0 and 1", "factor=0.1"),
+    "trainer: a logger's path": (lambda b: gp.training.CSVLogger(None), CONFIG, "CSVLogger(path=)", None, "a path", "path="),
+    "trainer: a cache": (lambda b: gp.training.StepCache("8"), CONFIG, "StepCache(size=)", "8", "at least 1", "size=8"),
+    "trainer: losses of targets": (lambda b: gp.training.PerTarget("mse"), CONFIG, "PerTarget(losses=)", "mse", "a list", "losses="),
+    "trainer: a scaled rate": (lambda b: gp.training.scaled_rate("a", batch_size=8), CONFIG, "scaled_rate(lr=)", "a", "a rate above 0", "lr="),
+    "trainer: freezing a class": (lambda b: gp.training.freeze(gp.models.MLP, "*"), CONFIG, "freeze(model=)", gp.models.MLP, "torch.nn.Module", "trainer.model"),
+    "trainer: weights that are not there": (lambda b: gp.training.load_weights(b.model, "nowhere.safetensors"), errors.BadFile, "nowhere.safetensors", None, ".safetensors file", "state_dict()"),
+    "fit: a dataset": (lambda b: b.trainer().fit(b.data), CONFIG, "Trainer.fit(train=)", gp.Dataset, "a loader", "pipeline.loader(train)"),
+    "fit: a frame": (lambda b: b.trainer().fit(b.frame), CONFIG, "Trainer.fit(train=)", pd.DataFrame, "a loader", "pipeline.loader(train)"),
+    "fit: X and y": (lambda b: b.trainer().fit(b.loader, b.frame["y"]), CONFIG, "Trainer.fit(valid=)", pd.Series, "a loader", "pipeline.loader(valid)"),
+    "fit: tensors": (lambda b: b.trainer().fit(torch.zeros(4, 2), torch.zeros(4)), CONFIG, "Trainer.fit(train=)", torch.Tensor, "a loader", "pipeline.loader(train)"),
+    "fit: the pipeline": (lambda b: b.trainer().fit(b.pipeline), CONFIG, "Trainer.fit(train=)", gp.Pipeline, "a loader", "pipeline.loader("),
+    "fit: a checkpoint": (lambda b: b.trainer().fit(b.loader, resume=True), CONFIG, "Trainer.fit(resume=)", True, "a path", "resume='latest'"),
+    "fit: a mean where rows have weights": (lambda b: b.trainer(loss=torch.nn.BCEWithLogitsLoss()).fit(b.weighted()), CONFIG, "Trainer(loss=)", "BCEWithLogitsLoss", "a value for each row", "reduction='none'"),
+    "fit: a loss that is no tensor": (lambda b: b.trainer(loss=lambda output, batch: 3.0).fit(b.loader), MISMATCH, "loss", float, "a tensor", "return the loss"),
+    "fit: a layer of torch": (lambda b: gp.Trainer(torch.nn.Linear(2, 1), max_epochs=1).fit(b.loader), CONFIG, "Trainer(model=)", torch.nn.Linear, "a gpupipe.Batch", "def forward(self, batch)"),
+    "evaluate: a frame": (lambda b: b.trainer().evaluate(b.frame), CONFIG, "Trainer.evaluate(loader=)", pd.DataFrame, "a loader", "pipeline.loader("),
+    "predict: a frame": (lambda b: b.trainer().predict(b.frame), CONFIG, "Trainer.predict(loader=)", pd.DataFrame, "a loader", "pipeline.loader("),
+    # networks
+    "network: the pipeline": (lambda b: gp.models.MLP.from_schema(b.pipeline), CONFIG, "MLP.from_schema", gp.Pipeline, "the schema", "MLP.from_schema(pipeline.schema)"),
+    "network: a misspelt option": (lambda b: gp.models.MLP.from_schema(b.pipeline.schema, hiden=4), CONFIG, "MLP.from_schema", "hiden", "hidden", "hidden="),
+    "network: widths in text": (lambda b: gp.models.MLP.from_schema(b.pipeline.schema, hidden="64"), CONFIG, "MLP(hidden=)", "64", "a layer's width", "hidden=(256, 128)"),
+    "network: dropout": (lambda b: gp.models.MLP.from_schema(b.pipeline.schema, dropout="a"), CONFIG, "MLP(dropout=)", "a", "a share", "dropout=0.1"),
+    "network: a seed": (lambda b: gp.models.MLP.from_schema(b.pipeline.schema, seed=None), CONFIG, "MLP(seed=)", None, "an integer", "seed=0"),
+    "network: blocks": (lambda b: gp.models.ResNet.from_schema(b.pipeline.schema, blocks="a"), CONFIG, "ResNet(blocks=)", "a", "0 or more", "blocks=2"),
+    "network: a frame for a batch": (lambda b: b.model(b.frame), MISMATCH, "MLP", pd.DataFrame, "a gpupipe.Batch", "pipeline.loader(train)"),
+    # looking
+    "importance: arguments swapped": (lambda b: gp.importance(b.loader, b.trainer()), CONFIG, "importance(model=)", ANYTHING, "a Trainer", "gp.importance(trainer, pipeline.loader(valid))"),
+    "importance: repeats": (lambda b: gp.importance(b.trainer(), b.loader, repeats=1.5), CONFIG, "importance(repeats=)", 1.5, "at least one", "repeats=5"),
+    "baselines: a network": (lambda b: gp.baselines(b.loader, b.loader, b.model), CONFIG, "baselines(trainers=)", gp.models.MLP, "a Trainer", "{'wide': trainer}"),
+    "baselines: a frame": (lambda b: gp.baselines(b.frame, b.frame), CONFIG, "baselines(train=)", "DataFrame", "a loader", "pipeline.loader(data)"),
+    # tables
+    "select: a number": (lambda b: b.data.select(3), CONFIG, "select", 3, "a column's name", "['x']"),
+    "select: a place": (lambda b: b.data.select([0]), MISSING, "select", ["x", "z", "k", "y"], "a column that is there", "names above"),
+    "head: text": (lambda b: b.data.head("3"), CONFIG, "head(n=)", "3", "0 or more", "head(5)"),
+    "write: files": (lambda b: b.data.write_parquet(b.folder / "out", files=0), CONFIG, "write_parquet(files=)", 0, "1 or more", "files=8"),
+    "write: no path": (lambda b: b.data.write_parquet(None), CONFIG, "write_parquet(path=)", None, "a path", "out/"),
+    "group: a function alone": (lambda b: b.data.group_by("k").agg(total="sum"), CONFIG, "agg(total=)", "sum", "(column, function)", "agg(total=("),
+    "join: a frame": (lambda b: b.data.join(b.frame, on="k"), CONFIG, "join", "DataFrame", "a Dataset", "gp.from_frame(right)"),
+    "from_frame: partitions": (lambda b: gp.from_frame(b.frame, num_partitions=1.5), CONFIG, "from_frame", 1.5, "one at least", "num_partitions=1"),
+    "from_frame: bytes": (lambda b: gp.from_frame(b.frame, partition_bytes="1GB"), CONFIG, "partition_bytes", "1GB", "a number of bytes", "128 << 20"),
+    "split: a share in percent": (lambda b: b.data.split(fraction="80%"), CONFIG, "split", "80%", "between 0 and 1", "fraction=0.8"),
+    "filter: a mask of pandas": (lambda b: b.data.filter(b.frame["x"] > 1), errors.ExpressionError, "filter", pd.Series, "text", "dep_delay > 15"),
+    # the process
+    "configure: bytes": (lambda b: gp.configure(partition_bytes="1GB"), CONFIG, "configure", "1GB", "a number of bytes", "partition_bytes="),
+    "configure: half a byte": (lambda b: gp.configure(memory_limit=1.5), CONFIG, "configure", 1.5, "a number of bytes", "memory_limit="),
+    "cluster: an address for the workers": (lambda b: gp.Cluster("tcp://host:8786"), CONFIG, "Cluster", "tcp://host:8786", "one at least", "address='tcp://host:8786'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_told_where_it_is_with_what_was_seen_what_is_expected_and_what_to_try(
+    bench: Bench, slip: str
+) -> None:
+    do, kind, where, got, expected, remedy = SLIPS[slip]
+    with pytest.raises(kind) as caught:
+        do(bench)
+    error = caught.value
+    assert type(error) is kind and error.where == where and error.problem
+    if got is not ANYTHING:
+        as_seen = error.got is got or (type(error.got) is type(got) and error.got == got)
+        assert as_seen or (isinstance(got, type) and (error.got is got or isinstance(error.got, got)))
+    assert expected in error.expected
+    assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("wrote", "meant"),
+    [
+        ("min(x, z) > 0", "minimum(x, y)"),
+        ("coalesce(x, z) > 0", "fillna(x, value)"),
+        ("between(x, 1, 2)", "low <= x <= high"),
+        ("isna(x)", "isnull(x)"),
+        ("if_else(x > 1, 1, 2) > 1", "where(condition, x, y)"),
+        ("contians(k, 'a')", 'contains(text, "part")'),
+        ("dayofweek(x) == 1", "weekday(time)"),
+        ("sin(x) > 0", "Map(fn"),
+        ("std(x) > 0", "Map(fn"),
+    ],
+)
+def test_a_function_of_another_language_is_given_its_name_here_or_none(bench: Bench, wrote: str, meant: str) -> None:
+    with pytest.raises(errors.ExpressionError) as caught:
+        bench.data.filter(wrote)
+    assert meant in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "near"),
+    [
+        ("fligth", ["night", "flight"], "flight"),
+        ("Tail_Num", ["tailnum", "tail"], "tailnum"),
+        ("dist", ["origin", "distance"], "distance"),
+        ("mes", ["bce", "mse"], "mse"),
+        ("sin", ["string", "minute"], None),
+        ("between", ["week", "weekday"], None),
+        ("x", ["xx", "y"], None),
+    ],
+)
+def test_only_a_name_that_is_near_is_offered(name: str, names: list[str], near: str | None) -> None:
+    assert errors.nearest(name, names) == near
+
+
+def test_advice_with_quotes_is_python(bench: Bench) -> None:
+    data = gp.from_frame(bench.frame.rename(columns={"x": "x-y", "z": "a b"}))
+    with pytest.raises(errors.ExpressionError) as caught:
+        data.filter("col('x-y') + col('a b')")
+    (call,) = ast.parse(caught.value.remedy).body
+    assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
+    (text,) = call.value.args
+    assert isinstance(text, ast.Constant) and len(data.filter(str(text.value))) == len(data)
+
+
+def test_a_column_without_a_name_is_seen_among_those_that_are_not_read(bench: Bench) -> None:
+    told = str(bench.pipeline.explain(bench.frame.rename(columns={"k": ""})))
+    assert "not read: ''" in told.splitlines()
+
+
+def test_what_cannot_be_saved_is_said_at_fit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    steps = [pre.SimpleImputer(), FactorAnalysis(1)]
+    pipeline = gp.Pipeline([], gp.Features((["x", "z"], steps), target="y"))
+    with caplog.at_level("WARNING", "gpupipe"):
+        pipeline.fit(bench.frame)
+    (said,) = [record.getMessage() for record in caplog.records if "cannot be saved" in record.getMessage()]
+    assert "FactorAnalysis" in said and said in str(pipeline.explain())
+    with pytest.raises(errors.ArtifactError, match="FactorAnalysis"):
+        gp.save(bench.folder / "factors", pipeline)
+
+
+@pytest.mark.parametrize("command", [["inspect", "nope.parquet"], ["demo", "--data", "nowhere"]])
+def test_the_command_line_says_it_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 2
+    assert "\nTry: " in capsys.readouterr().err

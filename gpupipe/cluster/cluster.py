@@ -164,9 +164,15 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
                 expected="one that answers when it is asked",
                 remedy="asynchronous=False where it is made",
             )
-    if own["n_workers"] is not None and own["n_workers"] < 1:
+    workers = own["n_workers"]
+    if workers is not None and not (isinstance(workers, int) and workers >= 1):
+        remedy = f"address={workers!r}" if isinstance(workers, str) else "n_workers=1"
         raise BadConfig(
-            "Cluster", "too few workers", got=own["n_workers"], expected="one at least", remedy="n_workers=1"
+            "Cluster",
+            "too few workers" if isinstance(workers, int) else "no number of workers",
+            got=workers,
+            expected="one at least",
+            remedy=remedy,
         )
     if own["device_memory"] is not None and not own["gpu"]:
         raise BadConfig(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from gpupipe.cluster.local import LocalThreads
+from gpupipe.errors import BadConfig
 
 __all__ = ["Executor", "active", "in_force"]
 
@@ -55,6 +56,10 @@ def in_force(executor: Executor | None) -> Iterator[Executor]:
     if executor is None:
         yield active()
         return
+    if not all(hasattr(executor, name) for name in ("map", "in_process")):
+        raise BadConfig(
+            "executor", "no cluster", got=executor, expected="a gp.Cluster, or None", remedy="with gp.Cluster(): ..."
+        )
     _open.append(executor)
     try:
         yield executor

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gpupipe.backend import Backend, Frame, resolve, select
 from gpupipe.backend.columns import refuse_lists
-from gpupipe.errors import ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Condition, excludes
 from gpupipe.io.manifest import Manifest
 from gpupipe.io.passes import over_partitions
@@ -25,7 +25,7 @@ from gpupipe.io.target import write_to
 from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
-from gpupipe.words import as_list, counted
+from gpupipe.words import as_list, counted, is_integer
 
 __all__ = ["Dataset"]
 
@@ -95,8 +95,13 @@ class Dataset(Splitting, Verbs):
     def head(self, n: int = 5) -> Frame:
         """The first `n` rows as a frame; reads no more row groups than that takes.
 
+        Raises:
+            BadConfig: `n` is no number of rows.
+
         Memory: one row group.
         """
+        if not is_integer(n, 0):
+            raise BadConfig("head(n=)", "not a number of rows", got=n, expected="0 or more", remedy="head(5)")
         backend, frames, missing = select(self.backend), [], n
         for partition in self.partitions:
             for part in [partition.keep([span]) for span in partition.spans] or [partition]:
@@ -279,6 +284,12 @@ class Dataset(Splitting, Verbs):
         Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
             needs three partitions per worker, and twice the table on disk.
         """
+        if files is not None and not is_integer(files, 1):
+            expected, remedy = "1 or more, or None for one per partition", "files=8"
+            raise BadConfig("write_parquet(files=)", "makes no sense", got=files, expected=expected, remedy=remedy)
+        if not isinstance(path, str | os.PathLike):
+            remedy = "write_parquet('out/')"
+            raise BadConfig("write_parquet(path=)", "not a path", got=path, expected="a path or a URL", remedy=remedy)
         keys = tuple(as_list(partition_by))
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
@@ -288,6 +299,9 @@ class Dataset(Splitting, Verbs):
     # inside ----------------------------------------------------------------------------------------------------------
     def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
+        if not isinstance(names, Iterable):
+            expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
+            raise BadConfig(where, "not names of columns", got=names, expected=expected, remedy=remedy)
         for name in (name for name in as_list(names) if name not in self.schema):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(

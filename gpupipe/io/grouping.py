@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.ordering import Groups, grouped
@@ -66,6 +66,10 @@ class GroupBy:
             1    JFK   111279   4983.0
             2    LGA   104662   1620.0
         """
+        for name, pair in cast(dict[str, Any], named).items():
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+                expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
+                raise BadConfig(f"agg({name}=)", "makes no sense", got=pair, expected=expected, remedy=remedy)
         wanted = [_Wanted(name, *pair) for name, pair in named.items()]
         self._check(wanted)
         table, keys = self.table, self.keys

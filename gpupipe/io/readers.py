@@ -26,7 +26,7 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool, workable
 from gpupipe.schema import Schema
-from gpupipe.words import as_list, counted
+from gpupipe.words import as_list, counted, is_integer
 
 __all__ = ["as_dataset", "as_rows", "from_frame", "read_parquet"]
 
@@ -136,10 +136,10 @@ def from_frame(
         2
     """
     limit = partition_limit(partition_bytes, backend)
-    if num_partitions is not None and num_partitions < 1:
-        raise BadConfig(
-            "from_frame", "too few partitions", got=num_partitions, expected="one at least", remedy="num_partitions=1"
-        )
+    if num_partitions is not None and not is_integer(num_partitions, 1):
+        problem = "too few partitions" if is_integer(num_partitions) else "no number of partitions"
+        expected, remedy = "one at least", "num_partitions=1"
+        raise BadConfig("from_frame", problem, got=num_partitions, expected=expected, remedy=remedy)
     files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
     if num_partitions is not None and (files or not hasattr(obj, "__len__")):
         raise BadConfig(

@@ -20,6 +20,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
 from gpupipe.schema import Field, Schema, element_of
+from gpupipe.words import is_integer
 
 __all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
 
@@ -222,10 +223,10 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
         shared = 8 * default_threads()
         limit = configured.memory_limit if kind == "cpu" else None
         return min(DEFAULT_PARTITION_BYTES[kind], limit // shared if limit else DEFAULT_PARTITION_BYTES[kind])
-    if partition_bytes < 1:
+    if not is_integer(partition_bytes, 1):
         raise BadConfig(
             "partition_bytes",
-            "too small",
+            "too small" if is_integer(partition_bytes) else "no number of bytes",
             got=partition_bytes,
             expected="a number of bytes",
             remedy="partition_bytes=128 << 20",

@@ -15,6 +15,7 @@ from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.errors import BadConfig
 from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
+from gpupipe.words import is_integer
 
 __all__ = ["ParquetOptions", "write_file", "write_hive"]
 
@@ -56,7 +57,7 @@ class ParquetOptions:
                 expected="False, 'partition' or 'full'",
                 remedy="shuffle='full'",
             )
-        if self.rows_per_group < 1:
+        if not is_integer(self.rows_per_group, 1):
             raise BadConfig(
                 "write_parquet",
                 "rows_per_group is too small",

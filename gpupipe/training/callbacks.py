@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from gpupipe.errors import BadConfig
 from gpupipe.training.run import Run
 
 __all__ = ["Agreement", "Callback", "Callbacks"]
@@ -64,23 +63,10 @@ class Callbacks:
     Args:
         callbacks: in that order.
         first: whether this is the first rank, which calls all of them.
-
-    Raises:
-        BadConfig: something in the list is no `Callback`.
     """
 
     def __init__(self, callbacks: Iterable[Callback], *, first: bool = True) -> None:
-        given = list(callbacks)
-        for callback in given:
-            if not isinstance(callback, Callback):
-                raise BadConfig(
-                    "Trainer(callbacks=)",
-                    "no callback",
-                    got=callback,
-                    expected="objects of classes made from gpupipe.training.Callback",
-                    remedy="class Mine(Callback): def on_epoch_end(self, run): ...",
-                )
-        self._all = [callback for callback in given if first or callback.every_rank]
+        self._all = [callback for callback in callbacks if first or callback.every_rank]
         # The only event that comes with every update: nobody is asked who has nothing to say.
         self.on_step_end = [c.on_step_end for c in self._all if type(c).on_step_end is not Callback.on_step_end]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn import cluster, decomposition, impute, linear_model, mixture, preprocessing
+from sklearn import cluster, decomposition, feature_selection, impute, linear_model, mixture, preprocessing
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes impute.IterativeImputer)
@@ -121,8 +121,11 @@ def test_what_is_refused() -> None:
     for thing in (decomposition.PCA, object(), "pca"):
         with pytest.raises(errors.BadConfig, match="not a step and not an estimator"):
             WholeFrame(thing)
-    with pytest.raises(errors.BadData, match=r"WholeFrame\(LogisticRegression\): the estimator refuses the data"):
-        WholeFrame(linear_model.LogisticRegression()).fit(frame())
+    for learner in (linear_model.LogisticRegression(), feature_selection.SelectKBest()):
+        with pytest.raises(errors.BadConfig, match=r"WholeFrame\(.*\): it learns from a target"):
+            WholeFrame(learner)
+    with pytest.raises(errors.BadData, match=r"WholeFrame\(NMF\): the estimator refuses the data"):
+        WholeFrame(decomposition.NMF(1)).fit(frame() - 100)
     with pytest.raises(errors.BadData, match="column 'a': 1 infinite value"):
         WholeFrame(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
     with pytest.raises(errors.SchemaMismatch, match=r"WholeFrame\(PCA\), column 'a': not a number, got 'string'"):

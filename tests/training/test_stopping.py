@@ -41,5 +41,5 @@ def test_patience_counts_epochs_without_improvement(
 
 @pytest.mark.parametrize("arguments", [{"patience": 0}, {"min_delta": -0.1}, {"min_delta": float("nan")}])
 def test_what_makes_no_sense_is_refused(arguments: dict[str, float]) -> None:
-    with pytest.raises(BadConfig, match=f"EarlyStopping\\({next(iter(arguments))}=\\): too small"):
+    with pytest.raises(BadConfig, match=f"EarlyStopping\\({next(iter(arguments))}=\\): makes no sense"):
         EarlyStopping(**arguments)
