@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a slip is a row of a table
 """What a user does wrong, and the message that helps: a case each, through the door a user comes in by."""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import polars as pl
 import pytest
 import torch
 from sklearn.decomposition import FactorAnalysis
-from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import LogisticRegression
 
 import gpupipe as gp
 from gpupipe import errors
@@ -416,7 +417,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "pipeline: drift": (lambda b: gp.Pipeline([], drift=True), CONFIG, "Pipeline(drift=)", True, "a gp.Drift", "gp.Drift()"),
     "pipeline: the schema before fit": (lambda b: b.unfitted.schema, errors.NotFitted, "Pipeline", None, "fit first", "pipeline.fit(train)"),
     "pipeline: an executor": (lambda b: b.unfitted.fit(b.frame, executor=4), CONFIG, "executor", 4, "a gp.Cluster", "with gp.Cluster()"),
-    "features: an estimator that wants a target": (lambda b: gp.Features((["x"], [SelectKBest(k=1)])), CONFIG, "WholeFrame(SelectKBest)", SelectKBest, "numbers alone", "TargetEncoder"),
+    "features: an estimator that wants a target": (lambda b: gp.Features((["x"], [LogisticRegression()])), CONFIG, "WholeFrame(LogisticRegression)", LogisticRegression, "numbers alone", "TargetEncoder"),
     # loaders
     "loader: a size in text": (lambda b: b.pipeline.loader(b.frame, batch_size="8"), CONFIG, "loader", "8", "1 or more", "batch_size="),
     "loader: a shuffle": (lambda b: b.pipeline.loader(b.frame, shuffle=1), CONFIG, "loader", 1, "'rows', 'blocks'", "shuffle='rows'"),

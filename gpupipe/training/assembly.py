@@ -19,7 +19,7 @@ from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
 from gpupipe.training.checkpoints import Checkpoints
 from gpupipe.training.choice import TINY, Rule, is_real, refuse, unknown
-from gpupipe.training.class_weights import class_weights, weighted
+from gpupipe.training.class_weights import check_class_weight, class_weights, weighted
 from gpupipe.training.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
@@ -277,6 +277,8 @@ def check(trainer: Trainer) -> None:
         raise BadConfig("Trainer(on_divergence='rollback')", "no checkpoints", expected=expected, remedy=remedy)
     if trainer.precision not in PRECISIONS:
         raise unknown("Trainer", "precision", trainer.precision, PRECISIONS)
+    if isinstance(trainer.class_weight, str):
+        check_class_weight(trainer.class_weight)
     check_device(trainer.device)
     check_optimizer(trainer.optimizer)
     learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
@@ -291,7 +293,7 @@ def _of_learning(trainer: Trainer) -> list[Rule]:
     groups: Any = trainer.groups
     blocks: Any = trainer.recompute
     patterns = isinstance(blocks, list | tuple) and all(isinstance(pattern, str) for pattern in blocks)
-    of_classes = isinstance(weights, Mapping) and all(is_real(weight, 0) for weight in weights.values())
+    of_classes = isinstance(weights, Mapping) and all(map(is_real, weights.values()))
     of_names = isinstance(groups, Mapping) and all(
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_real, options.values()))
         for pattern, options in groups.items()
@@ -311,8 +313,8 @@ def _of_learning(trainer: Trainer) -> list[Rule]:
         ("recompute", isinstance(blocks, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
         (
             "class_weight",
-            weights in (None, "balanced") or of_classes,
-            "'balanced', a mapping from classes to weights of 0 or more, or None",
+            isinstance(weights, str | None) or of_classes,
+            "'balanced', a mapping from classes to weights, or None",
             "class_weight='balanced'",
         ),
         (

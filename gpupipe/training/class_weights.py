@@ -14,7 +14,7 @@ from gpupipe.schema import Schema
 from gpupipe.training.choice import unknown
 from gpupipe.training.together import Together
 
-__all__ = ["ClassWeight", "class_weights", "weighted"]
+__all__ = ["ClassWeight", "check_class_weight", "class_weights", "weighted"]
 
 ClassWeight: TypeAlias = str | Mapping[Any, float]
 
@@ -63,8 +63,7 @@ def class_weights(
                     remedy="class_weight='balanced'",
                 )
         return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
-    if wanted != "balanced":
-        raise unknown("Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None")
+    check_class_weight(wanted)
     streamed = getattr(loader, "residency", "stream") == "stream"
     counts = torch.zeros(len(classes), dtype=torch.int64)
     for batch in loader if streamed else [loader.block]:  # type: ignore[attr-defined]  # of a Loader
@@ -83,6 +82,16 @@ def class_weights(
             remedy="a mapping from classes to weights, or more rows",
         )
     return (counts.sum() / (len(classes) * counts)).float()
+
+
+def check_class_weight(wanted: str) -> None:
+    """Raise for a name that says nothing of weights.
+
+    Raises:
+        BadConfig: it is not `"balanced"`.
+    """
+    if wanted != "balanced":
+        raise unknown("Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None")
 
 
 def weighted(batch: Any, weights: Tensor) -> Any:
