@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gpupipe
 
+ROOT = Path(__file__).parents[2]
 CODE = """
 import json, os, sys
 before, env = set(sys.modules), dict(os.environ)
@@ -37,3 +40,21 @@ def test_every_public_name_is_there() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Pipelin'"):
         _ = gpupipe.Pipelin
+
+
+@pytest.mark.parametrize("module", ["errors", "io", "models", "preprocessing", "selectors", "tensors", "training"])
+def test_a_part_is_there_after_the_import_alone(module: str) -> None:
+    code = f"import gpupipe as gp; assert {module!r} in dir(gp); print(gp.{module}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"gpupipe.{module}"
+
+
+def test_what_the_documentation_writes_is_there() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("gpupipe/**/*.py"), *ROOT.glob("examples/*.py")]
+    written = {name for page in pages for name in re.findall(r"\bgp\.(\w+(?:\.\w+)?)", page.read_text())}
+    assert len(written) > 40
+    for name in sorted(written):
+        found: object = gpupipe
+        for part in name.split("."):
+            assert part in dir(found), f"gp.{name}"
+            found = getattr(found, part)

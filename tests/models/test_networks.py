@@ -232,3 +232,9 @@ def test_piecewise_linear_bins_are_saved_with_the_model(
     batch: Batch = rows(20, 2, (cardinality,))
     found: Tensor = again(batch) if again is not None else torch.empty(0)
     assert torch.equal(found, model(batch))
+
+
+@pytest.mark.parametrize("model", [MLP, DCNv2, MultiTask])
+def test_one_width_is_one_layer(model: Any) -> None:
+    one, several = model(numeric=3, hidden=16, seed=1), model(numeric=3, hidden=(16,), seed=1)
+    assert one.get_config() == several.get_config() and one.get_config()["hidden"] == [16]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import sklearn.metrics as sk
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.batch import Batch
+from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSSES, LossMean, choose_loss, mean_loss
 
 CPU = torch.device("cpu")
@@ -167,3 +171,59 @@ def test_auto_without_a_schema_and_unknown_names_are_errors() -> None:
     with pytest.raises(BadConfig, match="no such choice, got 'crossentropy'") as caught:
         choose_loss("crossentropy", None)
     assert caught.value.remedy == "loss='cross-entropy'"
+
+
+TORCHS = {
+    "bce": (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits),
+    "mse": (nn.MSELoss, F.mse_loss),
+    "huber": (nn.HuberLoss, F.huber_loss),
+    "cross-entropy": (nn.CrossEntropyLoss, F.cross_entropy),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_torchs_own_losses_are_those_by_name(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    classes = name == "cross-entropy"
+    output = torch.randn((8, 3) if classes else (8,), generator=generator)
+    target = torch.randint(2, (8,), generator=generator, dtype=torch.int32 if classes else torch.float32)
+    weighted, plain = batch_of(target, torch.rand(8, generator=generator)), batch_of(target)
+    module, function = TORCHS[name]
+    for batch, options in ((plain, {}), (plain, {"reduction": "none"}), (weighted, {"reduction": "none"})):
+        expected = mean_loss(LOSSES[name](output, batch), batch)[0]
+        for own in (module(**options), partial(function, **options)):
+            loss: Any = choose_loss(own, None)
+            torch.testing.assert_close(mean_loss(loss(output, batch), batch)[0], expected)
+
+
+def test_a_function_of_output_and_target_is_told_by_its_second_parameter() -> None:
+    batch = batch_of(torch.tensor([1.0, 3.0]))
+    of_target: Any = choose_loss(lambda output, target: (output - target).abs(), None)
+    of_batch: Any = choose_loss(lambda output, batch: (output - batch.target).abs(), None)
+    assert of_target(torch.zeros(2), batch).tolist() == of_batch(torch.zeros(2), batch).tolist() == [1.0, 3.0]
+
+
+def test_several_targets_under_a_loss_of_torch_count_alike() -> None:
+    target = torch.tensor([[1.0, 3.0], [0.0, 2.0]])
+    loss: Any = choose_loss(nn.MSELoss(reduction="none"), None)
+    assert (
+        loss(torch.zeros(2, 2), batch_of(target)).tolist()
+        == LOSSES["mse"](torch.zeros(2, 2), batch_of(target)).tolist()
+    )
+
+
+def test_a_loss_of_torch_does_not_broadcast() -> None:
+    for own, output in ((nn.MSELoss(), torch.zeros(4, 1, 1)), (nn.CrossEntropyLoss(), torch.zeros(4))):
+        loss: Any = choose_loss(own, None)
+        with pytest.raises(SchemaMismatch, match="the model's output does not fit the target"):
+            loss(output, batch_of(torch.zeros(4)))
+
+
+def test_a_loss_of_torch_trains() -> None:
+    x = torch.linspace(-1, 1, 64)[:, None]
+    loader = [Batch(x, torch.zeros(64, 0, dtype=torch.int32), (x[:, 0] > 0).float())]
+    ends = []
+    for loss in ("bce", nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits):
+        model = MLP(numeric=1, hidden=8, seed=1)
+        ends.append(Trainer(model, loss=loss, max_epochs=20, lr=0.05, device="cpu").fit(loader).rows[-1]["train_loss"])
+    assert ends[1:] == pytest.approx([ends[0]] * 2, rel=1e-6) and ends[0] < 0.3

@@ -174,3 +174,20 @@ def test_metrics_are_chosen_by_loss_by_name_or_given() -> None:
 def test_the_better_direction_is_told() -> None:
     higher = {name for name in METRICS if METRICS[name]().higher_is_better}
     assert higher == {"auc", "accuracy", "r2"}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("classes", [3, 5])
+def test_auc_of_classes_is_scikit_learns_mean_of_each_against_the_rest(classes: int, weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    output = torch.randn(400, classes, generator=generator).mul(4).round().div(4)  # with ties
+    target = torch.randint(classes, (400,), generator=generator, dtype=torch.int32)
+    weight = torch.rand(400, generator=generator) if weighted else None
+    found = computed(METRICS["auc"](), output, target, weight, [150, 250])
+    expected = sk.roc_auc_score(target, output.softmax(1), multi_class="ovr", average="macro", sample_weight=weight)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_auc_of_a_class_without_rows_is_none() -> None:
+    output = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    assert computed(METRICS["auc"](), output, torch.tensor([0, 1, 0, 1, 0, 1]), None, [6]) is None
