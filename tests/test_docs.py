@@ -34,7 +34,7 @@ DATA = {"data", "dataset", "frame", "obj", "path", "pipeline"}
 WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.bound_to"}
 # Told elsewhere: `require` says "see select".
 RAISED_UNTOLD = {"Dataset.require: ColumnNotFound"}
-RAISED_UNTOLD |= {"Dataset.require: SchemaMismatch", "load: BadConfig"}
+RAISED_UNTOLD |= {"Dataset.require: SchemaMismatch", "Dataset.require: BadConfig"}
 
 
 def public() -> dict[str, Any]:

@@ -99,6 +99,8 @@ def backend_of(frame: Frame) -> Backend:
 def is_frame(obj: object) -> bool:
     """Whether it is a pandas or a cuDF frame, or of a class made of theirs (as GeoPandas' is).
 
+    Memory: looks at its class alone.
+
     Example:
         >>> import pandas as pd
         >>> is_frame(pd.DataFrame()), is_frame(pd.Series([1])), is_frame(pd.DataFrame)

@@ -48,6 +48,9 @@ def active() -> Executor:
 def in_force(executor: Executor | None) -> Iterator[Executor]:
     """Inside, `active()` is `executor`; None changes nothing.
 
+    Raises:
+        BadConfig: it runs no functions.
+
     Example:
         >>> with in_force(LocalThreads(1)):
         ...     active().num_workers

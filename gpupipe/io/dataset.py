@@ -182,6 +182,7 @@ class Dataset(Splitting, Verbs):
         Raises:
             ColumnNotFound: one of them is not there; offers the closest name.
             SchemaMismatch: one of them has a type that is not worked with.
+            BadConfig: these are no names.
         """
         self.require(columns, "select")
         return replace(self, schema=self.schema.select(columns))
@@ -279,7 +280,7 @@ class Dataset(Splitting, Verbs):
         Raises:
             BadFile: something else is there and `overwrite` is False; input files have changed since a part was
                 written; another process is writing there; or the parent folder is missing.
-            BadConfig: no such codec or shuffle, or options that a single file cannot have.
+            BadConfig: no path, no such codec or shuffle, or options that a single file cannot have.
 
         Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
             needs three partitions per worker, and twice the table on disk.
@@ -287,9 +288,10 @@ class Dataset(Splitting, Verbs):
         if files is not None and not is_integer(files, 1):
             expected, remedy = "1 or more, or None for one per partition", "files=8"
             raise BadConfig("write_parquet(files=)", "makes no sense", got=files, expected=expected, remedy=remedy)
-        if not isinstance(path, str | os.PathLike):
+        place: Any = path
+        if not isinstance(place, str | os.PathLike):
             remedy = "write_parquet('out/')"
-            raise BadConfig("write_parquet(path=)", "not a path", got=path, expected="a path or a URL", remedy=remedy)
+            raise BadConfig("write_parquet(path=)", "not a path", got=place, expected="a path or a URL", remedy=remedy)
         keys = tuple(as_list(partition_by))
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
@@ -299,9 +301,10 @@ class Dataset(Splitting, Verbs):
     # inside ----------------------------------------------------------------------------------------------------------
     def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
-        if not isinstance(names, Iterable):
+        given: Any = names
+        if not isinstance(given, Iterable):
             expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
-            raise BadConfig(where, "not names of columns", got=names, expected=expected, remedy=remedy)
+            raise BadConfig(where, "not names of columns", got=given, expected=expected, remedy=remedy)
         for name in (name for name in as_list(names) if name not in self.schema):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(
