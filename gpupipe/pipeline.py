@@ -187,8 +187,8 @@ class Pipeline(Watched):
 
         Args:
             data: whatever `fit` takes. A pandas or cuDF frame gives a frame of its library with its index; another
-                table in memory (Polars, Arrow) gives a frame of this pipeline's backend, whose index counts the rows; a
-                Dataset or a stream gives a lazy Dataset.
+                table in memory (Polars, Arrow) gives a frame of this pipeline's backend, whose index counts the rows
+                (not yet run on a GPU); a Dataset or a stream gives a lazy Dataset.
 
         Raises:
             NotFitted: before `fit`.

@@ -494,6 +494,8 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "from_frame: partitions": (lambda b: gp.from_frame(b.frame, num_partitions=1.5), CONFIG, "from_frame", 1.5, "one at least", "num_partitions=1"),
     "from_frame: bytes": (lambda b: gp.from_frame(b.frame, partition_bytes="1GB"), CONFIG, "partition_bytes", "1GB", "a number of bytes", "128 << 20"),
     "split: a share in percent": (lambda b: b.data.split(fraction="80%"), CONFIG, "split", "80%", "between 0 and 1", "fraction=0.8"),
+    "sample: a share in percent": (lambda b: b.data.sample("10%"), CONFIG, "sample", "10%", "above 0", "fraction=0.1"),
+    "sample: rows for a share": (lambda b: b.data.sample(10), CONFIG, "sample", 10, "above 0", "n=10"),
     "filter: a mask of pandas": (lambda b: b.data.filter(b.frame["x"] > 1), errors.ExpressionError, "filter", pd.Series, "text", "dep_delay > 15"),
     # the process
     "configure: bytes": (lambda b: gp.configure(partition_bytes="1GB"), CONFIG, "configure", "1GB", "a number of bytes", "partition_bytes="),

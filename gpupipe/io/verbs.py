@@ -12,7 +12,7 @@ from gpupipe.io.duplicates import deduplicated
 from gpupipe.io.grouping import GroupBy
 from gpupipe.io.joining import Plan, joined
 from gpupipe.io.rearranging import shuffled, sorted_by
-from gpupipe.words import as_list, counted
+from gpupipe.words import as_list, counted, is_integer, is_number
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -235,8 +235,9 @@ class Verbs:
             )
         if n is not None:
             return drawn(self._table, n, seed)
-        if not 0 < (fraction or 0) <= 1:
-            raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy="fraction=0.1")
+        if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
+            remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"
+            raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy=remedy)
         return self._table.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self._table
 
     @property

@@ -107,7 +107,8 @@ class Trainer:
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
-        device: "auto" (where the loader's data lies, else a GPU if torch sees one), "cpu", "cuda", "cuda:1".
+        device: "auto" (where the loader's data lies, else a GPU if torch sees one), "cpu", "cuda", "cuda:1", or a
+            `torch.device` of these.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two looks at the loss.
         callbacks: of the user's, and loggers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
@@ -71,3 +72,14 @@ def test_only_counts_go_to_the_host(rehearsed_backend: Backend) -> None:
         one.transform(gp.from_frame(table(), num_partitions=1)).compute()
         moved.append(rehearsed_backend.transfers.num_bytes - before)
     assert moved[0] - moved[1] < 1000, moved
+
+
+def test_a_table_of_arrow_goes_to_the_gpu_and_comes_back_in_its_order(rehearsed_backend: Backend) -> None:
+    given = pa.Table.from_pandas(table())
+    made = pipeline("gpu").fit(given).transform(given)
+    assert type(made).__module__.startswith("cudf")
+    expected = pipeline("cpu").fit(given).transform(given)
+    found = rehearsed_backend.to_arrow(made)
+    assert found.column_names == list(expected) and found.num_rows == given.num_rows
+    for name in expected:
+        np.testing.assert_allclose(found[name].to_numpy(), expected[name], rtol=1e-6)
