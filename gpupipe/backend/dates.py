@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
@@ -52,10 +53,17 @@ def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
     if zone is None:
         return time
     xp = backend.xp
-    moments, offsets = (backend.to_device(np.array(one, dtype="int64")) for one in transitions(zone))
+    moments, offsets = map(backend.to_device, _transitions(zone))
     periods = xp.maximum((time.data - REPEATS_FROM) // REPEATS_EVERY + 1, 0)
     place = xp.searchsorted(moments, time.data - periods * REPEATS_EVERY, side="right")
     return Column("timestamp", time.data + offsets[place], time.valid)
+
+
+@cache
+def _transitions(zone: str) -> tuple[Any, Any]:
+    """On the host, as int64."""
+    moments, offsets = transitions(zone)
+    return np.array(moments, dtype="int64"), np.array(offsets, dtype="int64")
 
 
 def date_part(name: str, time: Column) -> Column:

@@ -63,9 +63,9 @@ def read_parquet(
         columns: the columns to have; all that can be worked with by default. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
         on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"`
-            or `"quarantine"`. A cast file is decoded on the host; each value has to fit the new type, or it is an error
-            when it is read; a column that is not there is missing throughout, and one that is new is left out. The
-            order of the columns does not matter.
+            or `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
+            any file; each value has to fit the new type exactly, or it is an error when it is read; a column that is
+            not there is missing throughout, and one that is new is left out. The order of the columns does not matter.
         on_bad: what is done about a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it
             too, and `write_parquet` writes a JSON line about it beside its output. What is skipped is listed in
             `Dataset.rejected` and counted in `Pipeline.fit_report`; what is skipped or cast is logged, shown by

@@ -150,7 +150,8 @@ class Join(Transform):
         """Every pair of rows with equal keys; keys of two types are compared in columns of their own."""
         right = backend.rename(backend.select(table, [*self.on, *asked]), asked)
         sides = frame, right
-        on, added = [], ({}, {})
+        on: list[str] = []
+        added: tuple[dict[str, Column], dict[str, Column]] = {}, {}
         for key in self.on:
             columns = [backend.column(side, key) for side in sides]
             dtype = key_dtype({column.dtype for column in columns})
