@@ -122,13 +122,13 @@ class _Parser:
         if len(known) == len(types):
             return types
         found = next(iter(blocks)).parse(pa.schema(known), "infer").schema
-        learned = {item.name: _parsed_as(item.type) for item in found if not is_passenger(dtype_of(item.type) or "struct<>")}
+        learned = {item.name: _parsed_as(item.type) for item in found if not _is_nested(item.type)}
         return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
         """The types all files are parsed in, and the types of what cannot be worked with."""
         found = block.parse(self._asked, "infer").schema
-        nested = {item.name: item.type for item in found if is_passenger(dtype_of(item.type) or "struct<>")}
+        nested = {item.name: item.type for item in found if _is_nested(item.type)}
         self._admission.convert(one.path, {name: (kind, _NESTED) for name, kind in nested.items()})
         left_out = {name: str(kind) for name, kind in nested.items()}
         names = [name for name in found.names if name not in left_out]
@@ -165,6 +165,11 @@ class _Parser:
                     self._admission.adapt(block.path, f"column {name!r} is new and left out")
             told.update(new)
             yield from table.select(types.names).to_batches()
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    dtype = dtype_of(kind)
+    return dtype is None or is_passenger(dtype)
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:

@@ -312,7 +312,8 @@ def test_lags_and_lookups_carry(tmp_path: Path) -> None:
         assert found[f"{name}_lag_1"].type == table[name].type
         assert found[f"{name}_lag_1"].combine_chunks().equals(before.combine_chunks())
     for many in (False, True):
-        looked = gp.Pipeline([T.Join(dataset, on="id", many=many)]).fit(dataset.select("id")).transform(dataset.select("id"))
+        ids = dataset.select("id")
+        looked = gp.Pipeline([T.Join(dataset, on="id", many=many)]).fit(ids).transform(ids)
         check(written(looked, tmp_path / f"join{many}"), table)
 
 
@@ -348,21 +349,26 @@ def test_decimals_of_another_width_are_predicted_in_that_of_the_fit() -> None:
 # notes, refusals, text ------------------------------------------------------------------------------------------------
 def _odd(kind: pa.DataType) -> pa.Array:
     if pa.types.is_union(kind):
-        return pa.UnionArray.from_dense(pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2], pa.int8())], ["x"])
+        kinds, places = pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32())
+        return pa.UnionArray.from_dense(kinds, places, [pa.array([1, 2], pa.int8())], ["x"])
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, pa.array([b"x" * 16, None], kind.storage_type))
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), pa.array(["a", "b"]), ordered=True)
-    if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
-        return pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(pa.float32())).cast(kind)
-    if pa.types.is_float16(kind):
-        return pa.array([1.0, None]).cast(kind)
-    example = {"binary_view": b"x", "struct<t: time32[s]>": {"t": dt.time(9)}, "time32[s]": dt.time(9), "struct<>": {}}
-    if str(kind) == "month_day_nano_interval":
-        return pa.array([(1, 2, 3), None], kind)
-    if str(kind) == "date64[ms]":
-        return pa.array([dt.date(2020, 1, 1), None], kind)
-    return pa.nulls(2, kind) if pa.types.is_null(kind) else pa.array([example.get(str(kind), 0), None], kind)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.array([[1.0, 2.0], None], kind)
+    if pa.types.is_list(kind) or pa.types.is_float16(kind):
+        wide = pa.list_(pa.float32()) if pa.types.is_list(kind) else pa.float32()
+        return pa.array([[1.0] if pa.types.is_list(kind) else 1.0, None], wide).cast(kind)
+    examples = {
+        "binary_view": b"x",
+        "struct<t: time32[s]>": {"t": dt.time(9)},
+        "time32[s]": dt.time(9),
+        "struct<>": {},
+        "month_day_nano_interval": (1, 2, 3),
+        "date64[ms]": dt.date(2020, 1, 1),
+    }
+    return pa.nulls(2, kind) if pa.types.is_null(kind) else pa.array([examples.get(str(kind), 0), None], kind)
 
 
 @pytest.mark.parametrize("kind", [*CONVERTED, *LEFT_OUT], ids=str)
@@ -420,6 +426,14 @@ def test_files_of_several_zones_are_read_in_utc(tmp_path: Path) -> None:
     assert gp.read_parquet(tmp_path).schema["at"].written_as == ""
 
 
+def test_a_zone_nobody_knows_is_read_as_utc() -> None:
+    table = pa.table({"at": pa.array([0, None], pa.timestamp("us", "Mars/Phobos"))})
+    dataset = gp.from_frame(table)
+    assert [note.action for note in dataset.conversions] == ["converted"]
+    assert "Mars/Phobos" in dataset.conversions[0].reason
+    assert str(dataset.compute()["at"].dtype) == "datetime64[us, UTC]"
+
+
 def test_columns_nobody_uses_refuse_nothing() -> None:
     frame = pd.DataFrame(
         {
@@ -438,8 +452,10 @@ def test_columns_nobody_uses_refuse_nothing() -> None:
     assert pre.StandardScaler().fit(frame[["x"]]).transform(frame[["x"]]).shape == (4, 1)
 
 
-REFUSED = fixed().select(["id", "c2", "c4", "c10", "c14", "c7", "c28"]).rename_columns(
-    ["id", "amount", "clock", "span", "place", "blob", "flag"]
+REFUSED = (
+    fixed()
+    .select(["id", "c2", "c4", "c10", "c14", "c7", "c28"])
+    .rename_columns(["id", "amount", "clock", "span", "place", "blob", "flag"])
 )
 
 
@@ -478,7 +494,7 @@ def test_what_is_only_carried_is_refused_with_a_remedy(name: str) -> None:
         shown = str(caught.value)
         assert name in shown and dtype in shown
         assert caught.value.remedy
-    cast = "T.Cast({%r: 'float64'})" % name
+    cast = f"T.Cast({{{name!r}: 'float64'}})"
     with pytest.raises(SchemaMismatch) as refused:
         dataset.sort(name)
     assert (cast in str(refused.value.remedy)) == (name in ("amount", "clock", "span"))
