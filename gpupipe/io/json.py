@@ -57,7 +57,7 @@ def read_json(
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.jsonl`, `*.ndjson` and `*.json` below it), or a URL
             that fsspec knows; packed ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
-        columns: the columns to have; all that can be worked with by default.
+        columns: the columns to have; all by default, but for types that are left out.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC. A column that is named here need not be in the first lines.
         on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`. With
@@ -126,7 +126,7 @@ class _Parser:
         return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
-        """The types all files are parsed in, and the types of what cannot be worked with."""
+        """The types all files are parsed in, and the types of what is left out."""
         found = block.parse(self._asked, "infer").schema
         nested = {item.name: item.type for item in found if _is_nested(item.type)}
         self._admission.convert(one.path, {name: (kind, _NESTED) for name, kind in nested.items()})

@@ -86,7 +86,7 @@ class Report:
 
 
 def inspect(dataset: Dataset) -> Report:
-    """Look at every value of a dataset once.
+    """Look at every value of a dataset once; of columns that are only carried count what is missing.
 
     Memory: one partition, and up to a million different values per column on the host.
 

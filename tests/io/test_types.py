@@ -197,7 +197,7 @@ WAYS: dict[str, Callable[[pa.Table, Path], gp.Dataset]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @given(table=columns())
 def test_what_goes_in_comes_out(way: str, table: pa.Table, tmp_path: Path) -> None:
     dataset = WAYS[way](table, tmp_path)
@@ -502,7 +502,7 @@ def test_what_is_only_carried_is_refused_with_a_remedy(name: str) -> None:
         assert str(T.Cast({name: "float64"}).transform(frame)[name].dtype) == "float64"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.sampled_from([kind for kind in EXACT if not pa.types.is_nested(kind)]),
