@@ -50,7 +50,7 @@ def read_parquet(
             folder that `Dataset.write_parquet` wrote stands for exactly the files its manifest lists. Folders named
             `key=value` give columns, integers where all values are whole numbers and else strings; a filter on them
             leaves out whole files. Rows are in the order of the sorted names, so `month=10` comes before `month=2`.
-        columns: the columns to have; all by default, but for types that are left out. The files need to share no others.
+        columns: the columns to have; all by default but those left out. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
         on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"`
             or `"quarantine"`. A cast file is decoded on the host; each value has to fit the new type, or it is an error
