@@ -156,10 +156,19 @@ def check(found: pa.Table, wanted: pa.Table) -> None:
         assert found[name].combine_chunks().equals(wanted[name].combine_chunks()), (name, found[name], wanted[name])
 
 
+def check_zones(frame: pd.DataFrame, table: pa.Table) -> None:
+    """Times of a frame have the zones of the table's, which values alone do not tell."""
+    for item in table.schema:
+        if pa.types.is_timestamp(item.type) and item.type.tz is not None:
+            assert frame[item.name].dt.tz_localize(None).dtype == "datetime64[us]"
+            assert pa.array(frame[item.name][:0], from_pandas=True).type.tz == item.type.tz
+
+
 def in_pandas(table: pa.Table, dataset: gp.Dataset) -> pa.Table:
     """`compute` as Arrow again: dates are midnights in pandas, which has no other."""
     frame = dataset.compute()
     assert isinstance(frame, pd.DataFrame)
+    check_zones(frame, table)
     return pa.table({name: pa.array(frame[name], table[name].type, from_pandas=True) for name in frame.columns})
 
 
@@ -332,6 +341,7 @@ def test_kept_columns_and_predictions(tmp_path: Path) -> None:
     assert scorer.schema == pipeline.schema
     check(written(scorer.predict(dataset).select(names), tmp_path / "scores"), table.select(names))
     frame = scorer.predict(dataset.compute())
+    check_zones(frame, table.select(names))
     for name in names:
         assert pa.array(frame[name], table[name].type, from_pandas=True).equals(table[name].combine_chunks()), name
 
