@@ -31,9 +31,11 @@ FLOATS = ("float32", "float64")
 # Timestamps are UTC, naive, microseconds.
 DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
 LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)
-_PASSENGERS = ("time32[", "time64[", "duration[", "decimal32(", "decimal64(", "decimal128(", "decimal256(", "binary")
-_PASSENGERS += ("large_binary", "fixed_size_binary[", "fixed_size_list<item: ", "struct<", "map<", "list<item: ")
-_PASSENGERS += ("large_list<item: ",)
+_PASSENGERS = (
+    *("time32[", "time64[", "duration[", "decimal32(", "decimal64(", "decimal128(", "decimal256("),
+    *("binary", "large_binary", "fixed_size_binary[", "fixed_size_list<item: ", "struct<", "map<"),
+    *("list<item: ", "large_list<item: "),
+)
 
 
 def list_of(dtype: str) -> str:
@@ -57,7 +59,7 @@ def element_of(dtype: str) -> str | None:
 
 
 def is_passenger(dtype: str) -> bool:
-    """Tell whether columns of that type are only carried: verbs, `keep` and writers have them, nothing computes on them.
+    """Tell whether columns of that type are only carried: verbs, `keep` and writers have them, steps refuse them.
 
     Such a type is Arrow's own text; see docs/decisions/023-column-types.md.
 
@@ -118,8 +120,8 @@ class Field:
         role: what it is for in training.
         classes: a classification target's values in the order of their index.
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
-        written_as: the Arrow type that a timestamp has in files, where that is a date or has a time zone; the values are
-            UTC microseconds all the same.
+        written_as: the Arrow type that a timestamp has in files, where that is a date or has a time zone; the values
+            are UTC microseconds all the same.
 
     Example:
         >>> Field("carrier", "string").kind

@@ -233,7 +233,7 @@ def _casts(wanted: Schema, there: Schema) -> dict[str, str]:
         elements = (element_of(found), element_of(item.dtype))
         of_lists = None not in elements
         one, other = elements if of_lists else (found, item.dtype)
-        carried = is_passenger(one) != is_passenger(other)
+        carried = is_passenger(found) != is_passenger(item.dtype)
         if one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other}):
             raise _another_type(item.name, found, item.dtype)
         casts[item.name] = item.dtype

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
@@ -23,7 +24,6 @@ _OWN = {
     "string": pa.large_string(),
     "timestamp": pa.timestamp("us"),
 }
-_READ = {str(kind): dtype for dtype, kind in _OWN.items()} | {"string": "string", "string_view": "string"}
 _LEAVES = [
     *_OWN.values(),
     *(pa.null(), pa.float16(), pa.string(), pa.binary(), pa.large_binary(), pa.date32(), pa.date64()),
@@ -54,6 +54,14 @@ class Reading:
     is_lossy: bool = False
 
 
+_READ = {
+    **{str(kind): Reading(dtype) for dtype, kind in _OWN.items()},
+    **dict.fromkeys(("string", "string_view"), Reading("string")),
+    "halffloat": Reading("float32", change="read as float32"),
+    "null": Reading("float64", change="without any value, read as float64"),
+}
+
+
 @lru_cache(maxsize=4096)
 def read_as(kind: pa.DataType) -> Reading:
     """Decide what a column of an Arrow type is read as.
@@ -64,28 +72,18 @@ def read_as(kind: pa.DataType) -> Reading:
         >>> read_as(pa.decimal128(20, 2)).dtype, read_as(pa.float16()).change
         ('decimal128(20, 2)', 'read as float32')
     """
-    if isinstance(kind, pa.BaseExtensionType):
-        found = read_as(kind.storage_type)
-        return replace(found, change=found.change or f"read as {found.dtype}, which it is stored as")
-    if pa.types.is_dictionary(kind):
-        found = read_as(kind.value_type)
-        return replace(found, change=found.change or "the order of its categories is lost") if kind.ordered else found
-    if pa.types.is_run_end_encoded(kind):
-        return read_as(kind.value_type)
     if str(kind) in _READ:
-        return Reading(_READ[str(kind)])
-    if pa.types.is_float16(kind):
-        return Reading("float32", change="read as float32")
-    if pa.types.is_null(kind):
-        return Reading("float64", change="without any value, read as float64")
-    if pa.types.is_date(kind):
-        change = "" if pa.types.is_date32(kind) else "read as date32[day]"
-        return Reading("timestamp", str(pa.date32()), change)
-    if pa.types.is_timestamp(kind):
-        written_as = "" if kind.tz is None else str(pa.timestamp("us", kind.tz))
-        if kind.unit == "ns":
-            return Reading("timestamp", written_as, "rounded down to microseconds", is_lossy=True)
-        return Reading("timestamp", written_as, "" if kind.unit == "us" else "read as microseconds")
+        return _READ[str(kind)]
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _time(kind)
+    inner = _inside(kind)
+    if inner is not None:
+        found, changes = read_as(inner), []
+        if isinstance(kind, pa.BaseExtensionType):
+            changes = [f"read as {found.dtype}, which it is stored as"]
+        elif pa.types.is_dictionary(kind) and kind.ordered:
+            changes = ["the order of its categories is lost"]
+        return replace(found, change=found.change or "".join(changes))
     if is_list(kind):
         element = read_as(kind.value_type)
         if element.dtype in _OWN and not element.written_as and not element.is_lossy:
@@ -96,6 +94,38 @@ def read_as(kind: pa.DataType) -> Reading:
     if plain is None:
         return Reading(None, change="nothing here carries such values")
     return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
+
+
+def _time(kind: pa.DataType) -> Reading:
+    """Of a date or a time."""
+    if pa.types.is_date(kind):
+        return Reading("timestamp", str(pa.date32()), "" if pa.types.is_date32(kind) else "read as date32[day]")
+    if kind.tz is not None and not _is_known(kind.tz):
+        found = _time(pa.timestamp(kind.unit, "UTC"))
+        return replace(
+            found, change=", ".join(filter(None, [f"its zone {kind.tz!r} is unknown, read as UTC", found.change]))
+        )
+    written_as = "" if kind.tz is None else str(pa.timestamp("us", kind.tz))
+    if kind.unit == "ns":
+        return Reading("timestamp", written_as, "rounded down to microseconds", is_lossy=True)
+    return Reading("timestamp", written_as, "" if kind.unit == "us" else "read as microseconds")
+
+
+def _is_known(zone: str) -> bool:
+    if re.fullmatch(r"[+-]\d\d:\d\d", zone):
+        return True
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
+
+
+def _inside(kind: pa.DataType) -> pa.DataType | None:
+    """The type of the values that an extension type, a dictionary or runs stand for; None of any other type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return kind.value_type if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) else None
 
 
 def dtype_of(kind: pa.DataType) -> str | None:
@@ -155,10 +185,9 @@ def is_list(kind: pa.DataType) -> bool:
 
 def _carried(kind: pa.DataType) -> pa.DataType | None:
     """The same type in a form that frames and Parquet files can have; None where there is none."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _carried(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _carried(kind.value_type)
+    inner = _inside(kind)
+    if inner is not None:
+        return _carried(inner)
     if pa.types.is_struct(kind):
         found = [_carried_field(kind.field(place)) for place in range(kind.num_fields)]
         fields = [item for item in found if item is not None]
@@ -188,7 +217,7 @@ def _carried_field(item: pa.Field) -> pa.Field | None:
 
 
 def _text(kind: pa.DataType) -> str:
-    """Arrow's own text of a type, from which `_parsed` makes it again; names that are no words are in quotation marks."""
+    """Arrow's own text of a type, which `_parsed` reads; names that are no words are in quotation marks."""
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(_field_text(kind.field(place)) for place in range(kind.num_fields))}>"
     if pa.types.is_map(kind):

@@ -22,8 +22,10 @@ _NOT_A_TIME = np.iinfo("int64").min
 def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False) -> Column:
     """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
 
-    Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of day
-    float64 seconds or int64 microseconds, and bytes text. Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
+    Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of
+    day float64 seconds or int64 microseconds, and bytes text.
+
+    Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
     fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
     a float unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast has to be
     `exact`. `name` is for messages.

@@ -259,6 +259,7 @@ def _pandas_data(column: Column) -> Any:
     if column.elements is not None:
         return pd.arrays.ArrowExtensionArray(lists.array_of(column))
     if is_passenger(column.dtype):
+        assert column.dictionary is not None
         places = pa.array(column.data, mask=column.data < 0)
         return pd.arrays.ArrowExtensionArray(column.dictionary.take(places))
     if column.dictionary is not None:

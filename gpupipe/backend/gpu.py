@@ -9,12 +9,15 @@ Inside coded frames floats hold NaN and no nulls, so that a column is shared wit
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import finalize
 
 import cudf
 import cupy
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pylibcudf as plc
@@ -24,15 +27,18 @@ from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
 from gpupipe.backend import arrow
-from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row
+from gpupipe.backend.arrow_types import Reading, read_as
+from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
 from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained, free_unused
 from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, list_of
+from gpupipe.errors import SchemaMismatch
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
 
 __all__ = ["GpuBackend"]
 
+_NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
 _LEFT, _RIGHT = "\0left row", "\0right row"
 _log = logging.getLogger("gpupipe")
 
@@ -71,6 +77,7 @@ class GpuBackend:
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
+        _require_held(fields)
         if not row_groups:
             empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
             return self.from_arrow(empty, fields)
@@ -97,6 +104,7 @@ class GpuBackend:
 
     @explained("copying a table to the device")
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
+        _require_held(fields)
         host = {item.name: _narrowed(arrow.conform(table.column(item.name), item)) for item in fields}
         frame = cudf.DataFrame.from_arrow(pa.table(host))
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, table.num_rows)
@@ -108,17 +116,24 @@ class GpuBackend:
         types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
         return table.cast(pa.schema(types))
 
+    def classify(self, frame: Frame) -> Mapping[str, Reading]:
+        return {name: _reading(frame[name].dtype) for name in frame.columns}
+
     @explained("coding strings")
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns)
         return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
 
-    def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
-        columns = {name: _decoded(series, own=name in own) for name, series in _columns(frame).items()}
+    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
+        zones = {} if schema is None else {item.name: item.zone for item in schema if item.zone}
+        columns = {
+            name: _decoded(series, own=name in own, zone=zones.get(name)) for name, series in _columns(frame).items()
+        }
         return _built(columns, len(frame), frame.index)
 
-    def schema_of(self, frame: Frame) -> Schema:
-        return Schema(_field(name, frame[name]).as_source() for name in frame.columns)
+    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
+        fields = (_field(name, frame[name]).as_source() for name in frame.columns)
+        return Schema(fields if readings is None else with_readings(fields, readings))
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
@@ -127,6 +142,9 @@ class GpuBackend:
         if dtype in LISTS:
             elements = _built({name: _coded(name, series.list.leaves)}, 0)
             return Column(dtype, *_offsets(series), None, self.column(elements, name))
+        if is_passenger(dtype):
+            places = cupy.arange(len(series))
+            return Column(dtype, cupy.where(series.isna().to_cupy(), -1, places), None, series)
         if dtype == "string":
             codes = series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1)
             return Column(dtype, codes, None, self._dictionary(series))
@@ -289,6 +307,8 @@ def _conformed(series: Any, item: Field) -> Any:
         leaves = series.list.leaves
         offsets, valid = _offsets(series)
         return _listed(offsets, leaves if element == "string" else _conformed(leaves, Field("", element)), valid)
+    if is_passenger(item.dtype):
+        return series
     if item.dtype == "string":
         return series.astype("category")
     if item.dtype == "timestamp":
@@ -307,6 +327,8 @@ def _series(column: Column) -> Any:
         leaves = _series(column.elements)
         texts = column.elements.dictionary is not None
         return _listed(column.data, leaves.astype("str") if texts else leaves, column.valid)
+    if is_passenger(column.dtype):
+        return _gathered(column)
     if column.dictionary is not None:
         return _category(column.data, column.dictionary)
     if column.dtype in FLOATS:
@@ -315,6 +337,30 @@ def _series(column: Column) -> Any:
     if column.dtype == "timestamp":
         series = series.astype("datetime64[us]")
     return series if column.valid is None else series.where(cudf.Series(column.valid))
+
+
+def _gathered(column: Column) -> Any:
+    """A passenger's values at its places, null where there is none."""
+    values = column.dictionary
+    assert values is not None
+    values = cudf.Series.from_arrow(values) if isinstance(values, pa.Array) else values
+    places = cudf.Series(cupy.where(column.data < 0, len(values), column.data))
+    tables = plc.Table([values.to_pylibcudf()[0]]), places.to_pylibcudf()[0]
+    (made,) = plc.copying.gather(*tables, plc.copying.OutOfBoundsPolicy.NULLIFY).columns()
+    return cudf.Series.from_pylibcudf(made)
+
+
+def _require_held(fields: Sequence[Field]) -> None:
+    """Raise `SchemaMismatch` for the first passenger that cuDF cannot hold."""
+    for item in fields:
+        if is_passenger(item.dtype) and re.search(_NOT_HELD, item.dtype):
+            raise SchemaMismatch(
+                f"column {item.name!r}",
+                "a GPU's frames cannot hold such values",
+                got=item.dtype,
+                expected="decimals of up to 128 bits, structs and lists of plain values, durations",
+                remedy="columns=[...] or .select([...]) without it, or backend='cpu'",
+            )
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:
@@ -349,8 +395,12 @@ def _narrowed(array: pa.Array) -> pa.Array:
     return array.cast(pa.list_(arrow.arrow_type(dtype).value_type)) if dtype in LISTS else array
 
 
-def _decoded(series: Any, *, own: bool) -> Any:
+def _decoded(series: Any, *, own: bool, zone: str | None = None) -> Any:
     """One coded column as a user expects it: plain strings, nulls for NaN; in new memory, unless it is in its `own`."""
+    if zone is not None:
+        return series.dt.tz_localize("UTC").dt.tz_convert(zone)
+    if is_passenger(_dtype_name("", series.dtype)):
+        return series if own else series.copy()
     if isinstance(series.dtype, cudf.ListDtype):
         offsets, valid = _offsets(series)
         return _listed(offsets, _decoded(series.list.leaves, own=own), valid)
@@ -371,9 +421,29 @@ def _coded(name: str, series: Any) -> Any:
     return _conformed(series, Field(name, dtype))
 
 
+def _reading(dtype: Any) -> Reading:
+    """What a column of a user's frame is read as."""
+    if isinstance(dtype, cudf.CategoricalDtype):
+        change = "the order of its categories is lost" if dtype.ordered else ""
+        return replace(_reading(dtype.categories.dtype), change=change)
+    if getattr(dtype, "kind", "") == "M":
+        zone = getattr(dtype, "tz", None)
+        return read_as(pa.timestamp(_unit(dtype), None if zone is None else str(zone)))
+    try:
+        return Reading(_dtype_name("", dtype))
+    except SchemaMismatch:
+        return Reading(None, change="nothing here carries such values")
+
+
+def _unit(dtype: Any) -> str:
+    return str(getattr(dtype, "unit", None) or np.datetime_data(dtype)[0])
+
+
 def _dtype_name(name: str, dtype: Any) -> str:
     if isinstance(dtype, cudf.ListDtype) and not isinstance(dtype.element_type, cudf.ListDtype):
-        return list_of(_dtype_name(name, dtype.element_type))
+        found = _dtype_name(name, dtype.element_type)
+        if found in DTYPES and (found != "timestamp" or _unit(dtype.element_type) == "us"):
+            return list_of(found)
     values = dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype
     if cudf.api.types.is_string_dtype(values):
         return "string"
@@ -383,6 +453,9 @@ def _dtype_name(name: str, dtype: Any) -> str:
         found = str(getattr(dtype, "numpy_dtype", dtype))
         if found in DTYPES:
             return found
+        if hasattr(dtype, "to_arrow") or getattr(dtype, "kind", "") == "m":
+            kind = dtype.to_arrow() if hasattr(dtype, "to_arrow") else pa.duration(_unit(dtype))
+            return read_as(kind).dtype or refuse_type(name, dtype)
     return refuse_type(name, dtype)
 
 

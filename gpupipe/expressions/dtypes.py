@@ -134,7 +134,9 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
             continue
         sign = "unary -" if node.name == "negative" else node.name
         problem = f"`{sign}` is given {_described(operand, dtype, source)}"
-        raise source.error(operand.span, problem, expected=words, remedy=_remedy(kind, operand, dtype, source))
+        carried = made_usable(source.slice(operand.span), dtype) if is_passenger(dtype) else None
+        remedy = carried or _remedy(kind, operand, dtype, source)
+        raise source.error(operand.span, problem, expected=words, remedy=remedy)
 
 
 def _check_text(operand: Constant, kind: str, source: Source) -> None:
@@ -191,8 +193,6 @@ def _described(node: Node, dtype: str, source: Source) -> str:
 
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
     shown = source.slice(operand.span)
-    if is_passenger(dtype):
-        return made_usable(shown, dtype)
     value = shown if isinstance(operand, Name) else f"({shown})"
     if dtype in LISTS:
         return f"len({shown}) for how many elements it has"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["agreed"]
 
+_UTC = "timestamp[us, tz=UTC]"
 Files = TypeVar("Files", bound="TableFile")
 
 
@@ -67,14 +68,12 @@ def _readings(
 ) -> dict[str, Reading]:
     """What the columns are written as if all files that tell have them so; a note on each that is changed."""
     written: dict[str, set[str]] = {name: set() for name in dtypes}
-    unknown = {}
+    unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
     for file in {(id(file.schema), tuple(file.origin.keys)): file for file in files.values()}.values():
         read = {name: (kind, read_as(kind)) for name, kind in _types(file).items()}
         read = {name: pair for name, pair in read.items() if columns is None or name in columns}
         changed = {name: (kind, found) for name, (kind, found) in read.items() if not pa.types.is_null(kind)}
-        admission.convert(
-            file.origin.path, {name: changed[name] for name in changed if name in dtypes or columns is None}
-        )
+        admission.convert(file.origin.path, changed)
         for name in changed.keys() & written.keys():
             written[name].add(changed[name][1].written_as)
         unknown |= {name: (file.origin.path, pair) for name, pair in read.items() if pa.types.is_null(pair[0])}
@@ -84,9 +83,7 @@ def _readings(
     found = {}
     for name, dtype in dtypes.items():
         ways = written[name] or {""}
-        one = (
-            next(iter(ways)) if len(ways) == 1 else "timestamp[us, tz=UTC]" if all("tz=" in way for way in ways) else ""
-        )
+        one = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
         found[name] = Reading(dtype, one)
         if len(ways) > 1:
             kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))

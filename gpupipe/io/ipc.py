@@ -45,7 +45,7 @@ def read_ipc(
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.arrow`, `*.arrows`, `*.feather` and `*.ipc` below
             it), or a URL that fsspec knows. Folders named `key=value` give columns.
-        columns: the columns to have; all that can be worked with by default. The files need to share no others.
+        columns: the columns to have; all by default but those left out. The files need to share no others.
         on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`.
         on_bad: what is done about a file that cannot be opened; see `read_parquet`.
         storage_options: for the file system of a URL; see `read_parquet`.

@@ -59,7 +59,7 @@ def read_json(
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.jsonl`, `*.ndjson` and `*.json` below it), or a URL
             that fsspec knows; packed ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
-        columns: the columns to have; all that can be worked with by default.
+        columns: the columns to have; all by default, but for types that are left out.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC. A column that is named here need not be in the first lines.
         on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`. With
@@ -126,15 +126,13 @@ class _Parser:
         if len(known) == len(types):
             return types
         found = next(iter(blocks)).look(pa.schema(known), None)
-        learned = {
-            item.name: _parsed_as(item.type) for item in found if not is_passenger(dtype_of(item.type) or "struct<>")
-        }
+        learned = {item.name: _parsed_as(item.type) for item in found if not _is_nested(item.type)}
         return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
-        """The types all files are parsed in, and the types of what cannot be worked with."""
+        """The types all files are parsed in, and the types of what is left out."""
         found = block.look(self._asked, self._columns)
-        nested = {item.name: item.type for item in found if is_passenger(dtype_of(item.type) or "struct<>")}
+        nested = {item.name: item.type for item in found if _is_nested(item.type)}
         self._admission.convert(one.path, {name: (kind, _NESTED) for name, kind in nested.items()})
         left_out = {name: str(kind) for name, kind in nested.items()}
         names = [name for name in found.names if name not in left_out]
@@ -171,6 +169,11 @@ class _Parser:
                     self._admission.adapt(block.path, f"column {name!r} is new and left out")
             told.update(new)
             yield from table.select(types.names).to_batches()
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    dtype = dtype_of(kind)
+    return dtype is None or is_passenger(dtype)
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:

@@ -126,14 +126,13 @@ def write_parts(
         done[part.name] = part
         for told in part.halved:
             _log.warning(told)
+    keys = writer.options.partition_by
     return Manifest(
         job,
         {**(before.inputs if before else {}), **(inputs or {})},
         (*old, *(done[name] for name in names.values())),
         notes=tuple(dataset.source.notes),
-        partition_by={
-            key: dataset.schema[key].written_as or dataset.schema[key].dtype for key in writer.options.partition_by
-        },
+        partition_by={item.name: item.written_as or item.dtype for item in dataset.schema.select(keys)},
         num_done=num_done,
     )
 

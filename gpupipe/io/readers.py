@@ -60,7 +60,7 @@ def read_parquet(
             folder that `Dataset.write_parquet` wrote stands for exactly the files its manifest lists. Folders named
             `key=value` give columns, integers where all values are whole numbers and else strings; a filter on them
             leaves out whole files. Rows are in the order of the sorted names, so `month=10` comes before `month=2`.
-        columns: the columns to have; all that can be worked with by default. The files need to share no others.
+        columns: the columns to have; all by default but those left out. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
         on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"`
             or `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
@@ -79,7 +79,7 @@ def read_parquet(
 
     Raises:
         BadFile: a file is missing, empty, cut off or no Parquet file.
-        SchemaMismatch: files differ; names file and column. Or a column of `columns` is a struct or a list of lists.
+        SchemaMismatch: files differ; names file and column. Or a column of `columns` is of a type that is left out.
         ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
 
     Memory: the footers, about 4 KB for a file with 20 columns and one row group. On a GPU what a partition needs of a

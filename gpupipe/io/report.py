@@ -91,9 +91,12 @@ class Report:
 
 
 def inspect(data: Any) -> Report:
-    """Count every column's missing and distinct values, and find its least and greatest, in one read of a Dataset or of any table that `from_frame` takes.
+    """Count the missing and distinct values of each column of a table, and find its least and greatest, in one read.
 
-    Of lists these are the elements' values, and lists that are missing; how long they are is shown, too.
+    Of lists these are the elements' values; of columns that are only carried, those that are missing.
+
+    Args:
+        data: a Dataset, or any table that `from_frame` takes.
 
     Raises:
         SchemaMismatch: no table.

@@ -280,7 +280,7 @@ def row_bytes(fields: Iterable[Field]) -> int:
 def _width(dtype: str) -> int:
     if is_passenger(dtype):
         try:
-            return -(-arrow_type(dtype).bit_width // 8)
+            return int(arrow_type(dtype).bit_width + 7) // 8
         except ValueError:  # of varying width
             return _VARYING
     element = element_of(dtype)

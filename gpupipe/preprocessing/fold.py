@@ -236,8 +236,9 @@ def opened(
     their elements, of columns of lists.
     """
     backend = backend_of(frame)
-    known = None if names is None else [name for name in names if name in frame.columns]
-    coded = backend.encode(frame if known is None else backend.select(frame, known))
+    if names is not None and set(names) <= set(frame.columns):
+        frame = backend.select(frame, names)
+    coded = backend.encode(frame)
     schema = backend.schema_of(coded)
     if names is not None:
         schema.require(names, where)

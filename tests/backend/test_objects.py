@@ -15,6 +15,7 @@ from gpupipe import errors
 from gpupipe.backend import select
 
 UTC = dt.UTC
+NAIVE = dt.datetime.fromisoformat("2024-01-01 05:00")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ UTC = dt.UTC
         ([1.5, None], "float64"),
         ([Decimal("1.50"), None], "decimal128(3, 2)"),
         ([dt.date(2024, 1, 1), None], "timestamp"),
-        ([dt.datetime(2024, 1, 1, 5), None], "timestamp"),
+        ([NAIVE, None], "timestamp"),
         ([pd.Timedelta(3, "us"), None], "duration[us]"),
         ([dt.time(1, 2, 3, 4), None], "time64[us]"),
         ([b"x", None], "binary"),
@@ -43,7 +44,7 @@ def test_objects_are_read_as_what_they_are(values: list[Any], dtype: str) -> Non
     cpu = select("cpu")
     found = cpu.to_arrow(dataset.read(dataset.partitions[0]))["x"].to_pylist()
     date = isinstance(values[0], dt.date) and not isinstance(values[0], dt.datetime)
-    assert found == ([dt.datetime(2024, 1, 1), None] if date else values)
+    assert found == ([NAIVE.replace(hour=0), None] if date else values)
     assert dataset.schema["x"].written_as == ("date32[day]" if date else "")
 
 
@@ -54,8 +55,8 @@ def test_objects_are_read_as_what_they_are(values: list[Any], dtype: str) -> Non
         [1, "a"],
         [["a"], "b"],
         [1 + 2j],
-        [dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 5)],
-        [dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, tzinfo=UTC)],
+        [dt.date(2024, 1, 1), NAIVE],
+        [NAIVE, NAIVE.replace(tzinfo=UTC)],
         [2**64, None],
     ],
 )

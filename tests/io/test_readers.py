@@ -97,8 +97,8 @@ def test_partitions_of_a_frame_share_its_memory() -> None:
 
 def test_columns_of_an_arrow_table_that_cannot_be_carried() -> None:
     table = pa.table({"n": [1, 2], "span": pa.array([(1, 2, 3), None], pa.month_day_nano_interval())})
-    for given in (table, table.to_reader()):
-        dataset = gp.from_frame(given)
+    for one in (table, table.to_reader()):
+        dataset = gp.from_frame(one)
         assert dataset.columns == ["n"]
         assert [(note.action, note.column) for note in dataset.conversions] == [("left out", "span")]
         with pytest.raises(SchemaMismatch, match="column 'span': it was left out") as caught:
