@@ -364,6 +364,8 @@ def _in_arrow(series: Any) -> pa.Array:
         return values.take(pa.array(codes, mask=codes < 0))
     if isinstance(series.dtype, pd.SparseDtype):
         series = series.sparse.to_dense()
+    if isinstance(series.dtype, np.dtype) and not series.dtype.isnative:
+        series = series.astype(series.dtype.newbyteorder("="))
     if series.dtype != np.dtype(object):
         return lists.whole(series)
     if series.isna().all():

@@ -81,6 +81,7 @@ def test_a_type_of_pandas_that_arrow_has_otherwise() -> None:
         {
             "half": pd.Series([0.5, 1.0], dtype="float16"),
             "sparse": pd.arrays.SparseArray([0.0, 2.0]),
+            "swapped": pd.Series([1, 2], dtype=">i4"),
             "numbers": pd.Categorical([3, None], categories=[3, 1]),
             "order": pd.Categorical(["b", None], categories=["b", "a"], ordered=True),
             "zoned": pd.Series([0, None], dtype=pd.ArrowDtype(pa.timestamp("us", "America/New_York"))),
@@ -95,6 +96,7 @@ def test_a_type_of_pandas_that_arrow_has_otherwise() -> None:
     assert {item.name: item.dtype for item in dataset.schema} == {
         "half": "float32",
         "sparse": "float64",
+        "swapped": "int32",
         "numbers": "int64",
         "order": "string",
         "zoned": "timestamp",
@@ -102,4 +104,5 @@ def test_a_type_of_pandas_that_arrow_has_otherwise() -> None:
     found = dataset.compute()
     assert str(found["zoned"].dtype) == "datetime64[us, America/New_York]"
     assert found["zoned"][0] == pd.Timestamp(0, tz="UTC")
+    assert found["swapped"].tolist() == [1, 2]
     assert found["numbers"].tolist() == [3, pd.NA]
