@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
 from gpupipe.group import Group
 from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
@@ -154,7 +154,7 @@ class Targets:
             SchemaMismatch: a target of lists; a step does not work on numbers.
         """
         raw = self._raw_schema(schema)
-        refuse_lists(raw, "target")
+        require_comparable(raw, "target")
         for item in raw:
             several = len(raw) > 1 and item.dtype in ("string", "timestamp")
             if several or (self.task == "regression" and item.dtype in ("bool", "string", "timestamp")):

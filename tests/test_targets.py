@@ -149,7 +149,8 @@ def test_a_loss_that_may_mean_raw_targets_is_asked_about(loss: Any) -> None:
     assert caught.value.where == "Trainer(loss=)" and "target_transform=None" in caught.value.remedy
     for steps in (None, pre.StandardScaler()) if callable(loss) else (None,):
         trained(pipeline("share", steps).fit(frame), frame, loss=loss)
-    trained(by_default, frame, loss="huber")
+    for scale_free in ("huber", torch.nn.L1Loss(), torch.nn.functional.mse_loss):
+        trained(by_default, frame, loss=scale_free)
 
 
 def test_outputs_that_are_no_values_of_the_target_have_no_units() -> None:

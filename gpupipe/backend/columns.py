@@ -22,9 +22,9 @@ __all__ = [
     "floats",
     "key_dtype",
     "missing_column",
-    "refuse_lists",
     "refuse_passengers",
     "refuse_type",
+    "require_comparable",
     "stored_of",
     "whole_numbers",
     "with_missing_row",
@@ -161,11 +161,11 @@ def refuse_passengers(fields: Iterable[Field], where: str) -> None:
             )
 
 
-def refuse_lists(fields: Iterable[Field], where: str) -> None:
+def require_comparable(fields: Iterable[Field], where: str) -> None:
     """Raise `SchemaMismatch` for the first field of lists, or one that is only carried: they have no order and no hash.
 
     Example:
-        >>> refuse_lists([Field("origin", "string")], "sort")
+        >>> require_comparable([Field("origin", "string")], "sort")
     """
     for item in fields:
         refuse_passengers([item], where)

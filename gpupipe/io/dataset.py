@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.bounds import Condition, excludes
@@ -309,7 +309,7 @@ class Dataset(Splitting, Verbs):
         keys = tuple(as_list(partition_by))
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
-        refuse_lists(self.schema.select(keys), "write_parquet(partition_by=)")
+        require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
     # inside ----------------------------------------------------------------------------------------------------------

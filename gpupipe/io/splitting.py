@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from gpupipe.backend import select
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.hashing import check_seed
 from gpupipe.io.query import EVERYTHING
 from gpupipe.io.selection import Draw, Selection
@@ -72,7 +72,7 @@ class Splitting:
         for name in (by, stratify):
             if name is not None:
                 dataset.require([name], "split")
-                refuse_lists(dataset.schema.select(name), "split")
+                require_comparable(dataset.schema.select(name), "split")
         parts: Sequence[Selection]
         if at is not None:
             item = dataset.schema[by or ""]
@@ -117,7 +117,7 @@ class Splitting:
         for name in (by, stratify):
             if name is not None:
                 dataset.require([name], "kfold")
-                refuse_lists(dataset.schema.select(name), "kfold")
+                require_comparable(dataset.schema.select(name), "kfold")
         drawn: Sequence[Draw] = (
             draw_parts(shares, seed, dataset.query.num_draws, by)
             if stratify is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
 from gpupipe.io.drawing import drawn
 from gpupipe.io.duplicates import deduplicated
@@ -249,7 +249,7 @@ def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> l
     """Names of columns that are there, one at least."""
     found = list(dict.fromkeys(as_list(names or ())))
     table.require(found, where)
-    refuse_lists(table.schema.select(found), where)
+    require_comparable(table.schema.select(found), where)
     if not found:
         raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")
     return found

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.dictionaries import ordered, positions_in
 from gpupipe.backend.reduction import FUNCTIONS, State, outcome
 from gpupipe.errors import BadConfig, BadData
@@ -133,7 +133,7 @@ class GroupStats(FoldStep):
                 remedy="(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))",
             )
         if "nunique" in stats:
-            refuse_lists(values, where)
+            require_comparable(values, where)
         if set(stats) & set(_OF_NUMBERS):
             check_numeric(values, where)
 

@@ -52,10 +52,12 @@ LOSSES: dict[str, Loss] = {
     "mse": _value_by_value("mse", F.mse_loss),
     "huber": _value_by_value("huber", F.huber_loss),
 }
-SCALE_FREE = (
-    "mse",
-    "huber",
-)  # which mean the same of a standardised target, up to a factor or a threshold in its units
+SCALE_FREE = ("mse", "huber")
+"""Losses that mean the same of a standardised target, up to a factor or a threshold in its units."""
+_TORCHS_SCALE_FREE = {
+    *("MSELoss", "mse_loss", "L1Loss", "l1_loss"),
+    *("SmoothL1Loss", "smooth_l1_loss", "HuberLoss", "huber_loss"),
+}
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
@@ -97,7 +99,8 @@ def check_units(loss: str | Loss, units: object) -> None:
     Raises:
         BadConfig: they were, and nobody said so.
     """
-    if getattr(units, "by_default", False) and loss not in SCALE_FREE:
+    named = isinstance(loss, OfTarget) and _name_of(loss.function) in _TORCHS_SCALE_FREE
+    if getattr(units, "by_default", False) and loss not in SCALE_FREE and not named:
         raise BadConfig(
             "Trainer(loss=)",
             "the regression's target is standardised by default, and this loss may mean it in its own units",

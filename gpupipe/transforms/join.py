@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Literal, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
-from gpupipe.backend.columns import as_key, key_dtype, refuse_lists, with_missing_row
+from gpupipe.backend.columns import as_key, key_dtype, require_comparable, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.transforms.lookup import Lookup
@@ -104,7 +104,7 @@ class Join(Transform):
         right = self.right_schema
         schema.require(self.on, f"{self._where} left")
         right.require([*self.on, *(self.columns or ())], f"{self._where} right")
-        refuse_lists(schema.select(self.on), f"{self._where} left")
+        require_comparable(schema.select(self.on), f"{self._where} left")
         for key in self.on:
             if _family(schema[key]) != _family(right[key]):
                 raise SchemaMismatch(

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.arithmetic import compute, transformed
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.texts import replaced
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
@@ -178,7 +178,7 @@ class Replace(Transform):
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.values, "Replace")
-        refuse_lists([schema[name] for name in self.values], "Replace")
+        require_comparable([schema[name] for name in self.values], "Replace")
         made = []
         for name in self.values:
             _, news, fill = self._stored(schema[name])

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.columns import refuse_lists
+from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.transforms.transform import Transform
@@ -79,7 +79,7 @@ class WholeTableTransform(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         where = type(self).__name__
         schema.require(self.reads, where)
-        refuse_lists(schema.select([*self.keys, *self.order]), where)
+        require_comparable(schema.select([*self.keys, *self.order]), where)
         made = self.made_fields(schema)
         for name in self.makes:
             if name in schema or self.makes.count(name) > 1:
