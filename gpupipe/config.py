@@ -6,9 +6,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpupipe.errors import BadConfig
+from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["Settings", "configure", "settings"]
+__all__ = ["BACKENDS", "Settings", "configure", "settings"]
+
+BACKENDS = ("auto", "cpu", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +30,9 @@ class Settings:
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in ("auto", "cpu", "gpu"):
-            raise BadConfig(
-                "configure", "no such backend", got=self.backend, expected="auto, cpu or gpu", remedy="backend='auto'"
-            )
-        for name in ("partition_bytes", "memory_limit"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadConfig(
-                    "configure",
-                    f"{name} is too small",
-                    got=value,
-                    expected="a number of bytes, or None",
-                    remedy=f"{name}=128 << 20",
-                )
+        check_choice("configure", BACKENDS, backend=self.backend)
+        sizes = {"partition_bytes": self.partition_bytes, "memory_limit": self.memory_limit}
+        check_integer("configure", "[1, inf)", None, **sizes)
 
 
 _in_force: list[Settings] = []

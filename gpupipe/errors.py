@@ -100,8 +100,8 @@ class ColumnNotFound(GpupipeError, KeyError):
     def among(cls, where: str, name: str, names: Iterable[str]) -> ColumnNotFound:
         """Build the error for `name`, which is not one of `names`."""
         known = list(names)
-        alike = {item.lower(): item for item in known}  # other names in capitals are close
-        near = get_close_matches(name.lower(), alike, n=1, cutoff=0.5)
+        alike = {str(item).lower(): item for item in known}  # other names in capitals are close
+        near = get_close_matches(str(name).lower(), alike, n=1, cutoff=0.5)
         offer = "one of the names above" if known else "data that has columns"
         remedy = f"{alike[near[0]]!r} (the closest name)" if near else offer
         error = cls(where, f"column {name!r} not found", got=known, expected="a column that is there", remedy=remedy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
@@ -15,6 +15,7 @@ from gpupipe.group import Group, group_of, step_of
 from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
+from gpupipe.support.validation import check_name, check_names
 from gpupipe.target import Weight
 from gpupipe.targets import Targets
 from gpupipe.words import as_list
@@ -27,9 +28,9 @@ class Features:
 
     Args:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
-            for a list of one. A scikit-learn or cuML estimator may stand in a list of steps as it is. With a name the
-            group's outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`,
-            among those that are no label, no weight and not kept.
+            for a list of one, and a mapping from columns to steps for a group each. A scikit-learn or cuML estimator
+            may stand in a list of steps as it is. With a name the group's outputs are called `name_output`. A selector
+            of `gpupipe.selectors` chooses columns at each `fit`, among those that are no label, no weight and not kept.
         target: the label column, or an expression over label columns. A condition, a boolean or an integer that is only
             ever 0 or 1 makes a binary task, strings make classes, other numbers a regression. A list of several numbers
             makes a regression with as many outputs.
@@ -54,7 +55,12 @@ class Features:
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
-        self.groups = [group_of(given) for given in groups]
+        self.groups = [
+            group_of(one) for given in groups for one in (given.items() if isinstance(given, Mapping) else [given])
+        ]
+        check_names("Features", None, target=target)
+        check_name("Features", None, weight=weight)
+        check_names("Features", keep=keep, allow_leak=allow_leak)
         given = () if target_transform is None else target_transform
         chain = list(given) if isinstance(given, list | tuple) else [step_of(given)]
         self.target = None if target is None else Targets(as_list(target), chain)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from gpupipe.backend import Backend, resolve, select
 from gpupipe.cluster import Executor, in_force
+from gpupipe.config import BACKENDS
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
@@ -23,6 +24,7 @@ from gpupipe.plan import Prefix
 from gpupipe.ranges import output_ranges, source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
+from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
 from gpupipe.transformation import Transformation
@@ -77,6 +79,12 @@ class Pipeline(Watched):
         on_violation: str = "report",
         drift: Drift | None = _DRIFT,
     ) -> None:
+        if not is_sequence(steps):
+            remedy = "Pipeline([], features)" if isinstance(steps, Features) else f"[{steps!r}]"
+            raise refuse_argument("Pipeline", "steps", steps, "a list of steps, which may be empty", remedy)
+        check_instance("Pipeline", Features, "gp.Features(...)", None, features=features)
+        check_choice("Pipeline", BACKENDS, backend=backend)
+        check_instance("Pipeline", Drift, "gp.Drift(...)", None, drift=drift)
         for step in steps:
             if not isinstance(step, Transform):
                 raise BadConfig(
@@ -99,7 +107,7 @@ class Pipeline(Watched):
         self.steps = [copy(step) for step in steps]
         self.features = None if features is None else features.copy()
         self.backend = backend
-        super().__init__(Expectations(expect or {}, on_violation), drift)
+        super().__init__(Expectations({} if expect is None else expect, on_violation), drift)
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
 

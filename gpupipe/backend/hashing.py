@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from secrets import randbits
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.errors import BadConfig
 from gpupipe.schema import FLOATS
 
-__all__ = ["check_seed", "hash_column", "hash_strings", "splitmix64"]
+__all__ = ["hash_column", "hash_strings", "seed_of", "splitmix64"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -40,14 +39,14 @@ def splitmix64(seed: int, counters: Array) -> Array:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def check_seed(value: Any, name: str, where: str) -> None:
-    """Raise `BadConfig` unless the parameter `name` is an integer.
+def seed_of(random_state: int | None) -> int:
+    """Return the seed that is given, or for None one from the operating system.
 
     Example:
-        >>> check_seed(-7, "seed", "split")
+        >>> seed_of(7), seed_of(None) == seed_of(None)
+        (7, False)
     """
-    if not isinstance(value, Integral):
-        raise BadConfig(where, f"{name} is no integer", got=value, expected="any integer", remedy=f"{name}=0")
+    return randbits(32) if random_state is None else int(random_state)
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:

@@ -20,6 +20,15 @@ from gpupipe.cluster.executor import in_force
 from gpupipe.cluster.guard import check_main_guard
 from gpupipe.cluster.start import connected, local_workers
 from gpupipe.errors import BadConfig
+from gpupipe.support.validation import (
+    check_bool,
+    check_integer,
+    check_name,
+    check_number,
+    is_number,
+    is_one_of,
+    refuse_argument,
+)
 
 __all__ = ["Cluster"]
 
@@ -73,7 +82,7 @@ class Cluster(DaskExecutor):
         if gpu is None and address is None:
             gpu = resolve() == "gpu"
         own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory, "protocol": protocol}
-        if memory_limit != "auto":
+        if not is_one_of(memory_limit, ["auto"]):
             own["memory_limit"] = memory_limit
         _check(own, address, patience)
         starts = address is None
@@ -140,6 +149,10 @@ class Cluster(DaskExecutor):
 
 def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
     """Refuse what makes no sense; `own` is what can be asked of workers that are started here."""
+    check_integer("Cluster", "[1, inf)", None, n_workers=own["n_workers"])
+    check_bool("Cluster", None, gpu=own["gpu"])
+    check_name("Cluster", None, protocol=own["protocol"])
+    check_number("Cluster", "(0, inf]", patience=patience)
     named = [name for name, value in own.items() if value is not None]
     if address is not None:
         if named:
@@ -164,10 +177,6 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
                 expected="one that answers when it is asked",
                 remedy="asynchronous=False where it is made",
             )
-    if own["n_workers"] is not None and own["n_workers"] < 1:
-        raise BadConfig(
-            "Cluster", "too few workers", got=own["n_workers"], expected="one at least", remedy="n_workers=1"
-        )
     if own["device_memory"] is not None and not own["gpu"]:
         raise BadConfig(
             "Cluster",
@@ -178,15 +187,12 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
         )
     for name in ("memory_limit", "device_memory"):
         _check_bytes(name, own.get(name))
-    if not patience > 0:
-        raise BadConfig("Cluster", "no patience", got=patience, expected="seconds", remedy="patience=60")
 
 
 def _check_bytes(name: str, value: Any) -> None:
-    if isinstance(value, str):
-        try:
-            parse_bytes(value)
-        except ValueError as cause:
-            raise BadConfig(
-                "Cluster", f"{name} is no number of bytes", got=value, expected="a number and a unit", remedy="'8 GB'"
-            ) from cause
+    try:
+        good = parse_bytes(value) > 0 if isinstance(value, str) else value is None or (is_number(value) and value > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise refuse_argument("Cluster", name, value, "a number and a unit, or a number of bytes", "'8 GB'")

@@ -16,10 +16,10 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.probe import choose_backend, probe
 from gpupipe.cluster import default_threads
-from gpupipe.config import settings
-from gpupipe.errors import BadConfig
+from gpupipe.config import BACKENDS, settings
 from gpupipe.io.bounds import Bounds
 from gpupipe.schema import Field, Schema, element_of
+from gpupipe.support.validation import check_choice, check_integer
 
 __all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "partition_limit", "row_bytes"]
 
@@ -213,6 +213,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
     Raises:
         BadConfig: less than one byte, or no such backend.
     """
+    check_choice("read", BACKENDS, backend=backend)
     if partition_bytes is None:
         configured = settings()
         kind = _kind_of(configured.backend if backend == "auto" else backend)
@@ -222,14 +223,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
         shared = 8 * default_threads()
         limit = configured.memory_limit if kind == "cpu" else None
         return min(DEFAULT_PARTITION_BYTES[kind], limit // shared if limit else DEFAULT_PARTITION_BYTES[kind])
-    if partition_bytes < 1:
-        raise BadConfig(
-            "partition_bytes",
-            "too small",
-            got=partition_bytes,
-            expected="a number of bytes",
-            remedy="partition_bytes=128 << 20",
-        )
+    check_integer("read", "[1, inf)", partition_bytes=partition_bytes)
     return partition_bytes
 
 

@@ -12,6 +12,7 @@ from gpupipe.io.duplicates import deduplicated
 from gpupipe.io.grouping import GroupBy
 from gpupipe.io.joining import Plan, joined
 from gpupipe.io.rearranging import shuffled, sorted_by
+from gpupipe.support.validation import check_choice, check_number
 from gpupipe.words import as_list, counted
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ class Verbs:
             1  1  1
         """
         table = self._table
-        if keep not in ("first", "last"):
-            raise BadConfig("deduplicate", "unknown keep", got=keep, expected="'first' or 'last'", remedy="'first'")
+        check_choice("deduplicate", ("first", "last"), keep=keep)
         return deduplicated(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy:
@@ -235,8 +235,7 @@ class Verbs:
             )
         if n is not None:
             return drawn(self._table, n, seed)
-        if not 0 < (fraction or 0) <= 1:
-            raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy="fraction=0.1")
+        check_number("sample", "(0, 1]", fraction=fraction)
         return self._table.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self._table
 
     @property

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, linear
+from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["Cross", "DCNv2"]
@@ -67,7 +68,10 @@ class DCNv2(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
+        check_integer(self, "[0, inf)", crosses=crosses)
+        check_integer(self, "[1, inf)", None, rank=rank)
+        check_choice(self, ("parallel", "stacked"), structure=structure)
+        generator = generator_of(self, seed)
         super().__init__(
             {
                 "numeric": numeric,
@@ -75,7 +79,7 @@ class DCNv2(Tabular):
                 "outputs": outputs,
                 "crosses": crosses,
                 "rank": rank,
-                "hidden": [int(width) for width in hidden],
+                "hidden": hidden,
                 "structure": structure,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
@@ -85,15 +89,10 @@ class DCNv2(Tabular):
                 "bag": bag,
             },
             generator,
-            [
-                ("crosses", crosses >= 0, "0 or more", "crosses=2"),
-                ("rank", rank is None or rank >= 1, "None, or at least 1", "rank=32"),
-                ("structure", structure in ("parallel", "stacked"), "'parallel' or 'stacked'", "structure='parallel'"),
-            ],
         )
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
-        layers, width = relu_layers(self.num_inputs, hidden, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
         self.last = linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
 

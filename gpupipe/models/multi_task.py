@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular
+from gpupipe.models.tabular import Tabular, generator_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MultiTask"]
@@ -65,14 +65,14 @@ class MultiTask(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator = generator_of(self, seed)
         super().__init__(
             {
                 "numeric": numeric,
                 "cardinalities": cardinalities,
                 "outputs": outputs,
-                "hidden": [int(width) for width in hidden],
-                "head": [int(width) for width in head],
+                "hidden": hidden,
+                "head": head,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
@@ -81,9 +81,8 @@ class MultiTask(Tabular):
                 "bag": bag,
             },
             generator,
-            [("head", all(width > 0 for width in head), "widths of at least 1", "head=(64,)")],
         )
-        layers, width = relu_layers(self.num_inputs, hidden, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
         widths = [width, *self._config["head"], 1]
         self.heads = nn.ModuleList(

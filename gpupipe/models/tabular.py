@@ -5,7 +5,7 @@ Shapes: B rows, F numeric features, C categorical features, L lists of ids, D th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -15,12 +15,20 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
 from gpupipe.models.numbers import Numbers, NumericEmbedding, numbers_from
 from gpupipe.schema import Schema
+from gpupipe.support.validation import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_integers,
+    check_number,
+    check_seed,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Rule", "Tabular", "linear"]
-
-# A constructor's argument, whether its value is good, what would be, and an example.
-Rule = tuple[str, bool, str, str]
+__all__ = ["Tabular", "generator_of", "linear"]
 
 
 class Tabular(nn.Module):
@@ -32,7 +40,6 @@ class Tabular(nn.Module):
     Args:
         config: the constructor's arguments by name.
         generator: draws the embeddings' start; what comes after draws from it too. It is not kept: it has no copy.
-        rules: what must hold of the arguments, beside what must hold of those that all models have.
     """
 
     learning_rate: ClassVar[float] = 3e-3
@@ -41,13 +48,14 @@ class Tabular(nn.Module):
     made_with: ClassVar[frozenset[str]] = frozenset({"_config"})
     """Attributes that say how the model was made (its seed too), and that no forward pass reads (`StepCache`)."""
 
-    def __init__(self, config: dict[str, Any], generator: torch.Generator, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, config: dict[str, Any], generator: torch.Generator) -> None:
         super().__init__()
-        config["cardinalities"] = cardinalities = [int(n) for n in config["cardinalities"]]
+        _check(self, config)
+        config = {name: _plain(value) for name, value in config.items()}
         config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
+        cardinalities = config["cardinalities"]
         numbers = numbers_from(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
-        self._refuse([*_shared_rules(config), *rules])
         self.outputs: int = config["outputs"]
         self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
         self.embedding: SharedEmbedding | None = None
@@ -126,11 +134,15 @@ class Tabular(nn.Module):
         """B values of one output, else B x K."""
         return output.squeeze(1) if self.outputs == 1 else output
 
-    def _refuse(self, rules: Sequence[Rule]) -> None:
-        for name, good, expected, remedy in rules:
-            if not good:
-                where = f"{type(self).__name__}({name}=)"
-                raise BadConfig(where, "makes no sense", got=self._config[name], expected=expected, remedy=remedy)
+
+def generator_of(model: nn.Module, seed: int) -> torch.Generator:
+    """Return what draws a model's weights.
+
+    Raises:
+        BadConfig: no seed.
+    """
+    check_seed(model, seed=seed)
+    return torch.Generator("cpu").manual_seed(int(seed))
 
 
 def linear(
@@ -188,19 +200,24 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, i
     return len(schema.numeric), list(codes.values()), outputs, lists
 
 
-def _shared_rules(config: dict[str, Any]) -> list[Rule]:
-    numeric, dim = config["numeric"], config["embedding_dim"]
-    cardinalities = [*config["cardinalities"], *config["lists"].values()]
-    rules = [
-        ("numeric", isinstance(numeric, int) and numeric >= 0, "a number of features", "MLP.from_schema(schema)"),
-        ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
-        ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
-        ("outputs", config["outputs"] > 0, "1, or the number of classes or targets", "outputs=1"),
-        ("dropout", 0 <= config.get("dropout", 0) < 1, "a share in [0, 1)", "dropout=0.1"),
-        ("bag", config["bag"] in BAGS, "'mean', 'sum' or 'max'", "bag='mean'"),
-        ("embedding_dim", dim == "auto" or (isinstance(dim, int) and dim > 0), "1 or more, or 'auto'", "'auto'"),
-    ]
-    if "hidden" in config:
-        widths = config["hidden"]
-        rules.append(("hidden", all(width > 0 for width in widths), "widths of at least 1", "hidden=(256, 128)"))
-    return rules
+def _check(model: Tabular, config: Mapping[str, Any]) -> None:
+    """Raise `BadConfig` for an argument that all models have, or several, and that makes no sense."""
+    check_integer(model, "[0, inf)", numeric=config["numeric"])
+    check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
+    check_integer(model, "[1, inf)", outputs=config["outputs"])
+    check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
+    check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
+    check_choice(model, BAGS, bag=config["bag"])
+    check_integer(model, "[1, inf)", "auto", embedding_dim=config["embedding_dim"])
+    check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
+    for name in ("hidden", "head"):
+        check_integers(model, "[1, inf)", **{name: config.get(name, ())})
+    if not config["numeric"] and not len(config["cardinalities"]) and not config["lists"]:
+        raise refuse_argument(model, "numeric", 0, "a feature, numeric or categorical", "numeric=1")
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON has it: a number of NumPy's as Python's, several as a list."""
+    if is_sequence(value):
+        return [_plain(one) for one in value]
+    return value.item() if is_number(value) and hasattr(value, "item") else value

@@ -27,7 +27,7 @@ class CrossFittedStep(FoldStep):
     """`summarise` wants `target`, a column per target by name without missing values, and `row_numbers`."""
 
     cv: int
-    random_state: int
+    random_state_: int
 
     @abstractmethod
     def summarise(
@@ -46,7 +46,7 @@ class CrossFittedStep(FoldStep):
 
     def folds(self, row_numbers: Array, xp: Any) -> Array:
         """The fold of each row, 0 to `cv` - 1, as n int64."""
-        bits = splitmix64(self.random_state, row_numbers) >> np.uint64(32)
+        bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
         return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
 
     # scikit-learn's protocol ------------------------------------------------------------------------------------------

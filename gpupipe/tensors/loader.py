@@ -13,6 +13,7 @@ from torch import Tensor
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
+from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block
 from gpupipe.tensors.export import TorchBatches, arrays_of
@@ -94,19 +95,10 @@ class Loader:
         device: torch.device | str | None = None,
         residency: str = "auto",
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("block_rows", block_rows), ("window", window)):
-            if value < 1:
-                raise BadConfig(
-                    "loader", f"{name} is too small", got=value, expected="1 or more", remedy=f"{name}=4096"
-                )
-        if shuffle not in (False, True, "rows", "blocks"):
-            raise BadConfig(
-                "loader",
-                "unknown shuffle",
-                got=shuffle,
-                expected="'rows', 'blocks', True or False",
-                remedy="shuffle='rows'",
-            )
+        check_integer("loader", "[1, inf)", batch_size=batch_size, block_rows=block_rows, window=window)
+        check_choice("loader", ("rows", "blocks", True, False), shuffle=shuffle)
+        check_seed("loader", seed=seed)
+        check_bool("loader", drop_last=drop_last, reuse_buffers=reuse_buffers)
         self._table = table
         self._like = (
             table
