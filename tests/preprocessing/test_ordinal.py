@@ -83,9 +83,7 @@ def test_what_is_refused() -> None:
         pre.OrdinalEncoder().fit(train).transform(pd.DataFrame({"x": ["c"]}))
     with pytest.raises(errors.BadConfig, match=r"\(unknown_value=\): makes no sense, got None"):
         pre.OrdinalEncoder(handle_unknown="use_encoded_value").fit(train)
-    with pytest.raises(
-        errors.BadConfig, match=r"\(encoded_missing_value=\): makes no sense, got 1e\+300"
-    ):
+    with pytest.raises(errors.BadConfig, match=r"\(encoded_missing_value=\): makes no sense, got 1e\+300"):
         pre.OrdinalEncoder(encoded_missing_value=1e300).fit(train)  # which float32 does not hold
     with pytest.raises(errors.BadConfig, match="unknown values are an error, got 3"):
         pre.OrdinalEncoder(unknown_value=3).fit(train)
