@@ -15,12 +15,13 @@ from gpupipe.backend import Array, select
 from gpupipe.backend.yardsticks import YARDSTICKS, Columns, missing_xgboost, yardstick
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
+from gpupipe.support.validation import is_integer
 from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
-from gpupipe.words import as_list, is_integer
+from gpupipe.words import as_list
 
 __all__ = ["Baselines", "baselines"]
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Kind, Schema
 from gpupipe.scorer import Scorer
+from gpupipe.support.validation import is_integer
 from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Batch, Block, Loader, Permutation
 from gpupipe.training import Trainer
 from gpupipe.training.choice import unknown
 from gpupipe.training.metrics import METRICS
-from gpupipe.words import is_integer
 
 __all__ = ["Importance", "importance"]
 

@@ -15,8 +15,8 @@ from gpupipe.io import as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.validation import is_integer
 from gpupipe.tensors import Block, Loader, require_device
-from gpupipe.words import is_integer
 
 __all__ = ["Scorer"]
 

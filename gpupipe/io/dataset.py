@@ -26,7 +26,8 @@ from gpupipe.io.target import write_to
 from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
-from gpupipe.words import as_list, counted, is_integer
+from gpupipe.support.validation import is_integer
+from gpupipe.words import as_list, counted
 
 __all__ = ["Dataset"]
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
+from gpupipe.support.validation import is_integer
 from gpupipe.training.alike import NotPlain
 from gpupipe.training.average import Average
 from gpupipe.training.callbacks import Agreement, Callback, Callbacks
@@ -39,7 +40,6 @@ from gpupipe.training.step_cache import Step, StepCache, key_of
 from gpupipe.training.stopping import BestWeights, EarlyStopping
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
-from gpupipe.words import is_integer
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer

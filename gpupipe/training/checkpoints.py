@@ -23,9 +23,9 @@ from torch import Tensor
 
 from gpupipe.atomic import replacing
 from gpupipe.errors import ArtifactError
+from gpupipe.support.validation import is_integer
 from gpupipe.training.choice import TINY, check_path, is_real, refuse
 from gpupipe.training.trees import joined
-from gpupipe.words import is_integer
 
 __all__ = ["Checkpoints", "Folder", "find", "read", "write"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpupipe.errors import BadConfig, nearest
-from gpupipe.words import is_number
+from gpupipe.support.validation import is_number
 
 __all__ = ["TINY", "Rule", "check_path", "is_real", "refuse", "unknown"]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.validation import is_integer
 from gpupipe.training.choice import is_real, refuse, unknown
 from gpupipe.training.history import History
-from gpupipe.words import is_integer
 
 __all__ = ["SCHEDULES", "Plateau", "Schedule", "fallen", "learning_rates", "scaled_rate"]
 

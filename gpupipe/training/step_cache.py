@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.validation import is_integer
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.alike import NotPlain, likeness, on_stage, plain, surroundings, tensors_of
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident
@@ -25,7 +26,6 @@ from gpupipe.training.losses import Loss
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 from gpupipe.training.watched import Watched
-from gpupipe.words import is_integer
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from gpupipe.support.validation import is_integer
 from gpupipe.training.choice import is_real, refuse
-from gpupipe.words import is_integer
 
 __all__ = ["BestWeights", "EarlyStopping"]
 
