@@ -15,7 +15,7 @@ from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import written_type
 from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
-from gpupipe.support.validation import check_choice, check_integer, check_seed
+from gpupipe.support.validation import check_choice, check_integer
 
 __all__ = ["ParquetOptions", "write_file", "write_hive"]
 
@@ -44,7 +44,6 @@ class ParquetOptions:
         check_choice("write_parquet", _CODECS, compression=self.compression)
         check_choice("write_parquet", (False, "partition", "full"), shuffle=self.shuffle)
         check_integer("write_parquet", "[1, inf)", rows_per_group=self.rows_per_group)
-        check_seed("write_parquet", seed=self.seed)
 
 
 def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> list[int]:

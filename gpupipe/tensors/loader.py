@@ -13,7 +13,7 @@ from torch import Tensor
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed, is_integer
+from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block
 from gpupipe.tensors.export import TorchBatches, arrays_of
@@ -171,9 +171,7 @@ class Loader:
         Raises:
             BadConfig: no number of an epoch.
         """
-        if not is_integer(epoch, 0):
-            where, expected = "Loader.set_epoch(epoch=)", "a number from 0"
-            raise BadConfig(where, "no epoch", got=epoch, expected=expected, remedy="loader.set_epoch(0)")
+        check_integer("Loader.set_epoch", "[0, inf)", epoch=epoch)
         if epoch != self._next.epoch:
             self._next = Position(epoch)
         self._reached = self._next
