@@ -15,12 +15,13 @@ from gpupipe.backend import Array, select
 from gpupipe.backend.yardsticks import YARDSTICKS, Columns, missing_xgboost, yardstick
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
+from gpupipe.support.validation import check_integer
 from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
-from gpupipe.words import as_list, is_integer
+from gpupipe.words import as_list
 
 __all__ = ["Baselines", "baselines"]
 
@@ -89,8 +90,7 @@ def baselines(
             expected="a Trainer, or several by the names to show",
             remedy="gp.baselines(train, valid, {'wide': trainer})",
         )
-    if not is_integer(seed, 0):
-        raise BadConfig("baselines(seed=)", "no seed", got=seed, expected="an integer, 0 or more", remedy="seed=0")
+    check_integer("baselines", "[0, inf)", seed=seed)
     blocks = [_block_of(loader, name) for loader, name in ((train, "train"), (valid, "valid"))]
     schema = blocks[0].schema
     names = [

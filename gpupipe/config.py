@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["Settings", "configure", "settings"]
+__all__ = ["BACKENDS", "Settings", "configure", "settings"]
+
+BACKENDS = ("auto", "cpu", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,9 @@ class Settings:
     device_memory: int | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in ("auto", "cpu", "gpu"):
-            raise BadConfig(
-                "configure", "no such backend", got=self.backend, expected="auto, cpu or gpu", remedy="backend='auto'"
-            )
+        check_choice("configure", BACKENDS, backend=self.backend)
         for name in ("partition_bytes", "memory_limit", "device_memory"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise BadConfig(
-                    "configure",
-                    f"{name} is too small" if isinstance(value, int) else f"{name} is no number of bytes",
-                    got=value,
-                    expected="a number of bytes, or None",
-                    remedy=f"{name}=128 << 20",
-                )
+            check_integer("configure", "[1, inf)", None, **{name: getattr(self, name)})
 
 
 _in_force: list[Settings] = []

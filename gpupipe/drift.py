@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.errors import BadConfig, BadData
+from gpupipe.errors import BadData
 from gpupipe.profiles import Likeness, Profile
+from gpupipe.support.validation import check_choice, check_number
 from gpupipe.tables import html_table, text_table
 from gpupipe.words import counted
 
@@ -47,23 +48,8 @@ class Drift:
 
     def __post_init__(self) -> None:
         for name in ("mean", "psi", "unknown", "missing", "min_rows"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not value > 0:
-                raise BadConfig(
-                    f"Drift({name}=)",
-                    "a threshold makes no sense",
-                    got=value,
-                    expected="a positive number",
-                    remedy=f"Drift({name}={getattr(type(self), name)})",
-                )
-        if self.on_drift not in ("report", "raise"):
-            raise BadConfig(
-                "Drift(on_drift=)",
-                "no such choice",
-                got=self.on_drift,
-                expected="'report' or 'raise'",
-                remedy="on_drift='raise'",
-            )
+            check_number(self, "(0, inf]", **{name: getattr(self, name)})
+        check_choice(self, ("report", "raise"), on_drift=self.on_drift)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""

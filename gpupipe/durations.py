@@ -24,8 +24,9 @@ def microseconds_of(length: Any) -> int | None:
         >>> microseconds_of("7 moons"), microseconds_of("0 days"), microseconds_of(7)
         (None, None, None)
     """
-    if isinstance(length, str) and (told := _TOLD.fullmatch(length)):
-        found = float(told[1]) * _SECONDS[told[2]] * 1e6
+    if isinstance(length, str):
+        told = _TOLD.fullmatch(length)
+        found = float(told[1]) * _SECONDS[told[2]] * 1e6 if told else 0.0
     else:
         if hasattr(length, "astype"):  # NumPy's
             length = length.astype("timedelta64[us]").item()

@@ -92,7 +92,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
         >>> nearest("between", ["week", "weekday"]), nearest("sin", ["string", "minute"])
         (None, None)
     """
-    asked, plain = _plain(str(name)), {_plain(known): known for known in reversed([*names])}
+    asked, plain = _plain(str(name)), {_plain(str(known)): known for known in reversed([*names])}
     near = [known for known in plain if sorted(known) == sorted(asked)]  # letters in another order, of short names too
     near = near or get_close_matches(asked, plain, n=1, cutoff=_ALIKE)
     if not near and len(asked) >= _TELLING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
+from gpupipe.support.validation import (
+    check_bool,
+    check_choice,
+    check_instance,
+    check_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.words import counted
 
 __all__ = ["Expect", "Expectations", "Findings"]
@@ -37,6 +46,14 @@ class Expect:
     nullable: bool = True
     values: Sequence[Any] | None = None
     unique: bool = False
+
+    def __post_init__(self) -> None:
+        for name, end in (("min", self.min), ("max", self.max)):
+            if not isinstance(end, str | date | np.datetime64):
+                check_number(self, "(-inf, inf)", None, **{name: end})
+        check_bool(self, nullable=self.nullable, unique=self.unique)
+        if not (self.values is None or is_sequence(self.values)):
+            raise refuse_argument(self, "values", self.values, "a list of values", example=["..."])
 
     @property
     def rules(self) -> dict[str, str]:
@@ -120,24 +137,13 @@ class Expectations:
         BadConfig: what is given makes no sense.
     """
 
-    def __init__(self, by_name: Mapping[str, Expect], on_violation: str = "report") -> None:
+    def __init__(self, by_name: Mapping[Any, Any], on_violation: str = "report") -> None:
+        check_instance("Pipeline", Mapping, "a mapping from columns to gp.Expect", expect=by_name)
         for name, expected in by_name.items():
-            if not isinstance(expected, Expect):
-                raise BadConfig(
-                    f"expect={{{name!r}: ...}}",
-                    "not an expectation",
-                    got=expected,
-                    expected="a gp.Expect",
-                    remedy=f"{{{name!r}: gp.Expect(min=0)}}",
-                )
-        if on_violation not in ("report", "raise"):
-            raise BadConfig(
-                "Pipeline(on_violation=)",
-                "no such choice",
-                got=on_violation,
-                expected="'report' or 'raise'",
-                remedy="on_violation='raise'",
-            )
+            if not (isinstance(name, str) and isinstance(expected, Expect)):
+                expects = f"a gp.Expect for column {name!r}"
+                raise refuse_argument("Pipeline", "expect", expected, expects, f"{{{name!r}: gp.Expect(min=0)}}")
+        check_choice("Pipeline", ("report", "raise"), on_violation=on_violation)
         self.by_name, self.on_violation = dict(by_name), on_violation
 
     def check(self, schema: Schema) -> None:
@@ -151,8 +157,6 @@ class Expectations:
         for name, expected in self.by_name.items():
             _ends(expected, schema[name])
             _listed(expected, schema[name])
-            if not {expected.nullable, expected.unique} <= {True, False}:
-                raise _unfit(expected, schema[name], "nullable and unique that are True or False")
             if expected.unique and schema[name].kind in (Kind.LIST, Kind.PASSENGER):
                 raise _unfit(expected, schema[name], "numbers, booleans, text or times")
 

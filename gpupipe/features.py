@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
@@ -16,8 +16,9 @@ from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.selectors import Selector
+from gpupipe.support.validation import check_choice, check_name, check_names
 from gpupipe.target import Weight
-from gpupipe.targets import Targets
+from gpupipe.targets import TASKS, Targets
 from gpupipe.words import as_list, shortened
 
 __all__ = ["Features"]
@@ -28,10 +29,11 @@ class Features:
 
     Args:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
-            for a list of one. A scikit-learn or cuML estimator may stand in a list of steps as it is. With a name the
-            group's outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`,
-            among those that are not the target, the weight, kept, or computed from what these are computed from
-            (`allow_leak=` takes those, and `explain` and the fit report say which are left out).
+            for a list of one, and a mapping from columns to steps for a group each. A scikit-learn or cuML estimator
+            may stand in a list of steps as it is. With a name the group's outputs are called `name_output`. A selector
+            of `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target, the weight, kept,
+            or computed from what these are computed from (`allow_leak=` takes those, and `explain` and the fit report
+            say which are left out).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
@@ -61,7 +63,13 @@ class Features:
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
-        self.groups = [group_of(given) for given in groups]
+        self.groups = [
+            group_of(one) for given in groups for one in (given.items() if isinstance(given, Mapping) else [given])
+        ]
+        check_names("Features", None, empty=False, target=target)
+        check_choice("Features", TASKS, task=task)
+        check_name("Features", None, weight=weight)
+        check_names("Features", keep=keep, allow_leak=allow_leak)
         chain = _chain_of(target_transform)
         self.target = None if target is None else Targets(as_list(target), chain, task)
         self.weight = None if weight is None else Weight(weight)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import refuse_passengers, stored_of
+from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
 from gpupipe.preprocessing.late import late_columns, late_from
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
+from gpupipe.support.validation import is_sequence
 from gpupipe.words import as_list
 
 __all__ = ["Group", "group_of", "step_of"]
@@ -121,36 +123,38 @@ def group_of(given: Any) -> Group:
     Raises:
         BadConfig: it is none.
     """
-    if isinstance(given, tuple):
-        if len(given) not in (2, 3):
-            raise BadConfig(
-                "Features",
-                "a group is malformed",
-                got=given,
-                expected="(columns, steps) or (columns, steps, name)",
-                remedy="(['distance'], pre.StandardScaler())",
-            )
-        columns, steps, name = (*given, None)[:3]
-        chain = list(steps) if isinstance(steps, list | tuple) else [steps]
-        return _of(columns, [step_of(step) for step in chain], name)
-    return _of(given, [], None)
+    is_chain = isinstance(given, tuple) and len(given) in (2, 3)
+    columns, steps, name = (*given, None)[:3] if is_chain else (given, [], None)
+    selector = columns if isinstance(columns, Selector) else None
+    columns = list(columns) if isinstance(columns, tuple) else columns
+    if not (selector or isinstance(columns, str) or _are_names(columns)) or not isinstance(name, str | None):
+        raise BadConfig(
+            "Features",
+            "a group is malformed",
+            got=given,
+            expected="columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector",
+            remedy=_spelled(given),
+        )
+    chain = [step_of(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
+    return Group([] if selector else as_list(columns), chain, name, selector=selector)
 
 
-def _of(columns: str | Iterable[str] | Selector, steps: list[FoldStep], name: str | None) -> Group:
-    if isinstance(columns, Selector):
-        return Group([], steps, name, selector=columns)
-    return Group(_names(columns), steps, name)
+def _are_names(value: Any) -> bool:
+    return is_sequence(value) and len(value) > 0 and all(isinstance(name, str) for name in value)
+
+
+def _spelled(given: Any) -> str:
+    """How a group would be written that has the same parts in another order, as scikit-learn's have."""
+    parts = list(given) if isinstance(given, tuple) else [given]
+    columns = next((part for part in parts if _are_names(part)), None)
+    step = next((part for part in parts if isinstance(part, FoldStep) or is_estimator(part)), None)
+    name = next((part for part in parts if isinstance(part, str)), None)
+    if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
+        return "Features(*groups)"
+    spelled = ", ".join(repr(part) for part in (columns or ["distance"], step, name) if part is not None)
+    return f"({spelled})"
 
 
 def step_of(step: Any) -> FoldStep:
     """A step as it is; an estimator as one."""
     return step if isinstance(step, FoldStep) else WholeFrame(step)
-
-
-def _names(columns: str | Iterable[str]) -> list[str]:
-    names = as_list(columns)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise BadConfig(
-            "Features", "a group names no columns", got=columns, expected="names of columns", remedy="['distance']"
-        )
-    return names

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Kind, Schema
 from gpupipe.scorer import Scorer
+from gpupipe.support.validation import check_choice, check_integer, check_seed
 from gpupipe.tables import html_table, text_table
 from gpupipe.tensors import Batch, Block, Loader, Permutation
 from gpupipe.training import Trainer
-from gpupipe.training.choice import unknown
 from gpupipe.training.metrics import METRICS
-from gpupipe.words import is_integer
 
 __all__ = ["Importance", "importance"]
 
@@ -78,11 +77,8 @@ def importance(
             expected="a Trainer, what gp.load gives, or a torch.nn.Module",
             remedy="gp.importance(trainer, pipeline.loader(valid))",
         )
-    if not is_integer(repeats, 1):
-        where, expected = "importance(repeats=)", "at least one repeat"
-        raise BadConfig(where, "fewer than one repeat", got=repeats, expected=expected, remedy="repeats=5")
-    if not is_integer(seed):
-        raise BadConfig("importance(seed=)", "no seed", got=seed, expected="an integer", remedy="seed=0")
+    check_integer("importance", "[1, inf)", repeats=repeats)
+    check_seed("importance", seed=seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
     block: object = getattr(loader, "block", None)
@@ -205,8 +201,7 @@ def _module(model: Scorer | nn.Module) -> nn.Module:
 def _chosen(metric: str, figures: dict[str, float]) -> str:
     if metric == "auto":
         return next((name for name in figures if name != "loss"), "loss")
-    if metric not in figures:
-        raise unknown("importance", "metric", metric, ["auto", *figures])
+    check_choice("importance", ["auto", *figures], metric=metric)
     return metric
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from gpupipe.backend import Backend, select
 from gpupipe.cluster import Executor, active, in_force
+from gpupipe.config import BACKENDS
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
@@ -23,6 +24,7 @@ from gpupipe.plan import Prefix
 from gpupipe.ranges import output_ranges, source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
+from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
 from gpupipe.transformation import Transformation
@@ -81,7 +83,9 @@ class Pipeline(Watched):
         if isinstance(steps, Features) and features is None:
             listed, features = [], steps
         _check_steps(listed)
-        _check_options(features, backend, expect, drift)
+        check_instance("Pipeline", Features, "gp.Features(...)", None, features=features)
+        check_choice("Pipeline", BACKENDS, backend=backend)
+        check_instance("Pipeline", Drift, "gp.Drift(...)", None, drift=drift)
         names = [step.name for step in listed if isinstance(step, Join)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -95,7 +99,7 @@ class Pipeline(Watched):
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features = None if features is None else features.copy()
         self.backend = backend
-        super().__init__(Expectations(expect or {}, on_violation), drift)
+        super().__init__(Expectations({} if expect is None else expect, on_violation), drift)
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._schema: Schema | None = None
@@ -367,14 +371,9 @@ def _not_fitted() -> NotFitted:
 
 
 def _check_steps(steps: Any) -> None:
-    if not isinstance(steps, list | tuple):
-        raise BadConfig(
-            "Pipeline(steps=)",
-            "not a list of steps",
-            got=steps,
-            expected="a list of steps from gpupipe.transforms, which may be empty",
-            remedy="gp.Pipeline([], features)",
-        )
+    if not is_sequence(steps):
+        expected = "a list of steps from gpupipe.transforms, which may be empty"
+        raise refuse_argument("Pipeline", "steps", steps, expected, "gp.Pipeline([], features)")
     for step in steps:
         if isinstance(step, Transform):
             continue
@@ -394,19 +393,3 @@ def _check_steps(steps: Any) -> None:
             expected="steps from gpupipe.transforms; learned steps belong in Features",
             remedy=remedy,
         )
-
-
-def _check_options(features: Any, backend: Any, expect: Any, drift: Any) -> None:
-    of_columns = expect is None or isinstance(expect, Mapping)
-    if backend not in ("auto", "cpu", "gpu"):
-        raise BadConfig(
-            "Pipeline(backend=)", "no such backend", got=backend, expected="auto, cpu or gpu", remedy="backend='auto'"
-        )
-    rules = [
-        ("features", features, isinstance(features, Features | None), "gp.Features, or None", "gp.Features(['x'])"),
-        ("expect", expect, of_columns, "a mapping from columns to gp.Expect", "expect={'x': gp.Expect(min=0)}"),
-        ("drift", drift, isinstance(drift, Drift | None), "a gp.Drift, or None", "drift=gp.Drift()"),
-    ]
-    for name, value, good, expected, remedy in rules:
-        if not good:
-            raise BadConfig(f"Pipeline({name}=)", "makes no sense", got=value, expected=expected, remedy=remedy)

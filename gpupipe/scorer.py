@@ -15,8 +15,8 @@ from gpupipe.io import as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.validation import check_integer
 from gpupipe.tensors import Block, Loader, require_device
-from gpupipe.words import is_integer
 
 __all__ = ["Scorer"]
 
@@ -147,14 +147,7 @@ class Scorer:
                 expected="a pipeline saved with one",
                 remedy="gp.save(path, pipeline, model)",
             )
-        if not is_integer(batch_size, 1):
-            raise BadConfig(
-                "predict(batch_size=)",
-                "not a number of rows",
-                got=batch_size,
-                expected="1 or more",
-                remedy="batch_size=32768",
-            )
+        check_integer("predict", "[1, inf)", batch_size=batch_size)
         data = as_rows(data, self.pipeline.backend)
         run = self.pipeline.bound_to(data, predicting=True)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Kind, Schema
+from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
 
 __all__ = [
     "Selector",
@@ -172,7 +173,7 @@ def by_name(*names: str) -> Selector:
         >>> by_name("day").names(Schema([Field("day", "int8"), Field("hour", "int8")]))
         ['day']
     """
-    return _Chosen("by_name", names)
+    return _Chosen("by_name", _texts("by_name", names))
 
 
 def by_dtype(*dtypes: str) -> Selector:
@@ -185,7 +186,9 @@ def by_dtype(*dtypes: str) -> Selector:
         >>> by_dtype("int8", "int16").names(Schema([Field("day", "int8"), Field("x", "float64")]))
         ['day']
     """
-    return _Chosen("by_dtype", _known(dtypes, (*DTYPES, *LISTS), "by_dtype"))
+    for dtype in dtypes:
+        check_choice("by_dtype", (*DTYPES, *LISTS), dtypes=dtype)
+    return _Chosen("by_dtype", dtypes)
 
 
 def by_kind(*kinds: str) -> Selector:
@@ -198,7 +201,9 @@ def by_kind(*kinds: str) -> Selector:
         >>> by_kind("time", "text").names(Schema([Field("at", "timestamp"), Field("x", "float64")]))
         ['at']
     """
-    return _Chosen("by_kind", _known(kinds, [str(kind) for kind in Kind], "by_kind"))
+    for kind in kinds:
+        check_choice("by_kind", [str(kind) for kind in Kind], kinds=kind)
+    return _Chosen("by_kind", kinds)
 
 
 def glob(*patterns: str) -> Selector:
@@ -208,7 +213,7 @@ def glob(*patterns: str) -> Selector:
         >>> glob("dep_*").names(Schema([Field("dep_delay", "float64"), Field("arr_delay", "float64")]))
         ['dep_delay']
     """
-    return _Chosen("glob", patterns)
+    return _Chosen("glob", _texts("glob", patterns, "patterns"))
 
 
 def matches(pattern: str) -> Selector:
@@ -221,6 +226,7 @@ def matches(pattern: str) -> Selector:
         >>> matches("_delay$").names(Schema([Field("dep_delay", "float64"), Field("delay_dep", "float64")]))
         ['dep_delay']
     """
+    check_name("matches", pattern=pattern)
     try:
         re.compile(pattern)
     except re.error as cause:
@@ -304,10 +310,9 @@ def temporal() -> Selector:
     return _Chosen("temporal", ())
 
 
-def _known(words: tuple[str, ...], allowed: Any, where: str) -> tuple[str, ...]:
+def _texts(where: str, words: tuple[Any, ...], name: str = "names") -> tuple[str, ...]:
     for word in words:
-        if word not in allowed:
-            raise BadConfig(
-                where, "no such word", got=word, expected=f"of {', '.join(allowed)}", remedy=f"{where}({allowed[0]!r})"
-            )
+        if not isinstance(word, str):
+            remedy = f"{where}(*{word!r})" if is_sequence(word) else f"{where}('...')"
+            raise refuse_argument(where, name, word, "text", remedy)
     return words

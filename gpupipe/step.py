@@ -22,8 +22,8 @@ _SHOWN_VALUES = 100
 class Step:
     """The root of all steps; parameters are the constructor's arguments, kept under their own names.
 
-    The protocol is scikit-learn's: the constructor only stores, learned state ends in an underscore, `get_params`
-    gives what the constructor was given.
+    The protocol is scikit-learn's: the constructor checks its arguments and stores them, learned state ends in an
+    underscore, `get_params` gives what the constructor was given.
 
     Example:
         >>> class Add(Step):
@@ -49,13 +49,13 @@ class Step:
         return {p.name: getattr(self, p.name) for p in self._parameters() if p.kind != p.VAR_KEYWORD}
 
     def set_params(self, /, **params: Any) -> Self:
-        """Set parameters by name.
+        """Set parameters by name, all of them or none; what was learned stays until the next `fit`.
 
         Raises:
-            BadConfig: a name that is no parameter.
+            BadConfig: a name that is no parameter, or a value that the constructor refuses.
         """
-        known, own = self.get_params(), Step.get_params(self)
-        for name, value in params.items():
+        known = self.get_params()
+        for name in params:
             if name not in known:
                 raise BadConfig(
                     type(self).__name__,
@@ -64,11 +64,7 @@ class Step:
                     expected=f"one of {sorted(known)}",
                     remedy="get_params()",
                 )
-            if name in own:
-                setattr(self, name, value)
-            else:
-                keywords = next(p.name for p in self._parameters() if p.kind == p.VAR_KEYWORD)
-                setattr(self, keywords, {**getattr(self, keywords), name: value})
+        vars(self).update(vars(type(self)(**known | params)))
         return self
 
     def __repr__(self) -> str:

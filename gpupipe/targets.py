@@ -15,7 +15,7 @@ from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.target import FEW, MAX_CLASSES, Target, TargetSummary
 
-__all__ = ["Targets", "TargetsSummary"]
+__all__ = ["TASKS", "Targets", "TargetsSummary"]
 
 TASKS = ("auto", "classification", "regression")
 

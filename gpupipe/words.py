@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral, Real
-from typing import Any
 
-__all__ = ["as_list", "counted", "is_integer", "is_number", "shortened"]
+__all__ = ["as_list", "counted", "shortened"]
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
@@ -27,28 +25,6 @@ def counted(number: int, noun: str) -> str:
         ('1 row', '24,951 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def is_integer(value: Any, least: int = -(1 << 62), most: int = 1 << 62) -> bool:
-    """Whether it is an integer of that size, Python's or NumPy's; a boolean is none.
-
-    Example:
-        >>> is_integer(3, 1), is_integer(3.0), is_integer(True), is_integer(0, 1)
-        (True, False, False, False)
-    """
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, Integral) and least <= int(value) <= most
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a real number, Python's or NumPy's; NaN is one.
-
-    Example:
-        >>> is_number(0.5), is_number("0.5")
-        (True, False)
-    """
-    return isinstance(value, Real)
 
 
 def shortened(words: Iterable[str], most: int = 4) -> str:

@@ -305,7 +305,7 @@ def test_training_on_a_gpu_where_there_is_none(flights: pd.DataFrame) -> None:
 
 
 def test_a_backend_there_is_not(flights: pd.DataFrame) -> None:
-    with pytest.raises(errors.BadConfig, match="no such backend, got 'cuda'") as caught:
+    with pytest.raises(errors.BadConfig, match="no such choice, got 'cuda'") as caught:
         gp.Pipeline([], gp.Features(SCALED), backend="cuda").fit(flights)
     assert "Expected auto, cpu or gpu." in message(caught)
 

@@ -172,7 +172,7 @@ def test_xgboost_asked_for_by_name_has_to_be_there() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     train, valid, _ = loaders("y > 0")
-    with pytest.raises(BadConfig, match="no such model, got 'forrest'"):
+    with pytest.raises(BadConfig, match=r"baselines\(only=\): no such choice, got 'forrest'"):
         gp.baselines(train, valid, only=["forrest"])
     with pytest.raises(BadConfig, match=r"baselines\(valid=\): its rows are not in memory"):
         gp.baselines(train, [])

@@ -193,19 +193,15 @@ def test_what_is_expected_is_saved(tmp_path: Path) -> None:
         ({"distnce": gp.Expect(min=0)}, errors.ColumnNotFound),
         ({"carrier": gp.Expect(min=0)}, errors.BadConfig),
         ({"carrier": gp.Expect(values=[1])}, errors.BadConfig),
-        ({"carrier": gp.Expect(values="UA")}, errors.BadConfig),
         ({"seats": gp.Expect(values=["a"])}, errors.BadConfig),
         ({"seats": gp.Expect(min=40_000)}, errors.BadConfig),
-        ({"distance": gp.Expect(max=float("nan"))}, errors.BadConfig),
         ({"day": gp.Expect(min="soon")}, errors.BadConfig),
         ({"day": gp.Expect(min=pd.NaT)}, errors.BadConfig),
         ({"day": gp.Expect(max=np.datetime64("NaT"))}, errors.BadConfig),
         ({"day": gp.Expect(min=20130101)}, errors.BadConfig),
-        ({"day": gp.Expect(min=True)}, errors.BadConfig),
         ({"day": gp.Expect(min="2013-02-01", max="2013-01-01")}, errors.BadConfig),
         ({"distance": gp.Expect(min=2, max=1)}, errors.BadConfig),
         ({"seats": gp.Expect(min=1.2, max=1.8)}, errors.BadConfig),
-        ({"seats": gp.Expect(nullable="no")}, errors.BadConfig),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_read(expect: Any, error: type[Exception]) -> None:
@@ -216,7 +212,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_read(expect: Any, err
 
 
 def test_arguments_that_make_no_sense() -> None:
-    with pytest.raises(errors.BadConfig, match="not an expectation"):
+    with pytest.raises(errors.BadConfig, match=r"Pipeline\(expect=\): makes no sense, got 3"):
         pipeline(expect={"x": 3})
     with pytest.raises(errors.BadConfig, match="on_violation"):
         pipeline(on_violation="ignore")

@@ -200,5 +200,5 @@ def test_numbers_in_half_the_memory(files: Path, residency: str) -> None:
         for dtype in ("float32", "bfloat16")
     )
     assert halves.dtype == torch.float32 and torch.equal(halves, exact.bfloat16().float())
-    with pytest.raises(errors.BadConfig, match="no such dtype, got 'float16'"):
+    with pytest.raises(errors.BadConfig, match=r"\(dtype=\): no such choice, got 'float16'"):
         made.loader(data, dtype="float16")

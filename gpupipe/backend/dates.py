@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.errors import BadConfig
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+from gpupipe.support.validation import refuse_argument
 from gpupipe.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 
 __all__ = ["CYCLES", "check_zone", "date_part", "date_parts", "local_time", "turn"]
@@ -21,21 +21,16 @@ _DAY = 86_400_000_000
 _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_000_000, 60)}
 
 
-def check_zone(zone: str | None, where: str) -> None:
+def check_zone(owner: object, zone: str | None) -> None:
     """Raise unless a time zone is known, or none is asked for.
 
     Raises:
         BadConfig: no zone has this name; offers the closest ones.
     """
     if zone is not None and not is_zone(zone):
-        raise BadConfig(
-            where,
-            "no time zone of this name",
-            got=zone,
-            expected="a time zone's name, such as 'America/New_York'",
-            remedy=" or ".join(f"tz={one!r}" for one in closest_zones(zone))
-            or "tz='UTC', or pip install tzdata where no zone is known",
-        )
+        near = " or ".join(f"tz={one!r}" for one in closest_zones(zone))
+        expected, remedy = "a time zone's name, or None", near or "tz='UTC', or pip install tzdata"
+        raise refuse_argument(owner, "tz", zone, expected, remedy, problem="no time zone of this name")
 
 
 def local_time(time: Column, zone: str | None, backend: Backend) -> Column:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.errors import BadConfig
 from gpupipe.schema import FLOATS
 
-__all__ = ["check_seed", "hash_column", "hash_strings", "splitmix64"]
+__all__ = ["hash_column", "hash_strings", "splitmix64"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -45,16 +43,6 @@ def _finalized(bits: Array) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
-
-
-def check_seed(value: Any, name: str, where: str) -> None:
-    """Raise `BadConfig` unless the parameter `name` is an integer.
-
-    Example:
-        >>> check_seed(-7, "seed", "split")
-    """
-    if not isinstance(value, Integral):
-        raise BadConfig(where, f"{name} is no integer", got=value, expected="any integer", remedy=f"{name}=0")
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:

@@ -20,7 +20,9 @@ import pynvml
 from packaging.version import Version
 
 from gpupipe.backend.devices import Gpu, visible_gpus
-from gpupipe.errors import BackendMissing, BadConfig
+from gpupipe.config import BACKENDS
+from gpupipe.errors import BackendMissing
+from gpupipe.support.validation import check_choice
 
 __all__ = [
     "LIBCUDA",
@@ -139,9 +141,7 @@ def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
         >>> choose_backend("cpu", probe())
         ('cpu', 'asked for')
     """
-    if requested not in ("auto", "cpu", "gpu"):
-        expected = "auto, cpu or gpu"
-        raise BadConfig("backend", "no such backend", got=requested, expected=expected, remedy='backend="auto"')
+    check_choice("select", BACKENDS, backend=requested)
     if requested == "cpu":
         return "cpu", "asked for"
     obstacle, remedy = _obstacle(machine)

@@ -28,7 +28,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from gpupipe.backend.protocol import Array
 from gpupipe.backend.ragged import module_of
-from gpupipe.errors import BackendMissing, BadConfig, BadData
+from gpupipe.errors import BackendMissing, BadData
+from gpupipe.support.validation import check_choice
 
 __all__ = ["YARDSTICKS", "Columns", "Yardstick", "yardstick"]
 
@@ -129,14 +130,7 @@ def yardstick(name: str, columns: Columns, *, gpu: bool) -> Yardstick | None:
         >>> yardstick("linear", Columns(2, [], "regression", 1), gpu=False).name
         'Ridge'
     """
-    if name not in YARDSTICKS:
-        raise BadConfig(
-            "baselines(only=)",
-            "no such model",
-            got=name,
-            expected=f"some of {', '.join(YARDSTICKS)}",
-            remedy="'linear'",
-        )
+    check_choice("baselines", YARDSTICKS, only=name)
     if name == "xgboost":
         return _xgboost(columns, gpu=gpu) if find_spec("xgboost") else None
     if name == "hist-gradient-boosting" or not gpu:

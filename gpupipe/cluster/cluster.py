@@ -20,6 +20,14 @@ from gpupipe.cluster.executor import in_force
 from gpupipe.cluster.guard import check_main_guard
 from gpupipe.cluster.start import connected, local_workers
 from gpupipe.errors import BadConfig, ClusterLost
+from gpupipe.support.validation import (
+    check_bool,
+    check_integer,
+    check_number,
+    is_number,
+    is_one_of,
+    refuse_argument,
+)
 
 __all__ = ["Cluster"]
 
@@ -73,7 +81,7 @@ class Cluster(DaskExecutor):
         if gpu is None and address is None:
             gpu = resolve() == "gpu"
         own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
-        if memory_limit != "auto":
+        if not is_one_of(memory_limit, ["auto"]):
             own["memory_limit"] = memory_limit
         _check(own, address, patience)
         starts = address is None
@@ -150,6 +158,9 @@ class Cluster(DaskExecutor):
 
 def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
     """Refuse what makes no sense; `own` is what can be asked of workers that are started here."""
+    check_integer("Cluster", "[1, inf)", None, n_workers=own["n_workers"])
+    check_bool("Cluster", None, gpu=own["gpu"])
+    check_number("Cluster", "(0, inf]", patience=patience)
     named = [name for name, value in own.items() if value is not None]
     if address is not None:
         if named:
@@ -174,16 +185,6 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
                 expected="one that answers when it is asked",
                 remedy="asynchronous=False where it is made",
             )
-    workers = own["n_workers"]
-    if workers is not None and not (isinstance(workers, int) and workers >= 1):
-        remedy = f"address={workers!r}" if isinstance(workers, str) else "n_workers=1"
-        raise BadConfig(
-            "Cluster",
-            "too few workers" if isinstance(workers, int) else "no number of workers",
-            got=workers,
-            expected="one at least",
-            remedy=remedy,
-        )
     if own["device_memory"] is not None and not own["gpu"]:
         raise BadConfig(
             "Cluster",
@@ -194,17 +195,12 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
         )
     for name in ("memory_limit", "device_memory"):
         _check_bytes(name, own.get(name))
-    if not patience > 0:
-        raise BadConfig("Cluster", "no patience", got=patience, expected="seconds", remedy="patience=60")
 
 
 def _check_bytes(name: str, value: Any) -> None:
-    if name == "device_memory" and value is not None and not isinstance(value, str | int):
-        raise BadConfig("Cluster", f"{name} is no number of bytes", got=value, expected="bytes", remedy="'60 GB'")
-    if isinstance(value, str):
-        try:
-            parse_bytes(value)
-        except ValueError as cause:
-            raise BadConfig(
-                "Cluster", f"{name} is no number of bytes", got=value, expected="a number and a unit", remedy="'8 GB'"
-            ) from cause
+    try:
+        good = parse_bytes(value) > 0 if isinstance(value, str) else value is None or (is_number(value) and value > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise refuse_argument("Cluster", name, value, "a number and a unit, or a number of bytes", "'8 GB'")

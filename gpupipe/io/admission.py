@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
+from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.paths import Input
 from gpupipe.io.source import FileNote, conversions
+from gpupipe.support.validation import check_choice
 
 __all__ = ["Admission", "open_all", "open_in_two"]
 
 Fetched = TypeVar("Fetched")
 Opened = TypeVar("Opened")
-_CHOICES = {"on_mismatch": ("raise", "cast", "skip", "quarantine"), "on_bad": ("raise", "skip", "quarantine")}
 _AT_ONCE = 16
 _AHEAD = 256
 """Files whose fetched bytes may wait to be worked on."""
@@ -37,11 +37,8 @@ class Admission:
     """
 
     def __init__(self, on_mismatch: str = "raise", on_bad: str = "raise") -> None:
-        for name, choice in (("on_mismatch", on_mismatch), ("on_bad", on_bad)):
-            if choice not in _CHOICES[name]:
-                raise BadConfig(
-                    name, "no such choice", got=choice, expected=", ".join(_CHOICES[name]), remedy=f"{name}='skip'"
-                )
+        check_choice("read", ("raise", "cast", "skip", "quarantine"), on_mismatch=on_mismatch)
+        check_choice("read", ("raise", "skip", "quarantine"), on_bad=on_bad)
         self.casts = on_mismatch == "cast"
         self.notes: list[FileNote] = []
         self.left_out: dict[str, str] = {}

@@ -24,7 +24,8 @@ from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values, workable
-from gpupipe.schema import DTYPES, LISTS
+from gpupipe.schema import DTYPES
+from gpupipe.support.validation import check_choice, check_instance, check_name, check_names
 from gpupipe.words import as_list, counted
 
 __all__ = ["NULL_VALUES", "check_dtypes", "read_csv"]
@@ -88,6 +89,10 @@ def read_csv(
         0    JFK    4.5
         1    LGA    NaN
     """
+    check_names("read_csv", None, columns=columns, names=names)
+    check_names("read_csv", null_values=null_values, timestamp_formats=timestamp_formats)
+    check_name("read_csv", delimiter=delimiter)
+    check_instance("read_csv", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
     check_dtypes("read_csv", asked)
     if len(delimiter.encode()) != 1:
@@ -112,14 +117,8 @@ def check_dtypes(where: str, dtypes: Mapping[str, str], allowed: Sequence[str] =
         BadConfig: one is not; `where` is the reader's name.
     """
     for name, dtype in dtypes.items():
-        if dtype not in allowed:
-            raise BadConfig(
-                f"{where}(dtypes={{{name!r}: ...}})",
-                "unknown type",
-                got=dtype,
-                expected=f"one of {', '.join(DTYPES)}{', or list<one of them>' if LISTS[0] in allowed else ''}",
-                remedy="'string'",
-            )
+        check_name(where, dtypes=name)
+        check_choice(where, allowed, dtypes=dtype)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from gpupipe.io.target import write_to
 from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
-from gpupipe.words import as_list, counted, is_integer
+from gpupipe.support.validation import check_integer, check_seed
+from gpupipe.words import as_list, counted
 
 __all__ = ["Dataset"]
 
@@ -112,8 +113,7 @@ class Dataset(Splitting, Verbs):
 
         Memory: one row group.
         """
-        if not is_integer(n, 0):
-            raise BadConfig("head(n=)", "not a number of rows", got=n, expected="0 or more", remedy="head(5)")
+        check_integer("head", "[0, inf)", n=n)
         backend, frames, missing = select(self.backend), [], n
         for partition in self.partitions:
             for part in [partition.keep([span]) for span in partition.spans] or [partition]:
@@ -299,14 +299,13 @@ class Dataset(Splitting, Verbs):
         Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
             needs three partitions per worker, and twice the table on disk.
         """
-        if files is not None and not is_integer(files, 1):
-            expected, remedy = "1 or more, or None for one per partition", "files=8"
-            raise BadConfig("write_parquet(files=)", "makes no sense", got=files, expected=expected, remedy=remedy)
+        check_integer("write_parquet", "[1, inf)", None, files=files)
         place: Any = path
         if not isinstance(place, str | os.PathLike):
             remedy = "write_parquet('out/')"
             raise BadConfig("write_parquet(path=)", "not a path", got=place, expected="a path or a URL", remedy=remedy)
         keys = tuple(as_list(partition_by))
+        check_seed("write_parquet", seed=seed)
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
         self.require(keys, "write_parquet(partition_by=)")
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")

@@ -19,6 +19,7 @@ from gpupipe.io.hostfile import HostFile, narrowest
 from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file, peek
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, workable
+from gpupipe.support.validation import check_names
 from gpupipe.words import as_list
 
 __all__ = ["read_ipc"]
@@ -70,6 +71,7 @@ def read_ipc(
         0    4.5
         1    NaN
     """
+    check_names("read_ipc", None, columns=columns)
     admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     spool, one_at_a_time = Spool(limit), Lock()
 

@@ -19,6 +19,7 @@ from gpupipe.io.buckets import Hashed, Placed
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of, settle
 from gpupipe.io.rearranging import InOrder, identified, widest
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.validation import check_choice
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -68,8 +69,7 @@ class Plan:
         Raises:
             BadConfig, SchemaMismatch: see there.
         """
-        if how not in KEPT:
-            raise BadConfig("join", "unknown how", got=how, expected=", ".join(map(repr, KEPT)), remedy="how='left'")
+        check_choice("join", KEPT, how=how)
         if len(left_on) != len(right_on) or not left_on:
             raise BadConfig(
                 "join",

@@ -24,6 +24,7 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values, workable
 from gpupipe.schema import DTYPES, LISTS, is_passenger
+from gpupipe.support.validation import check_instance, check_names
 from gpupipe.words import as_list
 
 __all__ = ["read_json"]
@@ -85,6 +86,8 @@ def read_json(
         0    JFK    4.5
         1    LGA    NaN
     """
+    check_names("read_json", None, columns=columns)
+    check_instance("read_json", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
     check_dtypes("read_json", asked, (*DTYPES, *LISTS))
     admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)

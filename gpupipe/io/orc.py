@@ -18,6 +18,7 @@ from gpupipe.io.files import FileSource
 from gpupipe.io.hostfile import HostFile, narrowest
 from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file
 from gpupipe.io.source import partition_limit
+from gpupipe.support.validation import check_names
 from gpupipe.words import as_list
 
 __all__ = ["read_orc"]
@@ -67,6 +68,7 @@ def read_orc(
         0    JFK
         1    LGA
     """
+    check_names("read_orc", None, columns=columns)
     admission = Admission(on_mismatch, on_bad)
     files = open_all(find_files(path, [".orc"], storage_options), _open, admission)
     chosen = None if columns is None else as_list(columns)

@@ -31,6 +31,7 @@ from gpupipe.io.remote import (
     opened,
 )
 from gpupipe.io.retries import retried
+from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
 
 __all__ = ["Input", "PathLike", "StorageOptions", "decompressed", "find_files", "open_file", "peek"]
 
@@ -85,6 +86,9 @@ def find_files(
         BadFile: nothing is there; or a store does not answer, or does not let this process in.
     """
     listed: Iterable[PathLike] = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not is_sequence(listed) or not all(isinstance(path, str | os.PathLike) for path in listed):
+        raise refuse_argument("read", "path", paths, "a path, or a list of paths", "'data.parquet'")
+    check_instance("read", Mapping, "options by name", None, storage_options=storage_options)
     names = [os.fspath(path) for path in listed]
     if "" in names:
         raise BadFile("files", "a path is empty", got="", expected="a path", remedy="'data.parquet', or '.'")

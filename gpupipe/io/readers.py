@@ -27,7 +27,8 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool, workable
 from gpupipe.schema import Schema
-from gpupipe.words import as_list, counted, is_integer
+from gpupipe.support.validation import check_integer, check_names
+from gpupipe.words import as_list, counted
 
 __all__ = ["as_dataset", "as_rows", "from_frame", "read_parquet"]
 
@@ -91,6 +92,7 @@ def read_parquet(
         >>> len(flights), flights.columns
         (24951, ['origin', 'distance'])
     """
+    check_names("read_parquet", None, columns=columns)
     admission = Admission(on_mismatch, on_bad)
     files = open_in_two(find_files(path, [".parquet"], storage_options), fetch_end, parse_end, admission)
     needed = None if columns is None else [*as_list(columns), *(parse(filters, "filters").reads if filters else ())]
@@ -137,10 +139,7 @@ def from_frame(
         2
     """
     limit = partition_limit(partition_bytes, backend)
-    if num_partitions is not None and not is_integer(num_partitions, 1):
-        problem = "too few partitions" if is_integer(num_partitions) else "no number of partitions"
-        expected, remedy = "one at least", "num_partitions=1"
-        raise BadConfig("from_frame", problem, got=num_partitions, expected=expected, remedy=remedy)
+    check_integer("from_frame", "[1, inf)", None, num_partitions=num_partitions)
     files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
     if num_partitions is not None and (files or not hasattr(obj, "__len__")):
         raise BadConfig(

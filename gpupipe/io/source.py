@@ -18,11 +18,10 @@ from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.probe import choose_backend, probe
 from gpupipe.cluster import default_threads
-from gpupipe.config import settings
-from gpupipe.errors import BadConfig
+from gpupipe.config import BACKENDS, settings
 from gpupipe.io.bounds import Bounds
 from gpupipe.schema import Field, Schema, element_of, is_passenger
-from gpupipe.words import is_integer
+from gpupipe.support.validation import check_choice, check_integer
 
 __all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "conversions", "partition_limit", "row_bytes"]
 
@@ -234,6 +233,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
     Raises:
         BadConfig: less than one byte, or no such backend.
     """
+    check_choice("read", BACKENDS, backend=backend)
     if partition_bytes is None:
         configured = settings()
         kind = _kind_of(configured.backend if backend == "auto" else backend)
@@ -244,14 +244,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
         # Each thread holds a partition as read, as transformed and as put out, and what is between.
         shared, limit = 8 * default_threads(), configured.memory_limit
         return min(_HOST_BYTES, limit // shared) if limit else _HOST_BYTES
-    if not is_integer(partition_bytes, 1):
-        raise BadConfig(
-            "partition_bytes",
-            "too small" if is_integer(partition_bytes) else "no number of bytes",
-            got=partition_bytes,
-            expected="a number of bytes",
-            remedy="partition_bytes=128 << 20",
-        )
+    check_integer("read", "[1, inf)", partition_bytes=partition_bytes)
     return partition_bytes
 
 

@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
 from gpupipe.schema import FLOATS, INTEGERS, Field
-from gpupipe.words import is_integer, is_number
+from gpupipe.support.validation import check_integer, is_integer, is_number
 
 __all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]
 
@@ -120,8 +120,7 @@ def folds(n_splits: int) -> list[float]:
     Raises:
         BadConfig: fewer than two.
     """
-    if n_splits not in range(2, 1001):
-        raise BadConfig("kfold", "no number of folds", got=n_splits, expected="2 to 1000", remedy="kfold(5)")
+    check_integer("kfold", "[2, 1000]", n_splits=n_splits)
     return [1 / n_splits] * int(n_splits)
 
 

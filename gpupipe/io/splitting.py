@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpupipe.backend import select
 from gpupipe.backend.columns import require_comparable
-from gpupipe.backend.hashing import check_seed
 from gpupipe.io.query import EVERYTHING
 from gpupipe.io.selection import Draw, Selection
 from gpupipe.io.split import check_call, check_complete, draw_parts, folds, ranges, shares_of
 from gpupipe.io.strata import stratified_parts
+from gpupipe.support.validation import check_seed
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -68,7 +68,7 @@ class Splitting:
         """
         dataset = cast("Dataset", self)
         check_call(by, at, fraction, stratify, gap)
-        check_seed(seed, "seed", "split")
+        check_seed("split", seed=seed)
         for name in (by, stratify):
             if name is not None:
                 dataset.require([name], "split")
@@ -113,7 +113,7 @@ class Splitting:
         dataset = cast("Dataset", self)
         shares = folds(n_splits)
         check_call(by, None, shares, stratify, None)
-        check_seed(seed, "seed", "kfold")
+        check_seed("kfold", seed=seed)
         for name in (by, stratify):
             if name is not None:
                 dataset.require([name], "kfold")

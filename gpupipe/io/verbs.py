@@ -12,7 +12,8 @@ from gpupipe.io.duplicates import deduplicated
 from gpupipe.io.grouping import GroupBy
 from gpupipe.io.joining import Plan, joined
 from gpupipe.io.rearranging import shuffled, sorted_by
-from gpupipe.words import as_list, counted, is_integer, is_number
+from gpupipe.support.validation import check_choice, is_integer, is_number, refuse_argument
+from gpupipe.words import as_list, counted
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -109,8 +110,7 @@ class Verbs:
             1  1  1
         """
         table = self._table
-        if keep not in ("first", "last"):
-            raise BadConfig("deduplicate", "unknown keep", got=keep, expected="'first' or 'last'", remedy="'first'")
+        check_choice("deduplicate", ("first", "last"), keep=keep)
         return deduplicated(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy:
@@ -237,7 +237,7 @@ class Verbs:
             return drawn(self._table, n, seed)
         if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
             remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"
-            raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy=remedy)
+            raise refuse_argument("sample", "fraction", fraction, "a number in (0, 1]", remedy)
         return self._table.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self._table
 
     @property

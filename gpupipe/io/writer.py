@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import written_type
-from gpupipe.errors import BadConfig
 from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
-from gpupipe.words import is_integer
+from gpupipe.support.validation import check_choice, check_integer
 
 __all__ = ["ParquetOptions", "write_file", "write_hive"]
 
@@ -42,30 +41,9 @@ class ParquetOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.compression not in _CODECS:
-            raise BadConfig(
-                "write_parquet",
-                "no such codec",
-                got=self.compression,
-                expected=", ".join(_CODECS),
-                remedy="compression='zstd'",
-            )
-        if self.shuffle not in (False, "partition", "full"):
-            raise BadConfig(
-                "write_parquet",
-                "no such shuffle",
-                got=self.shuffle,
-                expected="False, 'partition' or 'full'",
-                remedy="shuffle='full'",
-            )
-        if not is_integer(self.rows_per_group, 1):
-            raise BadConfig(
-                "write_parquet",
-                "rows_per_group is too small",
-                got=self.rows_per_group,
-                expected="a positive number of rows",
-                remedy="rows_per_group=1_000_000",
-            )
+        check_choice("write_parquet", _CODECS, compression=self.compression)
+        check_choice("write_parquet", (False, "partition", "full"), shuffle=self.shuffle)
+        check_integer("write_parquet", "[1, inf)", rows_per_group=self.rows_per_group)
 
 
 def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> list[int]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of, linear, widths_of
+from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors.batch import Batch
-from gpupipe.words import is_integer
 
 __all__ = ["Cross", "DCNv2"]
 
@@ -68,7 +68,10 @@ class DCNv2(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator, widths = generator_of(seed, self), widths_of(hidden, "hidden", self)
+        check_integer(self, "[0, inf)", crosses=crosses)
+        check_integer(self, "[1, inf)", None, rank=rank)
+        check_choice(self, ("parallel", "stacked"), structure=structure)
+        generator = generator_of(self, seed)
         super().__init__(
             {
                 "numeric": numeric,
@@ -76,7 +79,7 @@ class DCNv2(Tabular):
                 "outputs": outputs,
                 "crosses": crosses,
                 "rank": rank,
-                "hidden": widths,
+                "hidden": hidden,
                 "structure": structure,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
@@ -86,15 +89,10 @@ class DCNv2(Tabular):
                 "bag": bag,
             },
             generator,
-            [
-                ("crosses", is_integer(crosses, 0), "0 or more", "crosses=2"),
-                ("rank", rank is None or is_integer(rank, 1), "None, or at least 1", "rank=32"),
-                ("structure", structure in ("parallel", "stacked"), "'parallel' or 'stacked'", "structure='parallel'"),
-            ],
         )
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
-        layers, width = relu_layers(self.num_inputs, widths, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
         self.last = linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
 

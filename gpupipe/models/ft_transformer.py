@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -10,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.support.validation import check_integer, check_number, refuse_argument
 from gpupipe.tensors.batch import Batch
-from gpupipe.words import is_integer, is_number
 
 __all__ = ["Attention", "FTTransformer"]
 
@@ -72,7 +73,11 @@ class FTTransformer(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = generator_of(seed, self)
+        check_integer(self, "[1, inf)", blocks=blocks, dim=dim, heads=heads)
+        check_number(self, "[0, 1)", attention_dropout=attention_dropout)
+        if dim % heads:
+            raise refuse_argument(self, "heads", heads, f"a divisor of dim={dim}", f"heads={math.gcd(dim, heads)}")
+        generator = generator_of(self, seed)
         config = {
             "numeric": numeric,
             "cardinalities": cardinalities,
@@ -86,26 +91,7 @@ class FTTransformer(Tabular):
             "lists": lists,
             "bag": bag,
         }
-        super().__init__(
-            config | {"embedding_dim": dim},
-            generator,
-            [
-                ("blocks", is_integer(blocks, 1), "at least 1", "blocks=2"),
-                ("dim", is_integer(dim, 1), "at least 1", "dim=32"),
-                (
-                    "heads",
-                    is_integer(heads, 1) and is_integer(dim, 1) and dim % heads == 0,
-                    "a divisor of dim",
-                    "heads=4",
-                ),
-                (
-                    "attention_dropout",
-                    is_number(attention_dropout) and 0 <= attention_dropout < 1,
-                    "a share in [0, 1)",
-                    "attention_dropout=0.2",
-                ),
-            ],
-        )
+        super().__init__(config | {"embedding_dim": dim}, generator)
         del self._config["embedding_dim"]
         columns = sum(self.num_features) + len(self.lists)
         self.weight = _uniform((numeric, dim), generator)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular
+from gpupipe.models.tabular import Tabular, generator_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["Linear"]
@@ -60,7 +60,7 @@ class Linear(Tabular):
             "lists": lists,
             "bag": bag,
         }
-        super().__init__(config | {"embedding_dim": outputs}, torch.Generator())
+        super().__init__(config | {"embedding_dim": outputs}, generator_of(self, seed))
         del self._config["embedding_dim"]
         self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))
         self.bias = nn.Parameter(torch.zeros(outputs, device="cpu"))

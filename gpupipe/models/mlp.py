@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of, linear, widths_of
+from gpupipe.models.tabular import Tabular, generator_of, linear
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MLP", "relu_layers"]
@@ -62,13 +62,13 @@ class MLP(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator, widths = generator_of(seed, self), widths_of(hidden, "hidden", self)
+        generator = generator_of(self, seed)
         super().__init__(
             {
                 "numeric": numeric,
                 "cardinalities": cardinalities,
                 "outputs": outputs,
-                "hidden": widths,
+                "hidden": hidden,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
@@ -78,7 +78,7 @@ class MLP(Tabular):
             },
             generator,
         )
-        layers, width = relu_layers(self.num_inputs, widths, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers, linear(width, outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:

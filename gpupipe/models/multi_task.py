@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of, widths_of
+from gpupipe.models.tabular import Tabular, generator_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MultiTask"]
@@ -65,15 +65,14 @@ class MultiTask(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator, widths = generator_of(seed, self), widths_of(hidden, "hidden", self)
-        heads = widths_of(head, "head", self)
+        generator = generator_of(self, seed)
         super().__init__(
             {
                 "numeric": numeric,
                 "cardinalities": cardinalities,
                 "outputs": outputs,
-                "hidden": widths,
-                "head": heads,
+                "hidden": hidden,
+                "head": head,
                 "dropout": dropout,
                 "embedding_dim": embedding_dim,
                 "numbers": numbers,
@@ -83,10 +82,11 @@ class MultiTask(Tabular):
             },
             generator,
         )
-        layers, width = relu_layers(self.num_inputs, widths, dropout, generator)
+        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
+        widths = [width, *self._config["head"], 1]
         self.heads = nn.ModuleList(
-            _Heads(outputs, before, after, generator) for before, after in itertools.pairwise([width, *heads, 1])
+            _Heads(outputs, before, after, generator) for before, after in itertools.pairwise(widths)
         )
 
     def forward(self, batch: Batch) -> Tensor:

@@ -11,13 +11,14 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.validation import check_integer, check_number, is_number, is_sequence, refuse_argument
 from gpupipe.tensors.permutation import Permutation
 
 __all__ = ["Numbers", "NumericEmbedding", "Periodic", "PiecewiseLinear", "numbers_from"]
@@ -62,8 +63,8 @@ class Periodic:
     sigma: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.dim < 1 or self.frequencies < 1 or not 0 < self.sigma < math.inf:
-            raise _senseless("Periodic", self, "sizes of at least 1 and a sigma above 0", "Periodic()")
+        check_integer(self, "[1, inf)", dim=self.dim, frequencies=self.frequencies)
+        check_number(self, "(0, inf)", sigma=self.sigma)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
         """The layer."""
@@ -90,9 +91,13 @@ class PiecewiseLinear:
     dim: int = 8
 
     def __post_init__(self) -> None:
-        rising = all(a < b for each in self.edges for a, b in itertools.pairwise(each))
-        if self.dim < 1 or not rising:
-            raise _senseless("PiecewiseLinear", self, "a width of at least 1 and ascending edges", "fit(loader)")
+        check_integer(self, "[1, inf)", dim=self.dim)
+        edges: Any = self.edges if is_sequence(self.edges) else [None]
+        if not all(
+            is_sequence(each) and all(map(is_number, each)) and all(a < b for a, b in itertools.pairwise(each))
+            for each in edges
+        ):
+            raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", "fit(loader)")
 
     @classmethod
     def fit(cls, loader: Any, *, bins: int = 48, dim: int = 8) -> Self:
@@ -163,10 +168,11 @@ def numbers_from(given: Any) -> Numbers | None:
     if given is None or isinstance(given, Periodic | PiecewiseLinear):
         return given
     kinds: dict[str, type[Numbers]] = {Periodic.kind: Periodic, PiecewiseLinear.kind: PiecewiseLinear}
-    settings = dict(given) if isinstance(given, Mapping) else {}
-    kind = kinds.get(settings.pop("kind", ""))
-    if kind is None:
-        raise _senseless("model(numbers=)", given, "None, Periodic(...) or PiecewiseLinear.fit(loader)", "Periodic()")
+    settings = {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}
+    kind = kinds.get(str(settings.pop("kind", "")))
+    if kind is None or not set(settings) <= {item.name for item in fields(kind)}:
+        expected = "None, Periodic(...) or PiecewiseLinear.fit(loader)"
+        raise refuse_argument("model", "numbers", given, expected, "numbers=Periodic()")
     return kind(**settings)
 
 
@@ -216,7 +222,3 @@ class _Bins(NumericEmbedding):
 
 def _uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> Tensor:
     return torch.empty(shape, device="cpu").uniform_(-bound, bound, generator=generator)
-
-
-def _senseless(where: str, got: object, expected: str, remedy: str) -> BadConfig:
-    return BadConfig(where, "makes no sense", got=got, expected=expected, remedy=remedy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 
 from gpupipe.models.numbers import Numbers
 from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.support.validation import check_integer, check_number
 from gpupipe.tensors.batch import Batch
-from gpupipe.words import is_integer, is_number
 
 __all__ = ["BatchNorm", "ResNet"]
 
@@ -68,10 +67,11 @@ class ResNet(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        generator = generator_of(seed, self)
-        inner = 0
-        if is_integer(width, 1) and is_number(hidden_factor) and hidden_factor < math.inf:
-            inner = int(width * hidden_factor)
+        check_integer(self, "[0, inf)", blocks=blocks)
+        check_integer(self, "[1, inf)", width=width)
+        check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one value in the inner layer at least
+        generator = generator_of(self, seed)
+        inner = int(width * hidden_factor)
         super().__init__(
             {
                 "numeric": numeric,
@@ -88,11 +88,6 @@ class ResNet(Tabular):
                 "bag": bag,
             },
             generator,
-            [
-                ("blocks", is_integer(blocks, 0), "0 or more", "blocks=2"),
-                ("width", is_integer(width, 1), "at least 1", "width=192"),
-                ("hidden_factor", inner >= 1, "an inner layer of at least one value", "hidden_factor=2.0"),
-            ],
         )
         self.first = linear(self.num_inputs, width, generator, "glorot")
         self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))

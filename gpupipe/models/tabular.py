@@ -5,7 +5,7 @@ Shapes: B rows, F numeric features, C categorical features, L lists of ids, D th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,14 +16,23 @@ from gpupipe.errors import BadConfig, SchemaMismatch, nearest
 from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
 from gpupipe.models.numbers import Numbers, NumericEmbedding, numbers_from
 from gpupipe.schema import Schema
+from gpupipe.support.validation import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_integers,
+    check_number,
+    check_seed,
+    is_integer,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.tensors.batch import Batch
-from gpupipe.words import is_integer, is_number
 
-__all__ = ["Rule", "Tabular", "generator_of", "linear", "widths_of"]
+__all__ = ["Tabular", "generator_of", "linear"]
 
-# A constructor's argument, whether its value is good, what would be, and an example.
-Rule = tuple[str, bool, str, str]
-
+_WIDTHS = ("hidden", "head")
 _OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
 
 
@@ -36,7 +45,6 @@ class Tabular(nn.Module):
     Args:
         config: the constructor's arguments by name.
         generator: draws the embeddings' start; what comes after draws from it too. It is not kept: it has no copy.
-        rules: what must hold of the arguments, beside what must hold of those that all models have.
     """
 
     learning_rate: ClassVar[float] = 3e-3
@@ -45,15 +53,15 @@ class Tabular(nn.Module):
     made_with: ClassVar[frozenset[str]] = frozenset({"_config"})
     """Attributes that say how the model was made (its seed too), and that no forward pass reads (`StepCache`)."""
 
-    def __init__(self, config: dict[str, Any], generator: torch.Generator, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, config: dict[str, Any], generator: torch.Generator) -> None:
         super().__init__()
-        self._config = config
-        self._refuse(_ids(config))
-        config["cardinalities"] = cardinalities = [int(n) for n in config["cardinalities"]]
+        _check(self, config)
+        config = {name: _plain(value) for name, value in config.items()}
+        config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
         config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
+        cardinalities = config["cardinalities"]
         numbers = numbers_from(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
-        self._refuse([*rules, *_shared_rules(config)])
         self.outputs: int = config["outputs"]
         self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
         self.embedding: SharedEmbedding | None = None
@@ -185,44 +193,15 @@ class Tabular(nn.Module):
         """B values of one output, else B x K."""
         return output.squeeze(1) if self.outputs == 1 else output
 
-    def _refuse(self, rules: Sequence[Rule]) -> None:
-        for name, good, expected, remedy in rules:
-            if not good:
-                where = f"{type(self).__name__}({name}=)"
-                raise BadConfig(where, "makes no sense", got=self._config[name], expected=expected, remedy=remedy)
 
-
-def generator_of(seed: int, owner: object) -> torch.Generator:
-    """The generator of a model's weights, on the CPU.
+def generator_of(model: nn.Module, seed: int) -> torch.Generator:
+    """Return what draws a model's weights.
 
     Raises:
-        BadConfig: no integer.
+        BadConfig: no seed.
     """
-    if not is_integer(seed):
-        raise BadConfig(f"{type(owner).__name__}(seed=)", "no seed", got=seed, expected="an integer", remedy="seed=0")
+    check_seed(model, seed=seed)
     return torch.Generator("cpu").manual_seed(int(seed))
-
-
-def widths_of(given: Any, name: str, owner: object) -> list[int]:
-    """The widths of layers; one number stands for one layer.
-
-    Raises:
-        BadConfig: something else, or a width below 1; `name` is the argument's, `owner` the model.
-
-    Example:
-        >>> widths_of(64, "hidden", None), widths_of((256, 128), "hidden", None)
-        ([64], [256, 128])
-    """
-    each = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    if not all(is_integer(width, 1) for width in each):
-        raise BadConfig(
-            f"{type(owner).__name__}({name}=)",
-            "makes no sense",
-            got=given,
-            expected="a layer's width, or those of several, each at least 1",
-            remedy=f"{name}=(256, 128)",
-        )
-    return [int(width) for width in each]
 
 
 def linear(
@@ -280,26 +259,25 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, i
     return len(schema.numeric), list(codes.values()), outputs, lists
 
 
-def _ids(config: dict[str, Any]) -> list[Rule]:
-    """What must hold before numbers of ids are read."""
-    given, lists = config["cardinalities"], config["lists"]
-    several = isinstance(given, Sequence) and not isinstance(given, str) and all(is_integer(n) for n in given)
-    named = lists is None or (isinstance(lists, Mapping) and all(is_integer(n) for n in lists.values()))
-    return [
-        ("cardinalities", several, "a number of ids for each categorical feature", "MLP.from_schema(schema)"),
-        ("lists", named, "numbers of ids by the names of lists, or None", "MLP.from_schema(schema)"),
-    ]
+def _check(model: Tabular, config: Mapping[str, Any]) -> None:
+    """Raise `BadConfig` for an argument that all models have, or several, and that makes no sense."""
+    check_integer(model, "[0, inf)", numeric=config["numeric"])
+    check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
+    check_integer(model, "[1, inf)", outputs=config["outputs"])
+    check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
+    check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
+    check_choice(model, BAGS, bag=config["bag"])
+    check_integer(model, "[1, inf)", "auto", embedding_dim=config["embedding_dim"])
+    check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
+    for name in _WIDTHS:
+        if not is_integer(config.get(name), 1):  # one layer
+            check_integers(model, "[1, inf)", **{name: config.get(name, ())})
+    if not config["numeric"] and not len(config["cardinalities"]) and not config["lists"]:
+        raise refuse_argument(model, "numeric", 0, "a feature, numeric or categorical", "numeric=1")
 
 
-def _shared_rules(config: dict[str, Any]) -> list[Rule]:
-    numeric, dim, dropout = config["numeric"], config["embedding_dim"], config.get("dropout", 0)
-    cardinalities = [*config["cardinalities"], *config["lists"].values()]
-    return [
-        ("numeric", is_integer(numeric, 0), "a number of features", "MLP.from_schema(schema)"),
-        ("cardinalities", all(n >= RESERVED for n in cardinalities), "at least 2 ids a column", "ids + 2 a column"),
-        ("numeric", numeric != 0 or len(cardinalities) > 0, "a feature, numeric or categorical", "numeric=1"),
-        ("outputs", is_integer(config["outputs"], 1), "1, or the number of classes or targets", "outputs=1"),
-        ("dropout", is_number(dropout) and 0 <= dropout < 1, "a share in [0, 1)", "dropout=0.1"),
-        ("bag", config["bag"] in BAGS, "'mean', 'sum' or 'max'", "bag='mean'"),
-        ("embedding_dim", dim == "auto" or is_integer(dim, 1), "1 or more, or 'auto'", "embedding_dim='auto'"),
-    ]
+def _plain(value: Any) -> Any:
+    """An argument as JSON has it: a number of NumPy's as Python's, several as a list."""
+    if is_sequence(value):
+        return [_plain(one) for one in value]
+    return value.item() if is_number(value) and hasattr(value, "item") else value

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.preprocessing.blocks import check_finite, check_numeric, check_one_of, check_values, floats, row_blocks
+from gpupipe.errors import ColumnNotFound
+from gpupipe.preprocessing.blocks import check_finite, check_numeric, check_values, floats, row_blocks
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.line import centres_on_a_line
-from gpupipe.preprocessing.quantiles import Histogram, Quantiles
+from gpupipe.preprocessing.quantiles import MAX_BINS, Histogram, Quantiles
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING
 from gpupipe.schema import Field, Kind
+from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 
 __all__ = ["Bucketize", "KBinsDiscretizer"]
 
@@ -52,6 +54,12 @@ class Bucketize(StatelessStep):
     """
 
     def __init__(self, edges: Sequence[float] | Mapping[str, Sequence[float]], *, right: bool = False) -> None:
+        for given in edges.values() if isinstance(edges, Mapping) else [edges]:
+            numbers = list(given) if is_sequence(given) else []
+            if not numbers or not all(map(is_number, numbers)) or not all(a < b for a, b in pairwise(numbers)):
+                expected = "numbers, each larger than the one before, or a mapping from columns to such"
+                raise refuse_argument(self, "edges", edges, expected, "edges=[0, 10, 100]")
+        check_bool(self, right=right)
         self.edges, self.right = edges, right
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
@@ -67,16 +75,7 @@ class Bucketize(StatelessStep):
         if isinstance(self.edges, Mapping) and name not in self.edges:
             raise ColumnNotFound.among("Bucketize(edges=...)", name, self.edges)
         given = self.edges[name] if isinstance(self.edges, Mapping) else self.edges
-        edges = np.asarray(given, dtype=np.float64)
-        if edges.ndim != 1 or not len(edges) or not (np.diff(edges) > 0).all():
-            raise BadConfig(
-                f"Bucketize, column {name!r}",
-                "the edges do not rise",
-                got=given,
-                expected="one number or more, each larger than the one before",
-                remedy="edges=[0, 10, 100]",
-            )
-        return edges
+        return np.asarray(given, dtype=np.float64)
 
 
 class KBinsDiscretizer(Invertible):
@@ -123,13 +122,18 @@ class KBinsDiscretizer(Invertible):
         quantile_method: str = "averaged_inverted_cdf",
         exact: bool = False,
     ) -> None:
+        numbers: Any = n_bins if is_sequence(n_bins) else [n_bins]
+        for number in numbers:
+            if not is_integer(number, 2, MAX_BINS):
+                raise refuse_argument(self, "n_bins", n_bins, f"an integer in [2, {MAX_BINS}], or one per column")
+        check_choice(self, _ENCODINGS, encode=encode)
+        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_choice(self, _QUANTILES, quantile_method=quantile_method)
+        check_bool(self, exact=exact)
         self.n_bins, self.encode, self.strategy = n_bins, encode, strategy
         self.quantile_method, self.exact = quantile_method, exact
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_one_of(self.encode, _ENCODINGS, "encode", "KBinsDiscretizer")
-        check_one_of(self.strategy, _STRATEGIES, "strategy", "KBinsDiscretizer")
-        check_one_of(self.quantile_method, _QUANTILES, "quantile_method", "KBinsDiscretizer")
         check_numeric(fields, "KBinsDiscretizer")
         wanted = self._wanted(len(fields))
         if self.encode == "ordinal":
@@ -148,15 +152,9 @@ class KBinsDiscretizer(Invertible):
         return [f"{name}_{place}" for name, size in zip(names, sizes, strict=True) for place in range(size)]
 
     def _wanted(self, num_columns: int) -> list[int]:
-        given = list(self.n_bins) if isinstance(self.n_bins, Sequence) else [self.n_bins] * num_columns
-        if len(given) != num_columns or any(size != int(size) or size < 2 for size in given):
-            raise BadConfig(
-                "KBinsDiscretizer",
-                "n_bins is out of range",
-                got=self.n_bins,
-                expected=f"an integer from 2 up, or {num_columns} of them, one per column",
-                remedy="n_bins=5",
-            )
+        given = [self.n_bins] * num_columns if isinstance(self.n_bins, int | np.integer) else list(self.n_bins)
+        if len(given) != num_columns:
+            raise refuse_argument(self, "n_bins", self.n_bins, f"an integer, or {num_columns} of them, one per column")
         return given
 
     def summarise(self, columns: Columns, backend: Backend) -> Extremes | Quantiles:

@@ -13,17 +13,15 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.backend.numbers import scale_into
 from gpupipe.backend.pointwise import Scale
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
-from gpupipe.words import counted, is_integer
+from gpupipe.words import counted
 
 __all__ = [
     "LARGEST_SQUARED",
-    "check_count",
     "check_finite",
     "check_numeric",
-    "check_one_of",
     "check_squares",
     "check_values",
     "float32_columns",
@@ -297,26 +295,3 @@ def check_numeric(fields: Sequence[Field], where: str) -> None:
                 expected="a column of numbers",
                 remedy=f"leave {item.name!r} out of this step",
             )
-
-
-def check_count(
-    value: Any, name: str, where: str, most: int | None = None, what: str = "the number of columns"
-) -> None:
-    """Raise `BadConfig` unless the parameter `name` is an integer from 1 to `most`, which is `what`."""
-    if not is_integer(value, 1, 1 << 62 if most is None else most):
-        upto = "a positive integer" if most is None else f"an integer from 1 to {most}, {what}"
-        raise BadConfig(
-            where, f"{name} is out of range", got=value, expected=upto, remedy=f"{name}={min(most or 8, 8)}"
-        )
-
-
-def check_one_of(value: Any, allowed: Sequence[str], name: str, where: str) -> None:
-    """Raise `BadConfig` unless the parameter `name` is one of the words allowed."""
-    if value not in allowed:
-        raise BadConfig(
-            where,
-            f"unknown {name}",
-            got=value,
-            expected=f"one of {', '.join(allowed)}",
-            remedy=f"{name}={allowed[0]!r}",
-        )

@@ -17,6 +17,7 @@ from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
 from gpupipe.schema import INTEGERS, Field, Kind
+from gpupipe.support.validation import is_one_of, is_sequence, refuse_argument
 from gpupipe.words import counted
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Learned",
     "check_categories",
     "check_distinct",
+    "check_listed",
     "ids_of",
     "listed_by_column",
     "listed_values",
@@ -69,6 +71,14 @@ def check_distinct(names: Sequence[str], where: str) -> None:
 def ids_of(item: Field, cardinality: int | None) -> Field:
     """The field of int32 ids made of a column row by row."""
     return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
+
+
+def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
+    """Raise `BadConfig` for an argument that is neither a list nor a mapping of lists, nor one of `also`."""
+    for name, value in given.items():
+        listed = value.values() if isinstance(value, Mapping) else [value]
+        if not (all(map(is_sequence, listed)) or is_one_of(value, also)):
+            raise refuse_argument(owner, name, value, "a list of values, or a mapping from columns to such")
 
 
 def listed_by_column(given: Any, names: Sequence[str], where: str) -> Lists:

@@ -14,13 +14,13 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import whole_numbers
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.blocks import check_count
 from gpupipe.preprocessing.by_element import by_element
-from gpupipe.preprocessing.categories import check_categories, ids_of, listed_by_column, listed_values
+from gpupipe.preprocessing.categories import check_categories, check_listed, ids_of, listed_by_column, listed_values
 from gpupipe.preprocessing.counts import CategoryCounts
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, column_at
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_integer
 
 __all__ = ["Categorify"]
 
@@ -92,14 +92,15 @@ class Categorify(Invertible):
         joint: bool = False,
         vocabulary: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
+        sizes = {"min_frequency": min_frequency, "max_categories": max_categories, "num_buckets": num_buckets}
+        check_integer(self, f"[1, {MOST_BUCKETS}]", None, **sizes)
+        check_bool(self, joint=joint)
+        check_listed(self, None, vocabulary=vocabulary)
         self.min_frequency, self.max_categories, self.num_buckets = min_frequency, max_categories, num_buckets
         self.joint, self.vocabulary = joint, vocabulary
         self._lookups = Lookups()
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        for name in ("min_frequency", "max_categories", "num_buckets"):
-            if getattr(self, name) is not None:
-                check_count(getattr(self, name), name, "Categorify", MOST_BUCKETS, "the ids there are")
         check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:

@@ -11,6 +11,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories, number_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool
 
 __all__ = ["CountEncoder"]
 
@@ -42,6 +43,7 @@ class CountEncoder(CategoryStep):
     counts_: dict[str, Any]
 
     def __init__(self, *, normalize: bool = False) -> None:
+        check_bool(self, normalize=normalize)
         self.normalize = normalize
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:

@@ -10,24 +10,24 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.fold import Columns, FoldStep, closed, opened
+from gpupipe.preprocessing.fold import Columns, SeededStep, closed, opened
 
 __all__ = ["CrossFittedStep"]
 
 
-class CrossFittedStep(FoldStep):
+class CrossFittedStep(SeededStep):
     """A step that learns from the target, and for the rows it was fitted on from the target of other rows only.
 
-    The rows of a fit are drawn into `cv` folds by splitmix64(random_state, row identity): the same ones for any
-    partitioning. `cross_fitted_columns` gives each row what the other folds taught; `transform_columns` what all did.
-    What the single folds taught stays in the process: it is not saved.
+    The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
+    partitioning. The base class draws `random_state_` where `random_state` is None. `cross_fitted_columns` gives each
+    row what the other folds taught; `transform_columns` what all did. What the single folds taught stays in the
+    process: it is not saved.
     """
 
     needs_target = True
     """`summarise` wants `target`, a column per target by name without missing values, and `row_numbers`."""
 
     cv: int
-    random_state: int
 
     @abstractmethod
     def summarise(
@@ -46,7 +46,7 @@ class CrossFittedStep(FoldStep):
 
     def folds(self, row_numbers: Array, xp: Any) -> Array:
         """The fold of each row, 0 to `cv` - 1, as n int64."""
-        bits = splitmix64(self.random_state, row_numbers) >> np.uint64(32)
+        bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
         return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
 
     # scikit-learn's protocol ------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dates import CYCLES, check_zone, date_parts, local_time, turn
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
-from gpupipe.preprocessing.blocks import check_one_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_choice, check_names, refuse_argument
 from gpupipe.words import as_list
 
 __all__ = ["DatetimeEncoder"]
@@ -51,18 +51,17 @@ class DatetimeEncoder(StatelessStep):
         cyclic: str | Sequence[str] = ("dayofyear", "weekday", "hour"),
         tz: str | None = None,
     ) -> None:
+        check_names(self, parts=parts, cyclic=cyclic)
+        for part in as_list(parts):
+            check_choice(self, (*DATE_PARTS, *DATE_FLAGS), parts=part)
+        for part in as_list(cyclic):
+            check_choice(self, CYCLES, cyclic=part)
+        if not as_list(parts) and not as_list(cyclic):
+            raise refuse_argument(self, "parts", parts, "one part at least, or a cyclic one")
+        check_zone(self, tz)
         self.parts, self.cyclic, self.tz = parts, cyclic, tz
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        for given, allowed, name in (
-            (self.parts, (*DATE_PARTS, *DATE_FLAGS), "parts"),
-            (self.cyclic, CYCLES, "cyclic"),
-        ):
-            for word in as_list(given):
-                check_one_of(word, allowed, name, "DatetimeEncoder")
-        if not as_list(self.parts) and not as_list(self.cyclic):
-            raise BadConfig("DatetimeEncoder", "no part is asked for", expected="one at least", remedy="parts=['year']")
-        check_zone(self.tz, "DatetimeEncoder")
         for item in fields:
             if item.dtype != "timestamp":
                 raise SchemaMismatch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from secrets import randbits
 from typing import Any, Protocol, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of
@@ -16,7 +17,7 @@ from gpupipe.schema import FLOATS, Field, element_of
 from gpupipe.step import Step
 from gpupipe.words import as_list
 
-__all__ = ["Columns", "FoldStep", "Invertible", "Summary", "closed", "opened"]
+__all__ = ["Columns", "FoldStep", "Invertible", "SeededStep", "Summary", "closed", "opened"]
 
 Columns = Mapping[str, Column]
 
@@ -197,6 +198,35 @@ class FoldStep(Step, ABC):
 
     def __sklearn_is_fitted__(self) -> bool:
         return self.is_fitted
+
+
+class SeededStep(FoldStep):
+    """A learned step that draws, from the parameter `random_state`: a seed, or None for one of the system's.
+
+    Attributes:
+        random_state_: the seed, whether it was given or drawn. One is drawn when a step is made, so that its copies,
+            in other processes too, have the same.
+    """
+
+    random_state: int | None
+    _drawn: int
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        step = super().__new__(cls)
+        step._drawn = randbits(32)
+        return step
+
+    @property
+    def random_state_(self) -> int:
+        """The seed, whether it was given or drawn."""
+        return self._drawn if self.random_state is None else int(self.random_state)
+
+    @random_state_.setter
+    def random_state_(self, seed: int) -> None:
+        self._drawn = seed
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "random_state_": self.random_state_}
 
 
 class Invertible(FoldStep):

@@ -11,13 +11,14 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, ranked, united
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, check_one_of, floats, refuse
+from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.cells import NumberCells, coded
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.group_keys import key_field
 from gpupipe.preprocessing.grouped import GroupedValues
 from gpupipe.preprocessing.vocabulary import FIRST, lookup_of
 from gpupipe.schema import FLOATS, Field
+from gpupipe.support.validation import check_choice, check_name
 
 __all__ = ["GroupImputer"]
 
@@ -74,10 +75,11 @@ class GroupImputer(FoldStep):
     keeps_units = True
 
     def __init__(self, by: str, strategy: str = "mean") -> None:
+        check_name(self, by=by)
+        check_choice(self, _STRATEGIES, strategy=strategy)
         self.by, self.strategy = by, strategy
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_one_of(self.strategy, _STRATEGIES, "strategy", "GroupImputer")
         values = [item for item in fields if item.name != self.by]
         check_numeric(values, "GroupImputer")
         key = key_field(fields, self.by, "GroupImputer")

@@ -13,19 +13,21 @@ from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.dictionaries import ordered, positions_in
 from gpupipe.backend.reduction import FUNCTIONS, State, outcome
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, check_one_of, floats, refuse
+from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.cells import coded
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.group_keys import GroupKeys, key_field
 from gpupipe.preprocessing.group_table import GroupTable
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, Lookups
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_choice, check_names
 from gpupipe.words import as_list
 
 __all__ = ["GroupStats"]
 
 _OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")
+_UNKNOWN = ("overall", "missing")
 _STATS = (*_COUNTS, *_OF_NUMBERS)
 _ABOUT_ROWS = "size"
 
@@ -97,6 +99,11 @@ class GroupStats(FoldStep):
         dropna: bool = True,
         handle_unknown: str = "overall",
     ) -> None:
+        check_names(self, empty=False, by=by, stats=stats)
+        for stat in as_list(stats):
+            check_choice(self, _STATS, stats=stat)
+        check_bool(self, dropna=dropna)
+        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
         self.by, self.stats, self.dropna, self.handle_unknown = by, stats, dropna, handle_unknown
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
@@ -114,17 +121,10 @@ class GroupStats(FoldStep):
 
     def _check(self, fields: Sequence[Field]) -> None:
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
-        for stat in stats:
-            check_one_of(stat, _STATS, "stats", where)
-        check_one_of(self.handle_unknown, ("overall", "missing"), "handle_unknown", where)
-        if len(set(stats)) < len(stats):
-            raise BadConfig(
-                where, "a statistic stands there twice", got=stats, expected="each once", remedy="stats='mean'"
-            )
         for name in by:
             key_field(fields, name, where)
         values = [item for item in fields if item.name not in by]
-        if not by or not self._wanted([item.name for item in fields]):
+        if not self._wanted([item.name for item in fields]):
             raise BadConfig(
                 where,
                 "there is nothing to tell of a group",

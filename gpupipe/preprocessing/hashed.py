@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.hashing import check_seed, hash_column, hash_strings, splitmix64
+from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.preprocessing.blocks import check_count, num_rows, row_blocks
+from gpupipe.preprocessing.blocks import num_rows, row_blocks
 from gpupipe.preprocessing.by_element import by_element
 from gpupipe.preprocessing.categories import check_categories, ids_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, in_buckets
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_integer, check_seed
 
 __all__ = ["HashBucket", "HashedCross"]
 
@@ -46,19 +47,19 @@ class HashBucket(StatelessStep):
     """
 
     def __init__(self, num_buckets: int | Mapping[str, int], *, seed: int = 0) -> None:
+        for size in num_buckets.values() if isinstance(num_buckets, Mapping) else [num_buckets]:
+            check_integer(self, f"[1, {MOST_BUCKETS}]", num_buckets=size)
+        check_seed(self, seed=seed)
         self.num_buckets, self.seed = num_buckets, seed
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "HashBucket")
-        check_seed(self.seed, "seed", "HashBucket")
         return [ids_of(item, self._size(item.name) + FIRST) for item in fields]
 
     def _size(self, name: str) -> int:
         if isinstance(self.num_buckets, Mapping) and name not in self.num_buckets:
             raise ColumnNotFound.among("HashBucket(num_buckets=...)", name, self.num_buckets)
-        size = self.num_buckets[name] if isinstance(self.num_buckets, Mapping) else self.num_buckets
-        check_count(size, "num_buckets", "HashBucket", MOST_BUCKETS, "the ids there are")
-        return size
+        return self.num_buckets[name] if isinstance(self.num_buckets, Mapping) else self.num_buckets
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
@@ -102,11 +103,11 @@ class HashedCross(StatelessStep):
     """
 
     def __init__(self, num_buckets: int, *, seed: int = 0) -> None:
+        check_integer(self, f"[1, {MOST_BUCKETS}]", num_buckets=num_buckets)
+        check_seed(self, seed=seed)
         self.num_buckets, self.seed = num_buckets, seed
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_count(self.num_buckets, "num_buckets", "HashedCross", MOST_BUCKETS, "the ids there are")
-        check_seed(self.seed, "seed", "HashedCross")
         check_categories(fields, "HashedCross")
         if len(fields) < 2:
             raise BadConfig(

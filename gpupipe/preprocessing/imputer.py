@@ -19,6 +19,7 @@ from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Quantiles
 from gpupipe.schema import FLOATS, LISTS, Field, Kind
+from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
 
 __all__ = ["SimpleImputer"]
 
@@ -74,6 +75,10 @@ class SimpleImputer(FoldStep):
         add_indicator: bool = False,
         exact: bool = False,
     ) -> None:
+        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_bool(self, add_indicator=add_indicator, exact=exact)
+        if not (fill_value is None or isinstance(fill_value, str) or is_bool(fill_value) or is_number(fill_value)):
+            raise refuse_argument(self, "fill_value", fill_value, "a number, a boolean, text or None")
         self.strategy, self.fill_value, self.add_indicator, self.exact = strategy, fill_value, add_indicator, exact
 
     @property
@@ -82,14 +87,6 @@ class SimpleImputer(FoldStep):
         return self.strategy in ("mean", "median")
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        if self.strategy not in _STRATEGIES:
-            raise BadConfig(
-                "SimpleImputer",
-                "unknown strategy",
-                got=self.strategy,
-                expected=f"one of {', '.join(_STRATEGIES)}",
-                remedy="strategy='median'",
-            )
         averaged = self.strategy in ("mean", "median")
         check_numeric(
             [item for item in fields if averaged or item.dtype in ("timestamp", *LISTS)],

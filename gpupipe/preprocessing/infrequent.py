@@ -6,27 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.errors import BadConfig
-from gpupipe.preprocessing.blocks import check_count
-from gpupipe.words import is_integer, is_number
+from gpupipe.support.validation import check_integer, check_number, is_integer
 
 __all__ = ["check_limits", "groups_of", "rare"]
 
 
-def check_limits(min_frequency: float | None, max_categories: int | None, where: str) -> None:
+def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:
     """Raise `BadConfig` unless they are positive integers, a share of the rows between 0 and 1, or None."""
-    number: Any = min_frequency
-    is_share = is_number(number) and 0 < number < 1
-    if min_frequency is not None and not is_share and not is_integer(min_frequency, 1):
-        raise BadConfig(
-            where,
-            "min_frequency is out of range",
-            got=min_frequency,
-            expected="a positive integer, or a share of the rows between 0 and 1",
-            remedy="min_frequency=0.01",
-        )
-    if max_categories is not None:
-        check_count(max_categories, "max_categories", where)
+    check_integer(owner, "[1, inf)", None, max_categories=max_categories)
+    if not is_integer(min_frequency, 1):
+        check_number(owner, "(0, 1)", None, min_frequency=min_frequency)
 
 
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:

@@ -11,12 +11,13 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.backend.numbers import GroupSums
-from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_numeric, floats, num_rows, refuse, row_blocks, stacked
+from gpupipe.errors import BadData
+from gpupipe.preprocessing.blocks import check_numeric, floats, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.rows import GatheredRows
 from gpupipe.preprocessing.whole_frame import WholeFrameStep
 from gpupipe.schema import Field, Kind
+from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
 __all__ = ["KMeans", "initial_centres"]
 
@@ -69,7 +70,7 @@ class KMeans(WholeFrameStep):
             `kmeans_dist0`, ... as numbers.
         max_iter: iterations at most.
         tol: stop when the centres move less than this, as the library means it.
-        random_state: the seed of the sample and of the initial centres.
+        random_state: the seed of the sample and of the initial centres; None draws one when the step is made.
         max_rows: given to the library at most.
         max_passes: over all rows at most, where there are more; with 0 the sample stands for the rest.
 
@@ -100,10 +101,15 @@ class KMeans(WholeFrameStep):
         output: str = "labels",
         max_iter: int = 300,
         tol: float = 1e-4,
-        random_state: int = 0,
+        random_state: int | None = 0,
         max_rows: int = 1_000_000,
         max_passes: int = 10,
     ) -> None:
+        check_integer(self, "[1, inf)", n_clusters=n_clusters, max_iter=max_iter, max_rows=max_rows)
+        check_integer(self, "[0, inf)", max_passes=max_passes)
+        check_choice(self, _OUTPUTS, output=output)
+        check_number(self, "[0, inf)", tol=tol)
+        check_seed(self, None, random_state=random_state)
         self.n_clusters, self.output, self.max_iter, self.tol = n_clusters, output, max_iter, tol
         self.random_state, self.max_rows, self.max_passes = random_state, max_rows, max_passes
 
@@ -112,17 +118,6 @@ class KMeans(WholeFrameStep):
         return self.max_passes > 0
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        if self.output not in _OUTPUTS:
-            raise BadConfig(
-                "KMeans",
-                "unknown output",
-                got=self.output,
-                expected=f"one of {', '.join(_OUTPUTS)}",
-                remedy="output='labels'",
-            )
-        check_count(self.n_clusters, "n_clusters", "KMeans")
-        check_count(self.max_rows, "max_rows", "KMeans")
-        check_count(self.max_passes + 1, "max_passes", "KMeans")
         check_numeric(fields, "KMeans")
         dtype = "int32" if self.output == "labels" else "float32"
         names = self.output_names([item.name for item in fields])
@@ -181,7 +176,7 @@ class KMeans(WholeFrameStep):
             sizes = backend.to_host(xp.stack([mean, xp.square(deviation).sum(axis=0)]))
         if not np.isfinite(sizes).all():
             refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
-        start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state)
+        start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state_)
         centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
         self.cluster_centers_ = _ordered(centres, counts)

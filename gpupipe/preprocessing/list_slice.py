@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import FLOATS, Field, element_of
-from gpupipe.words import is_integer, is_number
+from gpupipe.support.validation import check_bool, check_integer, is_bool, is_number, refuse_argument
 
 __all__ = ["ListSlice"]
 
@@ -50,17 +50,14 @@ class ListSlice(StatelessStep):
     """
 
     def __init__(self, start: int, end: int | None = None, pad: bool = False, pad_value: float | None = 0) -> None:
+        check_integer(self, "(-inf, inf)", start=start)
+        check_integer(self, "(-inf, inf)", None, end=end)
+        check_bool(self, pad=pad)
+        if not (pad_value is None or is_bool(pad_value) or is_number(pad_value)):
+            raise refuse_argument(self, "pad_value", pad_value, "a number, a boolean or None")
         self.start, self.end, self.pad, self.pad_value = start, end, pad, pad_value
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        if not is_integer(self.start) or not (self.end is None or is_integer(self.end)):
-            raise BadConfig(
-                "ListSlice",
-                "start and end are no integers",
-                got={"start": self.start, "end": self.end},
-                expected="places in a list",
-                remedy="ListSlice(10), or ListSlice(-10) for the last ones",
-            )
         for item in fields:
             element = element_of(item.dtype)
             if element is None:
@@ -145,7 +142,7 @@ def _place(place: int, lengths: Array, xp: Any) -> Array:
 
 
 def _holds(dtype: str, value: Any) -> bool:
-    if not is_number(value) or dtype in ("string", "timestamp"):
+    if value is None or dtype in ("string", "timestamp"):
         return False
     if dtype in FLOATS:
         return not np.isinf(value)

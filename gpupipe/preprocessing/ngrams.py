@@ -11,16 +11,18 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.hashing import hash_strings, splitmix64
-from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.blocks import check_count, check_one_of, row_blocks
+from gpupipe.errors import SchemaMismatch
+from gpupipe.preprocessing.blocks import row_blocks
 from gpupipe.preprocessing.categories import number_of
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
-from gpupipe.words import is_integer
+from gpupipe.support.validation import check_bool, check_choice, check_integer, is_integer, is_sequence, refuse_argument
 
 __all__ = ["HashedNgrams"]
 
+# Each is a column.
+_MOST_FEATURES = 1 << 20
 _ANALYZERS = ("word", "char", "char_wb")
 _NORMS = ("l1", "l2")
 _WORDS = re.compile(r"\b\w\w+\b")
@@ -72,24 +74,17 @@ class HashedNgrams(StatelessStep):
         alternate_sign: bool = True,
         norm: str | None = "l2",
     ) -> None:
+        check_integer(self, f"[1, {_MOST_FEATURES}]", n_features=n_features)
+        sizes = ngram_range if is_sequence(ngram_range) and len(ngram_range) == 2 else (0, 0)
+        if not all(is_integer(size, 1) for size in sizes) or sizes[0] > sizes[1]:
+            raise refuse_argument(self, "ngram_range", ngram_range, "two integers from 1 up, the second no smaller")
+        check_choice(self, _ANALYZERS, analyzer=analyzer)
+        check_bool(self, lowercase=lowercase, alternate_sign=alternate_sign)
+        check_choice(self, _NORMS, None, norm=norm)
         self.n_features, self.ngram_range, self.analyzer = n_features, ngram_range, analyzer
         self.lowercase, self.alternate_sign, self.norm = lowercase, alternate_sign, norm
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_count(self.n_features, "n_features", "HashedNgrams")
-        check_one_of(self.analyzer, _ANALYZERS, "analyzer", "HashedNgrams")
-        if self.norm is not None:
-            check_one_of(self.norm, _NORMS, "norm", "HashedNgrams")
-        sizes: Any = self.ngram_range
-        is_pair = isinstance(sizes, tuple | list) and len(sizes) == 2 and all(is_integer(size, 1) for size in sizes)
-        if not is_pair or sizes[0] > sizes[1]:
-            raise BadConfig(
-                "HashedNgrams",
-                "ngram_range is out of range",
-                got=self.ngram_range,
-                expected="two integers from 1 up, the second no smaller",
-                remedy="ngram_range=(1, 2)",
-            )
         for item in fields:
             if item.dtype != "string":
                 raise SchemaMismatch(

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.preprocessing.blocks import check_one_of, float32_fields, float32_rows
+from gpupipe.preprocessing.blocks import float32_fields, float32_rows
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_choice
 
 __all__ = ["Normalizer"]
 
@@ -38,10 +39,10 @@ class Normalizer(StatelessStep):
     """
 
     def __init__(self, norm: str = "l2") -> None:
+        check_choice(self, _NORMS, norm=norm)
         self.norm = norm
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_one_of(self.norm, _NORMS, "norm", "Normalizer")
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
         return [replace(item, nullable=False, lineage=lineage) for item in float32_fields(fields, "Normalizer")]
 

@@ -10,12 +10,13 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, positions_in
 from gpupipe.errors import BadConfig
-from gpupipe.preprocessing.blocks import check_one_of, num_rows, row_blocks
+from gpupipe.preprocessing.blocks import num_rows, row_blocks
 from gpupipe.preprocessing.categories import (
     CategoryStep,
     Learned,
     check_categories,
     check_distinct,
+    check_listed,
     listed_by_column,
     listed_values,
     number_of,
@@ -25,6 +26,7 @@ from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
 from gpupipe.preprocessing.vocabulary import column_at
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_choice, is_sequence, refuse_argument
 
 __all__ = ["OneHotEncoder"]
 
@@ -85,6 +87,14 @@ class OneHotEncoder(CategoryStep, Invertible):
         min_frequency: float | None = None,
         max_categories: int | None = None,
     ) -> None:
+        check_listed(self, "auto", categories=categories)
+        if isinstance(drop, str):
+            check_choice(self, ("first", "if_binary"), None, drop=drop)
+        elif not (drop is None or isinstance(drop, Mapping) or is_sequence(drop)):
+            raise refuse_argument(self, "drop", drop, "'first', 'if_binary', None, or a category per column")
+        check_choice(self, _DTYPES, dtype=dtype)
+        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_limits(self, min_frequency, max_categories)
         self.categories, self.drop, self.dtype = categories, drop, dtype
         self.handle_unknown = handle_unknown
         self.min_frequency, self.max_categories = min_frequency, max_categories
@@ -92,9 +102,6 @@ class OneHotEncoder(CategoryStep, Invertible):
     # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Before `fit` one field per column stands for all its outputs."""
-        check_one_of(self.handle_unknown, _UNKNOWN, "handle_unknown", _WHERE)
-        check_one_of(self.dtype, _DTYPES, "dtype", _WHERE)
-        check_limits(self.min_frequency, self.max_categories, _WHERE)
         check_categories(fields, _WHERE)
         dtypes = {item.name: item.dtype for item in fields}
         if not self.is_fitted:
@@ -119,15 +126,12 @@ class OneHotEncoder(CategoryStep, Invertible):
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         if isinstance(self.categories, str):
-            check_one_of(self.categories, ("auto",), "categories", _WHERE)
             return {}
         where = f"{_WHERE}(categories=)"
         return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
 
     def _dropped(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         """The category to leave out, by column name: a value, or missing."""
-        if isinstance(self.drop, str):
-            check_one_of(self.drop, ("first", "if_binary"), "drop", _WHERE)
         if self.drop is None or isinstance(self.drop, str):
             return {}
         where = f"{_WHERE}(drop=)"

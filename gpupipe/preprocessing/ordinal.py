@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_one_of, floats
+from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.categories import (
     CategoryStep,
     Learned,
     check_categories,
+    check_listed,
     listed_by_column,
     listed_values,
     number_of,
@@ -23,7 +25,7 @@ from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
 from gpupipe.preprocessing.vocabulary import column_at
 from gpupipe.schema import FLOATS, Field
-from gpupipe.words import is_number
+from gpupipe.support.validation import check_choice, is_number, refuse_argument
 
 __all__ = ["OrdinalEncoder"]
 
@@ -82,20 +84,21 @@ class OrdinalEncoder(CategoryStep, Invertible):
         min_frequency: float | None = None,
         max_categories: int | None = None,
     ) -> None:
+        check_listed(self, "auto", categories=categories)
+        check_choice(self, FLOATS, dtype=dtype)
+        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_limits(self, min_frequency, max_categories)
         self.categories, self.dtype, self.handle_unknown = categories, dtype, handle_unknown
         self.unknown_value, self.encoded_missing_value = unknown_value, encoded_missing_value
         self.min_frequency, self.max_categories = min_frequency, max_categories
+        self._check_numbers()
 
     # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_one_of(self.handle_unknown, _UNKNOWN, "handle_unknown", _WHERE)
-        check_one_of(self.dtype, FLOATS, "dtype", _WHERE)
-        check_limits(self.min_frequency, self.max_categories, _WHERE)
-        self._check_numbers()
         check_categories(fields, _WHERE)
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
-        nullable = any(np.isnan(number) for number in self._numbers.values())
+        nullable = any(math.isnan(number) for number in self._numbers.values())
         return [number_of(item, item.name, self.dtype, nullable=nullable) for item in fields]
 
     @property
@@ -115,17 +118,10 @@ class OrdinalEncoder(CategoryStep, Invertible):
             )
         for name, number in self._numbers.items():
             if not is_number(number) or abs(number) > float(np.finfo(self.dtype).max):
-                raise BadConfig(
-                    f"{_WHERE}({name}=)",
-                    f"no number that {self.dtype} holds",
-                    got=number,
-                    expected="an integer or NaN",
-                    remedy=f"{name}=-1",
-                )
+                raise refuse_argument(self, name, number, f"a number that {self.dtype} holds, or NaN", f"{name}=-1")
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         if isinstance(self.categories, str):
-            check_one_of(self.categories, ("auto",), "categories", _WHERE)
             return {}
         where = f"{_WHERE}(categories=)"
         return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)

@@ -10,10 +10,11 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.blocks import check_count, check_numeric, float32_rows
+from gpupipe.preprocessing.blocks import check_numeric, float32_rows
 from gpupipe.preprocessing.covariance import Covariance
 from gpupipe.preprocessing.fold import Columns, Invertible, opened
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_choice, check_integer
 from gpupipe.words import counted
 
 __all__ = ["PCA", "IncrementalPCA", "signed"]
@@ -54,19 +55,13 @@ class PCA(Invertible):
     """
 
     def __init__(self, n_components: int | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
+        check_integer(self, "[1, inf)", None, n_components=n_components)
+        check_bool(self, whiten=whiten)
+        check_choice(self, _MAX_BYTES, solver=solver)
         self.n_components, self.whiten, self.solver = n_components, whiten, solver
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        if self.solver not in _MAX_BYTES:
-            raise BadConfig(
-                "PCA",
-                "unknown solver",
-                got=self.solver,
-                expected=f"one of {', '.join(_MAX_BYTES)}",
-                remedy="solver='auto'",
-            )
-        if self.n_components is not None:
-            check_count(self.n_components, "n_components", type(self).__name__, len(fields))
+        check_integer(self, f"[1, {len(fields)}]", None, n_components=self.n_components)
         check_numeric(fields, type(self).__name__)
         names = self.output_names([item.name for item in fields])
         step = type(self).__name__
@@ -160,9 +155,10 @@ class IncrementalPCA(PCA):
         (4, True)
     """
 
+    _seen: Covariance | None = None
+
     def __init__(self, n_components: int | None = None, *, whiten: bool = False) -> None:
         super().__init__(n_components, whiten=whiten, solver="fold")
-        self._seen: Covariance | None = None
 
     def finish(self, summary: Covariance) -> Self:
         super().finish(summary)

@@ -10,11 +10,12 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.blocks import check_one_of, check_values, float32_columns, float32_fields, floats, row_blocks
+from gpupipe.preprocessing.blocks import check_values, float32_columns, float32_fields, floats, row_blocks
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.likelihood import Bent, likeliest_power
 from gpupipe.preprocessing.quantiles import Quantiles
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_choice
 
 __all__ = ["PowerTransformer"]
 
@@ -61,10 +62,11 @@ class PowerTransformer(Invertible):
     monotone = True
 
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
+        check_choice(self, _METHODS, method=method)
+        check_bool(self, standardize=standardize, exact=exact)
         self.method, self.standardize, self.exact = method, standardize, exact
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_one_of(self.method, _METHODS, "method", "PowerTransformer")
         return float32_fields(fields, "PowerTransformer")
 
     def summarise(self, columns: Columns, backend: Backend) -> Quantiles:

@@ -9,9 +9,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.preprocessing.blocks import (
-    check_count,
     check_finite,
-    check_one_of,
     check_values,
     float32_columns,
     float32_fields,
@@ -20,6 +18,7 @@ from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.normal import CLIP, normal_quantile, normal_share
 from gpupipe.preprocessing.quantiles import Quantiles
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_choice, check_integer
 
 __all__ = ["QuantileTransformer"]
 
@@ -62,11 +61,12 @@ class QuantileTransformer(Invertible):
     monotone = True
 
     def __init__(self, *, n_quantiles: int = 1000, output_distribution: str = "uniform", exact: bool = False) -> None:
+        check_integer(self, "[1, inf)", n_quantiles=n_quantiles)
+        check_choice(self, _DISTRIBUTIONS, output_distribution=output_distribution)
+        check_bool(self, exact=exact)
         self.n_quantiles, self.output_distribution, self.exact = n_quantiles, output_distribution, exact
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_count(self.n_quantiles, "n_quantiles", "QuantileTransformer")
-        check_one_of(self.output_distribution, _DISTRIBUTIONS, "output_distribution", "QuantileTransformer")
         return float32_fields(fields, "QuantileTransformer")
 
     def summarise(self, columns: Columns, backend: Backend) -> Quantiles:

@@ -11,13 +11,13 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.pointwise import Pointwise, Scale
-from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.blocks import check_finite, check_values, float32_columns, float32_fields, scaled_columns
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Quantiles
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_pair
 
 __all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]
 
@@ -90,6 +90,7 @@ class StandardScaler(_Scaler):
     """
 
     def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
+        check_bool(self, with_mean=with_mean, with_std=with_std)
         self.with_mean, self.with_std = with_mean, with_std
 
     def summarise(self, columns: Columns, backend: Backend) -> Moments:
@@ -164,11 +165,9 @@ class MinMaxScaler(_Scaler):
     """
 
     def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
+        check_pair(self, "(-inf, inf)", feature_range=feature_range)
+        check_bool(self, clip=clip)
         self.feature_range, self.clip = feature_range, clip
-
-    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        _check_pair(self.feature_range, "MinMaxScaler", "feature_range", -np.inf, np.inf)
-        return super().output_fields(fields)
 
     def summarise(self, columns: Columns, backend: Backend) -> Extremes:
         return Extremes.of(columns, backend, "MinMaxScaler")
@@ -232,14 +231,13 @@ class RobustScaler(_Scaler):
         unit_variance: bool = False,
         exact: bool = False,
     ) -> None:
+        check_bool(
+            self, with_centering=with_centering, with_scaling=with_scaling, unit_variance=unit_variance, exact=exact
+        )
+        # A normal distribution has no value at its ends.
+        check_pair(self, "[1e-9, 99.999999999]" if unit_variance else "[0, 100]", quantile_range=quantile_range)
         self.with_centering, self.with_scaling, self.quantile_range = with_centering, with_scaling, quantile_range
         self.unit_variance, self.exact = unit_variance, exact
-
-    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        _check_pair(self.quantile_range, "RobustScaler", "quantile_range", 0, 100)
-        if self.unit_variance:
-            _check_pair(self.quantile_range, "RobustScaler(unit_variance=True)", "quantile_range", 1e-9, 100 - 1e-9)
-        return super().output_fields(fields)
 
     def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "RobustScaler", exact=self.exact)
@@ -262,14 +260,3 @@ class RobustScaler(_Scaler):
 
     def _affine(self) -> tuple[Any, Any]:
         return self.center_, self.scale_
-
-
-def _check_pair(pair: Any, where: str, name: str, lowest: float, highest: float) -> None:
-    if len(pair) != 2 or not lowest <= pair[0] < pair[1] <= highest:
-        raise BadConfig(
-            where,
-            f"{name} is no range",
-            got=pair,
-            expected=f"(low, high) with low < high, between {lowest} and {highest}",
-            remedy=f"leave {name} at its default",
-        )

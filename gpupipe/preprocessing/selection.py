@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.errors import BadConfig, BadData
+from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import check_numeric, check_values
 from gpupipe.preprocessing.covariance import Covariance
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_number
 
 __all__ = ["CorrelationThreshold", "VarianceThreshold"]
 
@@ -27,26 +27,16 @@ class _Selector(FoldStep):
 
     kept_: list[str]
 
-    @property
-    @abstractmethod
-    def _limits(self) -> tuple[float, float]:
-        """What `threshold` lies between."""
+    _limits: str
+    """What `threshold` lies in."""
 
     def __init__(self, threshold: float) -> None:
+        check_number(self, self._limits, threshold=threshold)
         self.threshold = threshold
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Before `fit` all columns: which ones are kept is for the data to say."""
-        where, (low, high) = type(self).__name__, self._limits
-        if not low <= self.threshold <= high:
-            raise BadConfig(
-                where,
-                "threshold is out of range",
-                got=self.threshold,
-                expected=f"a number from {low} to {high}",
-                remedy="leave threshold at its default",
-            )
-        check_numeric(fields, where)
+        check_numeric(fields, type(self).__name__)
         return [item for item in fields if not self.is_fitted or item.name in self.kept_]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
@@ -91,7 +81,7 @@ class VarianceThreshold(_Selector):
     """
 
     fills_late = True
-    _limits = (0.0, np.inf)
+    _limits = "[0, inf)"
 
     def __init__(self, threshold: float = 0.0) -> None:
         super().__init__(threshold)
@@ -141,7 +131,7 @@ class CorrelationThreshold(_Selector):
         ['miles', 'hour']
     """
 
-    _limits = (0.0, 1.0)
+    _limits = "[0, 1]"
 
     def __init__(self, threshold: float = 0.95) -> None:
         super().__init__(threshold)

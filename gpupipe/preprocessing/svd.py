@@ -10,11 +10,12 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.blocks import check_count, check_numeric, float32_rows
+from gpupipe.preprocessing.blocks import check_numeric, float32_rows
 from gpupipe.preprocessing.covariance import Covariance
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.pca import signed
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_integer
 
 __all__ = ["TruncatedSVD"]
 
@@ -50,10 +51,11 @@ class TruncatedSVD(Invertible):
     """
 
     def __init__(self, n_components: int = 2) -> None:
+        check_integer(self, "[1, inf)", n_components=n_components)
         self.n_components = n_components
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_count(self.n_components, "n_components", "TruncatedSVD", len(fields))
+        check_integer(self, f"[1, {len(fields)}]", n_components=self.n_components)
         check_numeric(fields, "TruncatedSVD")
         names = self.output_names([item.name for item in fields])
         return [replace(Field.derived(name, "float32", fields, "TruncatedSVD"), nullable=False) for name in names]

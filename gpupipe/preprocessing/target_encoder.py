@@ -9,12 +9,12 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, dictionary_of, ordered
-from gpupipe.backend.hashing import check_seed
-from gpupipe.errors import BadConfig, BadData, NotFitted
-from gpupipe.preprocessing.blocks import check_one_of, num_rows, row_blocks
+from gpupipe.errors import BadData, NotFitted
+from gpupipe.preprocessing.blocks import num_rows, row_blocks
 from gpupipe.preprocessing.categories import (
     check_categories,
     check_distinct,
+    check_listed,
     listed_by_column,
     listed_values,
     number_of,
@@ -26,7 +26,7 @@ from gpupipe.preprocessing.moments import joined
 from gpupipe.preprocessing.target_summary import TargetSummary
 from gpupipe.preprocessing.vocabulary import Lookups
 from gpupipe.schema import Field
-from gpupipe.words import is_integer
+from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
 __all__ = ["TargetEncoder"]
 
@@ -58,7 +58,7 @@ class TargetEncoder(CrossFittedStep):
         target_type: `"auto"` (strings are classes, numbers are numbers), `"continuous"`, `"binary"` or `"multiclass"`.
         smooth: `"auto"`, or how many rows of the mean M are added to each category.
         cv: how many folds, at least 2.
-        random_state: the seed of the folds.
+        random_state: the seed of the folds; None draws one when the step is made.
 
     Attributes:
         categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
@@ -91,8 +91,13 @@ class TargetEncoder(CrossFittedStep):
         target_type: str = "auto",
         smooth: str | float = "auto",
         cv: int = 5,
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
+        check_listed(self, "auto", categories=categories)
+        check_choice(self, _TYPES, target_type=target_type)
+        check_number(self, "[0, inf)", "auto", smooth=smooth)
+        check_integer(self, "[2, 1000]", cv=cv)
+        check_seed(self, None, random_state=random_state)
         self.categories, self.target_type, self.smooth = categories, target_type, smooth
         self.cv, self.random_state = cv, random_state
         self._lookups = Lookups()
@@ -101,7 +106,6 @@ class TargetEncoder(CrossFittedStep):
     # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Before `fit` one field per column stands for all its outputs."""
-        self._check()
         check_categories(fields, _WHERE)
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
@@ -116,24 +120,9 @@ class TargetEncoder(CrossFittedStep):
     def _named(self, name: str) -> list[str]:
         return [f"{name}_{suffix}" for suffix in self.suffixes_] or [name]
 
-    def _check(self) -> None:
-        check_one_of(self.target_type, _TYPES, "target_type", _WHERE)
-        check_seed(self.random_state, "random_state", _WHERE)
-        smooth = self.smooth == "auto" or (isinstance(self.smooth, int | float) and 0 <= self.smooth < np.inf)
-        rules = [
-            ("cv", is_integer(self.cv, 2, 1000), "a number of folds, 2 to 1000", "cv=5"),
-            ("smooth", smooth, "'auto' or a number from 0 up", "smooth='auto'"),
-        ]
-        for name, good, expected, remedy in rules:
-            if not good:
-                raise BadConfig(
-                    f"{_WHERE}({name}=)", "makes no sense", got=getattr(self, name), expected=expected, remedy=remedy
-                )
-
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         """The categories the user named, and whether missing is among them, by column."""
         if isinstance(self.categories, str):
-            check_one_of(self.categories, ("auto",), "categories", _WHERE)
             return {}
         where = f"{_WHERE}(categories=)"
         return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
@@ -213,7 +202,7 @@ class TargetEncoder(CrossFittedStep):
     def get_state(self) -> dict[str, Any]:
         """What all rows taught; what the single folds did stays in the process."""
         self.check_fitted()
-        kept = ("names_in_", "target_type_", "classes_", "suffixes_", "target_mean_")
+        kept = ("names_in_", "random_state_", "target_type_", "classes_", "suffixes_", "target_mean_")
         arrays = {f"categories_{place}": self.categories_[name] for place, name in enumerate(self.names_in_)}
         arrays |= {f"encodings_{place}": self.encodings_[name] for place, name in enumerate(self.names_in_)}
         dtypes = [self.dtypes_in_[name] for name in self.names_in_]
@@ -221,7 +210,7 @@ class TargetEncoder(CrossFittedStep):
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         self.names_in_ = list(state["names_in_"])
-        for name in ("target_type_", "classes_", "suffixes_", "target_mean_"):
+        for name in ("random_state_", "target_type_", "classes_", "suffixes_", "target_mean_"):
             setattr(self, name, state[name])
         self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
         self.categories_ = {name: state[f"categories_{place}"] for place, name in enumerate(self.names_in_)}

@@ -11,19 +11,23 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.estimators import FittedEstimator, applied, fitted, is_estimator, names_out, needs_target, rebuilt
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.blocks import check_count, check_numeric, refuse, stacked
-from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.blocks import check_numeric, refuse, stacked
+from gpupipe.preprocessing.fold import Columns, SeededStep
 from gpupipe.preprocessing.rows import GatheredRows
 from gpupipe.schema import Field
+from gpupipe.support.validation import check_integer, check_seed
 
 __all__ = ["WholeFrame", "WholeFrameStep"]
 
+_STATE = ("names_in_", "random_state_", "num_outputs_", "num_rows_", "num_fitted_")
 
-class WholeFrameStep(FoldStep):
+
+class WholeFrameStep(SeededStep):
     """A step fitted on rows gathered from all partitions.
 
     It has the parameters `max_rows` (beyond it a seeded sample of about half as many or more stands for the rest) and
-    `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on.
+    `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on. The
+    seed of the sample is `random_state_`, which the base class draws where `random_state` is None.
     """
 
     fills_late = True
@@ -32,12 +36,11 @@ class WholeFrameStep(FoldStep):
     partitioning. Without them each partition's rows are numbered from 0."""
 
     max_rows: int
-    random_state: int
 
     def summarise(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
         where = type(self).__name__
         return GatheredRows.of(
-            columns, backend, where, row_numbers=row_numbers, max_rows=self.max_rows, seed=self.random_state
+            columns, backend, where, row_numbers=row_numbers, max_rows=self.max_rows, seed=self.random_state_
         )
 
     def finish(self, summary: GatheredRows) -> Self:
@@ -73,10 +76,11 @@ class WholeFrame(WholeFrameStep):
     Args:
         estimator: unfitted; hyperparameters and random state are its own.
         max_rows: fitted on at most this many rows.
-        random_state: the seed of the sample of rows.
+        random_state: the seed of the sample of rows; None draws one.
 
     Attributes:
         estimator_: the fitted copy.
+        random_state_: the seed, whether it was given or drawn.
 
     Raises:
         BadConfig: it is no estimator, or learns from a target.
@@ -90,7 +94,9 @@ class WholeFrame(WholeFrameStep):
         [0.25, -1.0]
     """
 
-    def __init__(self, estimator: Any, *, max_rows: int = 10_000_000, random_state: int = 0) -> None:
+    def __init__(self, estimator: Any, *, max_rows: int = 10_000_000, random_state: int | None = 0) -> None:
+        check_integer(self, "[1, inf)", max_rows=max_rows)
+        check_seed(self, None, random_state=random_state)
         self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
         if not is_estimator(estimator):
             raise BadConfig(
@@ -119,7 +125,6 @@ class WholeFrame(WholeFrameStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Before `fit` one field stands for all: how many there are is for the fitted estimator to say."""
-        check_count(self.max_rows, "max_rows", self._where)
         check_numeric(fields, self._where)
         names = self.output_names([item.name for item in fields]) if self.is_fitted else [self._stem + "0"]
         return [Field.derived(name, "float32", fields, self._stem) for name in names]
@@ -171,11 +176,10 @@ class WholeFrame(WholeFrameStep):
             ArtifactError: the estimator's class is not one of those that can be saved without pickle.
         """
         self.check_fitted()
-        own = {name: getattr(self, name) for name in ("names_in_", "num_outputs_", "num_rows_", "num_fitted_")}
-        return own | self._fitted.state()
+        return {name: getattr(self, name) for name in _STATE} | self._fitted.state()
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        for name in ("names_in_", "num_outputs_", "num_rows_", "num_fitted_"):
+        for name in _STATE:
             setattr(self, name, state[name])
         self._keep(rebuilt(state, self._where), self.names_in_)
         return self

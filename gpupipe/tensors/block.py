@@ -14,6 +14,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.validation import check_choice
 from gpupipe.tensors.admission import check_column, endless_values, is_index, missing_values
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.kept import held, kept_dtype, kept_values
@@ -346,10 +347,7 @@ def _packed(schema: Schema) -> list[Field]:
 
 def _numeric_words(schema: Schema, dtype: str) -> int:
     """Words of a row that hold its numbers."""
-    if dtype not in ("float32", "bfloat16"):
-        raise BadConfig(
-            "Block", "no such dtype", got=dtype, expected="'float32' or 'bfloat16'", remedy="dtype='float32'"
-        )
+    check_choice("Block", ("float32", "bfloat16"), dtype=dtype)
     return len(schema.numeric) if dtype == "float32" else -(-len(schema.numeric) // 2)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
+from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block
 from gpupipe.tensors.export import TorchBatches, arrays_of
@@ -24,7 +25,6 @@ from gpupipe.tensors.resident import Resident, from_device
 from gpupipe.tensors.sampling import Drawn, running_sum
 from gpupipe.tensors.slabs import through_slabs
 from gpupipe.tensors.stream import Parts, in_windows, tell_reads
-from gpupipe.words import is_integer
 
 __all__ = ["Loader"]
 
@@ -95,25 +95,10 @@ class Loader:
         device: torch.device | str | None = None,
         residency: str = "auto",
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("block_rows", block_rows), ("window", window)):
-            if not is_integer(value, 1):
-                problem = f"{name} is too small" if is_integer(value) else f"{name} is no number of them"
-                raise BadConfig("loader", problem, got=value, expected="1 or more", remedy=f"{name}=4096")
-        if not is_integer(seed):
-            raise BadConfig("loader(seed=)", "not a seed", got=seed, expected="an integer", remedy="seed=0")
-        for name, value in (("drop_last", drop_last), ("reuse_buffers", reuse_buffers)):
-            if not isinstance(value, bool):
-                raise BadConfig(
-                    f"loader({name}=)", "makes no sense", got=value, expected="True or False", remedy=f"{name}=True"
-                )
-        if not isinstance(shuffle, bool) and shuffle not in ("rows", "blocks"):
-            raise BadConfig(
-                "loader",
-                "unknown shuffle",
-                got=shuffle,
-                expected="'rows', 'blocks', True or False",
-                remedy="shuffle='rows'",
-            )
+        check_integer("loader", "[1, inf)", batch_size=batch_size, block_rows=block_rows, window=window)
+        check_choice("loader", ("rows", "blocks", True, False), shuffle=shuffle)
+        check_seed("loader", seed=seed)
+        check_bool("loader", drop_last=drop_last, reuse_buffers=reuse_buffers)
         self._table = table
         self._like = (
             table
@@ -186,9 +171,7 @@ class Loader:
         Raises:
             BadConfig: no number of an epoch.
         """
-        if not is_integer(epoch, 0):
-            where, expected = "Loader.set_epoch(epoch=)", "a number from 0"
-            raise BadConfig(where, "no epoch", got=epoch, expected=expected, remedy="loader.set_epoch(0)")
+        check_integer("Loader.set_epoch", "[0, inf)", epoch=epoch)
         if epoch != self._next.epoch:
             self._next = Position(epoch)
         self._reached = self._next

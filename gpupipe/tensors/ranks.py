@@ -9,8 +9,8 @@ import torch
 from torch import distributed
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.validation import is_integer
 from gpupipe.tensors.joining import MEETING, join, joined, on_hosts, stacked
-from gpupipe.words import is_integer
 
 __all__ = ["Ranks", "Step"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from gpupipe.errors import BadConfig
+from gpupipe.support.validation import check_choice
 
 __all__ = ["RESIDENCIES", "choose_residency", "room_on"]
 
@@ -32,14 +32,7 @@ def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: 
         >>> [choose_residency("auto", size, gpu, {"cuda": 80, "cpu": 500}) for size in (50, 100, 1000)]
         ['device', 'host', 'stream']
     """
-    if asked not in ("auto", *RESIDENCIES):
-        raise BadConfig(
-            "loader",
-            "no such residency",
-            got=asked,
-            expected="'auto', 'device', 'host' or 'stream'",
-            remedy="residency='auto'",
-        )
+    check_choice("loader", ("auto", *RESIDENCIES), residency=asked)
     if asked != "auto":
         return asked
     for residency, kind in (("device", device.type), ("host", "cpu")):

@@ -13,12 +13,22 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
+from gpupipe.support.validation import (
+    check_bool,
+    check_choice,
+    check_integer,
+    check_number,
+    check_seed,
+    is_number,
+    is_sequence,
+    refuse_argument,
+    refuse_choice,
+)
 from gpupipe.training.alike import NotPlain
 from gpupipe.training.average import Average
 from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
 from gpupipe.training.checkpoints import Checkpoints
-from gpupipe.training.choice import TINY, Rule, is_real, refuse, unknown
 from gpupipe.training.class_weights import check_class_weight, class_weights, weighted
 from gpupipe.training.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
@@ -39,7 +49,6 @@ from gpupipe.training.step_cache import Step, StepCache, key_of
 from gpupipe.training.stopping import BestWeights, EarlyStopping
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
-from gpupipe.words import is_integer
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
@@ -249,7 +258,7 @@ def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) 
         return History("valid_loss" if validated else "train_loss")
     monitor = trainer.early_stopping.monitor
     if monitor not in directions:
-        raise unknown("EarlyStopping", "monitor", monitor, directions)
+        raise refuse_choice("EarlyStopping", "monitor", monitor, directions)
     return History(monitor, directions[monitor])
 
 
@@ -270,14 +279,24 @@ def check(trainer: Trainer) -> None:
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
     """
-    refuse(trainer, [*_of_learning(trainer), *_of_a_run(trainer)])
-    if trainer.on_divergence not in ON_DIVERGENCE:
-        raise unknown("Trainer", "on_divergence", trainer.on_divergence, ON_DIVERGENCE)
+    _check_objects(trainer)
+    check_integer(
+        trainer, "[1, inf)", max_epochs=trainer.max_epochs, accumulate=trainer.accumulate, log_every=trainer.log_every
+    )
+    check_number(trainer, "(0, inf)", None, lr=trainer.lr, gradient_clip=trainer.gradient_clip)
+    check_number(trainer, "(0, inf)", patience=trainer.patience)
+    check_number(trainer, "[0, inf)", weight_decay=trainer.weight_decay)
+    check_number(trainer, "(0, 1)", None, average=trainer.average)
+    check_number(trainer, "[0, 1)", None, warmup=trainer.warmup)
+    check_number(trainer, "[0, 1)", label_smoothing=trainer.label_smoothing)
+    check_seed(trainer, seed=trainer.seed)
+    check_bool(trainer, compile=trainer.compile, deterministic=trainer.deterministic, gpu_stats=trainer.gpu_stats)
+    check_choice(trainer, ("auto", True, False), capture=trainer.capture, progress=trainer.progress)
+    check_choice(trainer, ON_DIVERGENCE, on_divergence=trainer.on_divergence)
+    check_choice(trainer, PRECISIONS, precision=trainer.precision)
     if trainer.on_divergence == "rollback" and trainer.checkpoints is None:
         expected, remedy = "checkpoints to go back to", "checkpoints='runs/flights'"
         raise BadConfig("Trainer(on_divergence='rollback')", "no checkpoints", expected=expected, remedy=remedy)
-    if trainer.precision not in PRECISIONS:
-        raise unknown("Trainer", "precision", trainer.precision, PRECISIONS)
     if isinstance(trainer.class_weight, str):
         check_class_weight(trainer.class_weight)
     check_device(trainer.device)
@@ -288,30 +307,22 @@ def check(trainer: Trainer) -> None:
         choose_loss(trainer.loss, None)
 
 
-def _of_learning(trainer: Trainer) -> list[Rule]:
-    """What must hold of the settings by which a model learns."""
-    clip, average, weights = trainer.gradient_clip, trainer.average, trainer.class_weight
+def _check_objects(trainer: Trainer) -> None:
     groups: Any = trainer.groups
-    blocks: Any = trainer.recompute
-    patterns = isinstance(blocks, list | tuple) and all(isinstance(pattern, str) for pattern in blocks)
-    of_classes = isinstance(weights, Mapping) and all(map(is_real, weights.values()))
+    recompute: Any = trainer.recompute
+    weights, callbacks, places = trainer.class_weight, trainer.callbacks, str | PathLike
     of_names = isinstance(groups, Mapping) and all(
-        isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_real, options.values()))
+        isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
     )
-    rate, warmup = trainer.lr, trainer.warmup
-    return [
+    of_classes = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
+    patterns = is_sequence(recompute) and all(isinstance(pattern, str) for pattern in recompute)
+    called = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
+    stopping, saving, cache = trainer.early_stopping, trainer.checkpoints, trainer.step_cache
+    for name, good, expected, remedy in (
         ("model", isinstance(trainer.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
-        ("max_epochs", is_integer(trainer.max_epochs, 1), "a whole number, at least 1", "max_epochs=3"),
-        ("lr", rate is None or is_real(rate), "a number above 0, or None for the model's own", "lr=3e-3"),
-        ("warmup", warmup is None or is_real(warmup), "a share in [0, 1), or None", "warmup=0.05"),
-        ("weight_decay", is_real(trainer.weight_decay, 0), "0 or more", "weight_decay=0.01"),
         ("groups", groups is None or of_names, "mappings by patterns of names", "groups={'embedding.*': {'lr': 1e-4}}"),
-        ("gradient_clip", clip is None or is_real(clip, TINY), "a norm above 0, or None", "gradient_clip=1.0"),
-        ("accumulate", is_integer(trainer.accumulate, 1), "a number of batches, at least 1", "accumulate=4"),
-        ("average", average is None or is_real(average, TINY, 1), "between 0 and 1, or None", "average=0.999"),
-        ("label_smoothing", is_real(trainer.label_smoothing, 0, 1), "a share in [0, 1)", "label_smoothing=0.1"),
-        ("recompute", isinstance(blocks, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
+        ("recompute", isinstance(recompute, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
         (
             "class_weight",
             isinstance(weights, str | None) or of_classes,
@@ -320,46 +331,27 @@ def _of_learning(trainer: Trainer) -> list[Rule]:
         ),
         (
             "early_stopping",
-            isinstance(trainer.early_stopping, EarlyStopping | None),
+            isinstance(stopping, EarlyStopping | None),
             "an EarlyStopping, or None",
             "early_stopping=gp.EarlyStopping(patience=3)",
         ),
-    ]
-
-
-def _of_a_run(trainer: Trainer) -> list[Rule]:
-    """What must hold of the settings beside."""
-    callbacks, places = trainer.callbacks, str | PathLike
-    flags = ("compile", "deterministic", "gpu_stats")
-    return [
-        ("seed", is_integer(trainer.seed), "an integer", "seed=0"),
-        ("log_every", is_integer(trainer.log_every, 1), "a number of batches, at least 1", "log_every=100"),
-        ("patience", is_real(trainer.patience, TINY), "seconds", "patience=600"),
-        *((name, isinstance(getattr(trainer, name), bool), "True or False", f"{name}=True") for name in flags),
-        *(
-            (name, value == "auto" or isinstance(value, bool), "'auto', True or False", f"{name}='auto'")
-            for name, value in (("capture", trainer.capture), ("progress", trainer.progress))
-        ),
         (
             "callbacks",
-            isinstance(callbacks, list | tuple) and all(isinstance(one, Callback) for one in callbacks),
+            called,
             "a list of objects of classes made from gpupipe.training.Callback",
             "callbacks=[gp.training.CSVLogger('runs/flights/log.csv')]",
         ),
         (
             "checkpoints",
-            isinstance(trainer.checkpoints, Checkpoints | places | None),
+            isinstance(saving, Checkpoints | places | None),
             "a folder, a Checkpoints, or None",
             "checkpoints='runs/flights'",
         ),
         ("profile", isinstance(trainer.profile, places | None), "a folder, or None", "profile='runs/flights/trace'"),
-        (
-            "step_cache",
-            isinstance(trainer.step_cache, StepCache | None),
-            "a StepCache, or None",
-            "step_cache=StepCache()",
-        ),
-    ]
+        ("step_cache", isinstance(cache, StepCache | None), "a StepCache, or None", "step_cache=StepCache()"),
+    ):
+        if not good:
+            raise refuse_argument(trainer, name, getattr(trainer, name), expected, remedy)
 
 
 def check_batches(where: str, **given: object) -> None:

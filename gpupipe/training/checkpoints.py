@@ -23,9 +23,8 @@ from torch import Tensor
 
 from gpupipe.atomic import replacing
 from gpupipe.errors import ArtifactError
-from gpupipe.training.choice import TINY, check_path, is_real, refuse
+from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 from gpupipe.training.trees import joined
-from gpupipe.words import is_integer
 
 __all__ = ["Checkpoints", "Folder", "find", "read", "write"]
 
@@ -68,20 +67,12 @@ class Checkpoints:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        folder = check_path("Checkpoints", "folder", self.folder, "runs/flights")
-        seconds: Any = self.every_seconds
-        number = "a number above 0, or None"
-        good = {name: getattr(self, name) for name in ("every_steps", "every_epochs")}
-        good = {name: value is None or is_integer(value, 1) for name, value in good.items()}
-        refuse(
-            self,
-            [
-                ("folder", not folder.is_file(), "a folder, not a file", "folder='runs/flights'"),
-                *((name, held, number, f"{name}=1") for name, held in good.items()),
-                ("every_seconds", seconds is None or is_real(seconds, TINY), number, "every_seconds=600"),
-                ("keep", is_integer(self.keep, 1), "a number above 0", "keep=3"),
-            ],
-        )
+        check_path(self, folder=self.folder)
+        if Path(self.folder).is_file():
+            raise refuse_argument(self, "folder", self.folder, "a folder, not a file", "folder='runs/flights'")
+        check_integer(self, "[1, inf)", None, every_steps=self.every_steps, every_epochs=self.every_epochs)
+        check_number(self, "(0, inf)", None, every_seconds=self.every_seconds)
+        check_integer(self, "[1, inf)", keep=self.keep)
 
 
 @dataclass(frozen=True, slots=True)

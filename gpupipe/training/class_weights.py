@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
-from gpupipe.training.choice import unknown
+from gpupipe.support.validation import refuse_choice
 from gpupipe.training.together import Together
 
 __all__ = ["ClassWeight", "check_class_weight", "class_weights", "weighted"]
@@ -91,7 +91,9 @@ def check_class_weight(wanted: str) -> None:
         BadConfig: it is not `"balanced"`.
     """
     if wanted != "balanced":
-        raise unknown("Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None")
+        raise refuse_choice(
+            "Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None"
+        )
 
 
 def weighted(batch: Any, weights: Tensor) -> Any:

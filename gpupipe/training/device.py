@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gpupipe.errors import BackendMissing, BadConfig
-from gpupipe.training.choice import unknown
+from gpupipe.support.validation import refuse_choice
 
 __all__ = ["PRECISIONS", "check_device", "choose_device", "fork_rng", "forward_in", "session"]
 
@@ -35,7 +35,7 @@ def check_device(requested: str | torch.device) -> None:
         BadConfig: it is none.
     """
     if re.fullmatch(r"auto|cpu(:0)?|cuda(:\d+)?", str(requested)) is None:
-        raise unknown("Trainer", "device", requested, ["auto", "cpu", "cuda", "cuda:0"])
+        raise refuse_choice("Trainer", "device", requested, ["auto", "cpu", "cuda", "cuda:0"])
 
 
 def choose_device(requested: str | torch.device, loader: object) -> torch.device:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
-from gpupipe.training.choice import unknown
+from gpupipe.support.validation import refuse_choice
 
 __all__ = ["LoadReport", "freeze", "load_weights", "unfreeze"]
 
@@ -145,7 +145,7 @@ def _switch(model: nn.Module, patterns: tuple[Any, ...], *, trained: bool) -> li
     parameters = dict(model.named_parameters())
     for pattern in patterns:
         if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in parameters):
-            raise unknown(owner, "patterns", pattern, parameters, "a pattern of these, as 'embedding.*'")
+            raise refuse_choice(owner, "patterns", pattern, parameters, "a pattern of these, as 'embedding.*'")
     names = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
     for name in names:
         parameters[name].requires_grad_(trained)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpupipe.errors import BackendMissing
+from gpupipe.support.validation import check_path
 from gpupipe.training.callbacks import Callback
-from gpupipe.training.choice import check_path
 from gpupipe.training.run import Run
 
 __all__ = ["CSVLogger", "JSONLinesLogger", "TensorBoardLogger"]
@@ -35,7 +35,8 @@ class JSONLinesLogger(Callback):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = check_path(type(self).__name__, "path", path, "runs/flights/log")
+        check_path(self, path=path)
+        self.path = Path(path)
 
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and a new file; where the fit goes on from a checkpoint, one of what came before that."""
@@ -73,7 +74,8 @@ class CSVLogger(Callback):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = check_path(type(self).__name__, "path", path, "runs/flights/log")
+        check_path(self, path=path)
+        self.path = Path(path)
 
     def on_epoch_end(self, run: Run) -> None:
         """Write all epochs: a figure may be missing in some, and columns have to be the same for all."""
@@ -99,7 +101,8 @@ class TensorBoardLogger(Callback):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = check_path("TensorBoardLogger", "folder", folder, "runs/flights")
+        check_path(self, folder=folder)
+        self.folder = Path(folder)
         try:
             # torch.utils.tensorboard imports TensorBoard, which is optional.
             self._module = importlib.import_module("torch.utils.tensorboard")

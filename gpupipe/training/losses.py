@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.schema import Schema
-from gpupipe.training.choice import unknown
+from gpupipe.support.validation import refuse_choice
 from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
 from gpupipe.training.together import Together
 
@@ -77,7 +77,9 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     if isinstance(loss, str) and loss in LOSSES:
         return loss
     if loss != "auto":
-        raise unknown("Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch")
+        raise refuse_choice(
+            "Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch"
+        )
     if schema is None or schema.task is None:
         raise BadConfig(
             "Trainer(loss='auto')",

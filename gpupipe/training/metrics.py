@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
-from gpupipe.training.choice import unknown
+from gpupipe.support.validation import refuse_choice
 from gpupipe.training.rows import full_precision, matching_target, weight_of
 
 __all__ = [
@@ -489,11 +489,11 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
         metrics = [metrics]
     also, chosen = "a list of these and of Metrics", list[Metric]()
     if not isinstance(metrics, list | tuple):
-        raise unknown("Trainer", "metrics", metrics, ["auto", *METRICS], also)
+        raise refuse_choice("Trainer", "metrics", metrics, ["auto", *METRICS], also)
     for metric in metrics:
         own = not isinstance(metric, str | type) and all(hasattr(metric, name) for name in _PROTOCOL)
         if not own and (not isinstance(metric, str) or metric not in METRICS):
-            raise unknown("Trainer", "metrics", metric, ["auto", *METRICS], also)
+            raise refuse_choice("Trainer", "metrics", metric, ["auto", *METRICS], also)
         chosen.append(METRICS[metric]() if isinstance(metric, str) else metric)
         chosen[-1].reset()
     return chosen

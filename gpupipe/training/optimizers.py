@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.choice import unknown
+from gpupipe.support.validation import refuse_choice
 from gpupipe.training.lamb import Lamb
 from gpupipe.training.rowwise import RowWise, is_table
 
@@ -53,7 +53,7 @@ def check_optimizer(choice: object) -> None:
             problem, remedy = f"the function takes {signature(choice)}", "optimizer=lambda parameters, lr: ..."
             raise BadConfig("Trainer(optimizer=)", problem, got=choice, expected=also, remedy=remedy) from cause
     if not callable(choice) and (not isinstance(choice, str) or choice not in OPTIMIZERS):
-        raise unknown("Trainer", "optimizer", choice, OPTIMIZERS, also)
+        raise refuse_choice("Trainer", "optimizer", choice, OPTIMIZERS, also)
 
 
 def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
@@ -170,10 +170,10 @@ def _embeddings(model: nn.Module) -> Iterable[nn.Parameter]:
 def _checked(groups: Groups, trained: Iterable[str]) -> Groups:
     for pattern, options in groups.items():
         if not any(fnmatchcase(name, pattern) for name in trained):
-            raise unknown("Trainer", "groups", pattern, trained, "a pattern of these, as 'embedding.*'")
+            raise refuse_choice("Trainer", "groups", pattern, trained, "a pattern of these, as 'embedding.*'")
         for option, value in options.items():
             if option not in ("lr", "weight_decay"):
-                raise unknown("Trainer", "groups", option, ["lr", "weight_decay"])
+                raise refuse_choice("Trainer", "groups", option, ["lr", "weight_decay"])
             if not value >= 0:
                 raise BadConfig(
                     f"Trainer(groups={{{pattern!r}: ...}})",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.training.choice import is_real, unknown
+from gpupipe.support.validation import is_number, refuse_choice
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.rows import matching_target
 
@@ -40,9 +41,9 @@ class PerTarget:
     def __init__(self, losses: Sequence[str], weights: Sequence[float] | None = None) -> None:
         for name in losses if isinstance(losses, list | tuple) else [losses]:
             if not isinstance(losses, list | tuple) or name not in NAMES:
-                raise unknown("PerTarget", "losses", name, NAMES, "a list of these, one a target")
+                raise refuse_choice("PerTarget", "losses", name, NAMES, "a list of these, one a target")
         weights = [1.0] * len(losses) if weights is None else list(weights)
-        good = len(weights) == len(losses) and all(is_real(weight, 0) for weight in weights)
+        good = len(weights) == len(losses) and all(is_number(weight) and 0 <= weight < inf for weight in weights)
         if not good or not sum(weights):
             raise BadConfig(
                 "PerTarget(weights=)",

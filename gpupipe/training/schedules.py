@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.choice import is_real, refuse, unknown
+from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_choice
 from gpupipe.training.history import History
-from gpupipe.words import is_integer
 
 __all__ = ["SCHEDULES", "Plateau", "Schedule", "fallen", "learning_rates", "scaled_rate"]
 
@@ -47,14 +46,9 @@ class Plateau:
     lowest: float = 1e-4
 
     def __post_init__(self) -> None:
-        refuse(
-            self,
-            [
-                ("patience", is_integer(self.patience, 1), "a number of epochs, at least 1", "patience=3"),
-                ("factor", is_real(self.factor, below=1) and self.factor > 0, "between 0 and 1", "factor=0.1"),
-                ("lowest", is_real(self.lowest, 0) and self.lowest <= 1, "a share of the first rate", "lowest=1e-4"),
-            ],
-        )
+        check_integer(self, "[1, inf)", patience=self.patience)
+        check_number(self, "(0, 1)", factor=self.factor)
+        check_number(self, "[0, 1]", lowest=self.lowest)
 
 
 # A name, a Plateau, or a function of the share of updates done, in [0, 1), that gives the share of `lr`.
@@ -92,14 +86,12 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
     """
     name: Any = "plateau" if isinstance(schedule, Plateau) else schedule
     if not callable(name) and (not isinstance(name, str) or name not in SCHEDULES):
-        raise unknown("Trainer", "schedule", schedule, SCHEDULES, "a Plateau, or a function of the share that is done")
-    share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
-    if not 0 <= share < 1:
-        raise BadConfig(
-            "Trainer(warmup=)", "not a share", got=warmup, expected="a share in [0, 1)", remedy="warmup=0.05"
+        raise refuse_choice(
+            "Trainer", "schedule", schedule, SCHEDULES, "a Plateau, or a function of the share that is done"
         )
-    if not 0 < lr < math.inf:
-        raise BadConfig("Trainer(lr=)", "not a rate", got=lr, expected="a finite number above 0", remedy="lr=3e-3")
+    share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
+    check_number("Trainer", "[0, 1)", warmup=share)
+    check_number("Trainer", "(0, inf)", lr=lr)
     step = torch.arange(steps, dtype=torch.float64)
     if callable(name):
         try:
@@ -147,18 +139,9 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
         0.004
     """
     powers = {"linear": 1.0, "sqrt": 0.5}
-    for name, value, good in (
-        ("lr", lr, is_real(lr) and lr > 0),
-        ("batch_size", batch_size, is_integer(batch_size, 1)),
-        ("reference", reference, is_integer(reference, 1)),
-    ):
-        if not good:
-            example = "3e-3" if name == "lr" else "4096"
-            expected = "a rate above 0" if name == "lr" else "a number of rows, at least 1"
-            where, remedy = f"scaled_rate({name}=)", f"{name}={example}"
-            raise BadConfig(where, "makes no sense", got=value, expected=expected, remedy=remedy)
-    if rule not in powers:
-        raise unknown("scaled_rate", "rule", rule, powers)
+    check_number("scaled_rate", "(0, inf)", lr=lr)
+    check_integer("scaled_rate", "[1, inf)", batch_size=batch_size, reference=reference)
+    check_choice("scaled_rate", powers, rule=rule)
     return float(lr * (batch_size / reference) ** powers[rule])
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig
+from gpupipe.support.validation import check_integer
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.alike import NotPlain, likeness, on_stage, plain, surroundings, tensors_of
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident
@@ -25,7 +25,6 @@ from gpupipe.training.losses import Loss
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 from gpupipe.training.watched import Watched
-from gpupipe.words import is_integer
 
 if TYPE_CHECKING:
     from gpupipe.training.trainer import Trainer
@@ -135,8 +134,7 @@ class StepCache:
     """
 
     def __init__(self, size: int = 8) -> None:
-        if not is_integer(size, 1):
-            raise BadConfig("StepCache(size=)", "no number of steps", got=size, expected="at least 1", remedy="size=8")
+        check_integer(self, "[1, inf)", size=size)
         self.size = size
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
 

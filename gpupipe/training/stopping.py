@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from gpupipe.training.choice import is_real, refuse
-from gpupipe.words import is_integer
+from gpupipe.support.validation import check_integer, check_name, check_number
 
 __all__ = ["BestWeights", "EarlyStopping"]
 
@@ -42,14 +41,9 @@ class EarlyStopping:
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        refuse(
-            self,
-            [
-                ("patience", is_integer(self.patience, 1), "a number of epochs, at least 1", "patience=3"),
-                ("monitor", isinstance(self.monitor, str), "a figure of the history", "monitor='valid_loss'"),
-                ("min_delta", is_real(self.min_delta, 0), "0 or more", "min_delta=0.0"),
-            ],
-        )
+        check_integer(self, "[1, inf)", patience=self.patience)
+        check_name(self, monitor=self.monitor)
+        check_number(self, "[0, inf)", min_delta=self.min_delta)
 
 
 class BestWeights:

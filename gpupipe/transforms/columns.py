@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.cast import cast_column
-from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
+from gpupipe.support.validation import check_choice, check_instance, check_names
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -34,6 +34,7 @@ class Select(Transform):
     """
 
     def __init__(self, columns: str | Sequence[str]) -> None:
+        check_names(self, columns=columns)
         self.columns = as_list(columns)
 
     def output_schema(self, schema: Schema) -> Schema:
@@ -65,6 +66,7 @@ class Drop(Transform):
     """
 
     def __init__(self, columns: str | Sequence[str]) -> None:
+        check_names(self, columns=columns)
         self.columns = as_list(columns)
 
     def output_schema(self, schema: Schema) -> Schema:
@@ -90,6 +92,9 @@ class Rename(Transform):
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
+        check_instance(self, Mapping, "new names by the old ones", names=names)
+        check_names(self, names=list(names))
+        check_names(self, names=list(names.values()))
         self.names = dict(names)
 
     def output_schema(self, schema: Schema) -> Schema:
@@ -126,19 +131,14 @@ class Cast(Transform):
     """
 
     def __init__(self, dtypes: Mapping[str, str]) -> None:
+        check_instance(self, Mapping, "types by the names of columns", dtypes=dtypes)
+        check_names(self, dtypes=list(dtypes))
+        for dtype in dtypes.values():
+            check_choice(self, (*DTYPES, *LISTS), dtypes=dtype)
         self.dtypes = dict(dtypes)
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
-        for name, dtype in self.dtypes.items():
-            if dtype not in (*DTYPES, *LISTS):
-                raise BadConfig(
-                    f"Cast({{{name!r}: ...}})",
-                    "unknown type",
-                    got=dtype,
-                    expected=f"one of {DTYPES}, or a list of one, such as 'list<int64>'",
-                    remedy="'float64'",
-                )
         return schema.assign(
             replace(
                 Field.derived(name, dtype, [schema[name]], "Cast"),

@@ -16,6 +16,7 @@ from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
 from gpupipe.schema import Field, Schema
+from gpupipe.support.validation import check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -67,9 +68,18 @@ class DateParts(Transform):
         unit: str = "days",
         tz: str | None = None,
     ) -> None:
+        check_names(self, columns=columns, parts=parts, cyclic=cyclic)
+        for part in as_list(parts):
+            check_choice(self, (*DATE_PARTS, *DATE_FLAGS), parts=part)
+        for part in as_list(cyclic):
+            check_choice(self, CYCLES, cyclic=part)
+        check_name(self, None, since=since)
+        check_choice(self, _SECONDS, unit=unit)
+        if not (as_list(parts) or as_list(cyclic) or since):
+            raise refuse_argument(self, "parts", parts, "a part, a cyclic one, or since", "parts=['year']")
         self.columns, self.parts, self.cyclic = as_list(columns), as_list(parts), as_list(cyclic)
         self.since, self.unit, self.tz = since, unit, tz
-        check_zone(tz, "DateParts")
+        check_zone(self, tz)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check(schema)
@@ -157,16 +167,6 @@ class DateParts(Transform):
                     expected="timestamp",
                     remedy=f"Cast({{{name!r}: 'timestamp'}}) before it",
                 )
-        if not (self.parts or self.cyclic or self.since):
-            raise _unknown("DateParts", "parts", self.parts, (*DATE_PARTS, *DATE_FLAGS))
-        for given, allowed, what in (
-            (self.parts, (*DATE_PARTS, *DATE_FLAGS), "parts"),
-            (self.cyclic, CYCLES, "cyclic"),
-            ([self.unit], tuple(_SECONDS), "unit"),
-        ):
-            for word in given:
-                if word not in allowed:
-                    raise _unknown("DateParts", what, word, allowed)
         if self.since is not None and not self._other(schema):
             try:
                 microseconds(self.since)
@@ -178,9 +178,3 @@ class DateParts(Transform):
                     expected="a time in ISO 8601, or the name of a timestamp column",
                     remedy="since='2013-01-01'",
                 ) from None
-
-
-def _unknown(where: str, what: str, got: object, allowed: Sequence[str]) -> BadConfig:
-    return BadConfig(
-        where, f"unknown {what}", got=got, expected=f"of {', '.join(allowed)}", remedy=f"{what}={allowed[0]!r}"
-    )

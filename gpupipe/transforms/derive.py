@@ -21,7 +21,7 @@ class Derive(Transform):
         named: an expression per new column; a name that is there already is replaced.
 
     Raises:
-        ExpressionError: at `output_schema`, with the column and the position.
+        ExpressionError: with the column and the position; at `output_schema` where it does not go with the columns.
 
     Memory: one new column per expression; the others are shared.
 
@@ -34,6 +34,8 @@ class Derive(Transform):
     """
 
     def __init__(self, /, **named: str) -> None:
+        for name, text in named.items():
+            parse(text, f"Derive({name}=...)")
         self.named = named
 
     def get_params(self, deep: bool = True) -> dict[str, str]:

@@ -12,6 +12,7 @@ from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.backend.columns import as_key, key_dtype, require_comparable, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.validation import check_bool, check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.lookup import Lookup
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
@@ -61,8 +62,14 @@ class Join(Transform):
         many: bool = False,
         name: str | None = None,
     ) -> None:
-        if how not in ("left", "inner"):
-            raise BadConfig("Join", "unknown how", got=how, expected="'left' or 'inner'", remedy="how='left'")
+        if not hasattr(right, "columns") or isinstance(right, type):
+            raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
+        check_names(self, empty=False, on=on)
+        check_choice(self, ("left", "inner"), how=how)
+        check_names(self, None, columns=columns)
+        check_name(self, suffix=suffix)
+        check_bool(self, many=many)
+        check_name(self, None, name=name)
         self.right = right
         self.on = as_list(on)
         self.how = how

@@ -6,17 +6,18 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.arithmetic import seconds_between
 from gpupipe.backend.columns import floats, with_missing_row
-from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Schema
+from gpupipe.support.validation import check_names, is_integer, is_sequence, refuse_argument
 from gpupipe.transforms.segments import Segments
 from gpupipe.transforms.whole_table import WholeTableTransform
-from gpupipe.words import as_list, is_integer
+from gpupipe.words import as_list
 
 __all__ = ["CumulativeCount", "Difference", "Lag"]
 
@@ -33,24 +34,19 @@ class _Shifted(WholeTableTransform):
         order_by: str | Sequence[str] | None = None,
     ) -> None:
         super().__init__(by, order_by)
-        self.columns = as_list(columns)
-        self.periods = periods
+        check_names(self, columns=columns)
+        numbers: Any = periods if is_sequence(periods) else [periods]
+        if not len(numbers) or not all(is_integer(number) and number for number in numbers):
+            raise refuse_argument(self, "periods", periods, "an integer other than 0, or several")
+        self.columns, self.periods = as_list(columns), periods
 
     @property
     def inputs(self) -> list[str]:
         return self.columns
 
-    def _checked_periods(self) -> list[int]:
-        periods = list(self.periods) if isinstance(self.periods, Iterable) else [self.periods]
-        if not periods or not all(is_integer(p) and p for p in periods):
-            raise BadConfig(
-                type(self).__name__,
-                "no number of rows",
-                got=self.periods,
-                expected="an integer other than 0, or several",
-                remedy="periods=1",
-            )
-        return periods
+    @property
+    def _rows_back(self) -> list[int]:
+        return list(self.periods) if isinstance(self.periods, Iterable) else [self.periods]
 
 
 class Lag(_Shifted):
@@ -81,13 +77,13 @@ class Lag(_Shifted):
 
     @property
     def makes(self) -> list[str]:
-        return [self._lagged(name, p) for name in self.columns for p in self._checked_periods()]
+        return [self._lagged(name, p) for name in self.columns for p in self._rows_back]
 
     def made_fields(self, schema: Schema) -> list[Field]:
         return [
             replace(schema[name], name=self._lagged(name, p), nullable=True)
             for name in self.columns
-            for p in self._checked_periods()
+            for p in self._rows_back
         ]
 
     def _lagged(self, name: str, periods: int) -> str:
@@ -97,7 +93,7 @@ class Lag(_Shifted):
         self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
     ) -> dict[str, Column]:
         made, segments = {}, Segments.of(frame, self.keys, self.order, backend)
-        for periods in self._checked_periods():
+        for periods in self._rows_back:
             names = {name: self._lagged(name, periods) for name in self.columns}
             names = {name: out for name, out in names.items() if out in wanted}
             rows = segments.earlier(periods) if names else None
@@ -133,20 +129,20 @@ class Difference(_Shifted):
 
     @property
     def makes(self) -> list[str]:
-        return [self._name(name, "diff", p) for name in self.columns for p in self._checked_periods()]
+        return [self._name(name, "diff", p) for name in self.columns for p in self._rows_back]
 
     def made_fields(self, schema: Schema) -> list[Field]:
         return [
             Field.derived(self._name(item.name, "diff", p), "float64", [item], "Difference")
             for item in self._numbers(schema, self.columns, "timestamp")
-            for p in self._checked_periods()
+            for p in self._rows_back
         ]
 
     def made_columns(
         self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
     ) -> dict[str, Column]:
         made, segments = {}, Segments.of(frame, self.keys, self.order, backend)
-        for periods in self._checked_periods():
+        for periods in self._rows_back:
             names = {name: self._name(name, "diff", periods) for name in self.columns}
             names = {name: out for name, out in names.items() if out in wanted}
             rows = segments.earlier(periods) if names else None
@@ -178,6 +174,7 @@ class CumulativeCount(WholeTableTransform):
     """
 
     def __init__(self, by: str | Sequence[str], *, order_by: str | Sequence[str] | None = None) -> None:
+        check_names(self, empty=False, by=by)
         super().__init__(by, order_by)
 
     @property
@@ -189,13 +186,6 @@ class CumulativeCount(WholeTableTransform):
         return [self._name("", "cumcount")]
 
     def made_fields(self, schema: Schema) -> list[Field]:
-        if not self.keys:
-            raise BadConfig(
-                "CumulativeCount",
-                "no key is named",
-                expected="one column at least",
-                remedy="CumulativeCount('tailnum')",
-            )
         nullable = any(schema[name].nullable for name in self.keys)
         return [Field(self.makes[0], "int64", nullable=nullable)]
 

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import missing_column
-from gpupipe.errors import BadConfig, ColumnNotFound, LeakageError, SchemaMismatch
+from gpupipe.errors import ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.validation import check_callable, check_names
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list, counted
 
@@ -53,10 +54,8 @@ class Map(Transform):
         reads: str | Sequence[str] | None = None,
         adds: str | Sequence[str] | None = None,
     ) -> None:
-        if not callable(fn):
-            raise BadConfig(
-                "Map", "fn is not a function", got=fn, expected="a function of a frame", remedy="Map(function)"
-            )
+        check_callable(self, fn=fn)
+        check_names(self, None, reads=reads, adds=adds)
         self.fn = fn
         self.reads = None if reads is None else as_list(reads)
         self.adds = None if adds is None else as_list(adds)

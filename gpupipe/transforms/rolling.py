@@ -15,10 +15,11 @@ from gpupipe.backend.columns import floats
 from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
+from gpupipe.support.validation import check_choice, check_integer, check_names, is_integer, refuse_argument
 from gpupipe.transforms.segments import Segments
 from gpupipe.transforms.stretches import STATS, statistics
 from gpupipe.transforms.whole_table import WholeTableTransform
-from gpupipe.words import as_list, is_integer
+from gpupipe.words import as_list
 
 __all__ = ["Expanding", "Rolling"]
 
@@ -35,6 +36,16 @@ class _Windowed(WholeTableTransform):
     def _rows(self) -> int | None:
         """How many rows a window has at most, where the user says so."""
         return None
+
+    def _check_window(self) -> None:
+        """Raise `BadConfig` for a statistic, a number of values or a side that there is not."""
+        check_names(self, empty=False, stats=self.stats)
+        for stat in as_list(self.stats):
+            check_choice(self, STATS, stats=stat)
+        check_integer(
+            self, f"[0, {self._rows or 'inf'}{']' if self._rows else ')'}", None, min_periods=self.min_periods
+        )
+        check_choice(self, ("left", "right"), closed=self.closed)
 
     @property
     def inputs(self) -> list[str]:
@@ -59,26 +70,6 @@ class _Windowed(WholeTableTransform):
 
     def made_fields(self, schema: Schema) -> list[Field]:
         where, stats = type(self).__name__, as_list(self.stats)
-        for stat in stats:
-            if stat not in STATS:
-                raise BadConfig(where, "unknown statistic", got=stat, expected=", ".join(STATS), remedy="'mean'")
-        if not stats or self.closed not in ("left", "right"):
-            raise BadConfig(
-                where,
-                "no statistic, or an unknown closed",
-                got={"stats": stats, "closed": self.closed},
-                expected="one statistic or more; closed='right' or 'left', which leaves the row's own value out",
-                remedy="closed='left'",
-            )
-        least, most = self.min_periods, self._rows
-        if least is not None and not is_integer(least, 0, most or 1 << 62):
-            raise BadConfig(
-                where,
-                "min_periods is out of range",
-                got=least,
-                expected="an integer from 0 up" if most is None else f"an integer from 0 to {most}, the window",
-                remedy="min_periods=1",
-            )
         may_lack_key = any(schema[name].nullable for name in [*self.keys, *self.order])
         made = []
         for item in self._numbers(schema, self.columns):
@@ -154,8 +145,13 @@ class Rolling(_Windowed):
         closed: Literal["left", "right"] = "right",
     ) -> None:
         super().__init__(by, order_by)
+        check_names(self, columns=columns)
+        if not is_integer(window, 1) and not (isinstance(window, str) and microseconds_of(window)):
+            expected = "a number of rows, or one of seconds, minutes, hours, days or weeks"
+            raise refuse_argument(self, "window", window, expected, "window='7 days'")
         self.columns = as_list(columns)
         self.window, self.stats, self.min_periods, self.closed = window, stats, min_periods, closed
+        self._check_window()
 
     def made_fields(self, schema: Schema) -> list[Field]:
         if self._microseconds is not None:
@@ -189,21 +185,12 @@ class Rolling(_Windowed):
 
     @property
     def _rows(self) -> int | None:
-        return int(self.window) if is_integer(self.window, 1) else None
+        return None if isinstance(self.window, str) else int(self.window)
 
     @property
     def _microseconds(self) -> int | None:
         """The window's length in time; None where it is one in rows."""
-        found = microseconds_of(self.window) if isinstance(self.window, str) else None
-        if found is None and self._rows is None:
-            raise BadConfig(
-                "Rolling",
-                "no window",
-                got=self.window,
-                expected="a number of rows, or one of seconds, minutes, hours, days or weeks",
-                remedy="window='7 days'",
-            )
-        return found
+        return microseconds_of(self.window) if isinstance(self.window, str) else None
 
     def _stretch(self, segments: Segments, frame: Frame) -> tuple[Array, Array, Array | None, int]:
         xp, place, span, rows = segments.backend.xp, segments.places, self._microseconds, self._rows
@@ -263,8 +250,10 @@ class Expanding(_Windowed):
         closed: Literal["left", "right"] = "right",
     ) -> None:
         super().__init__(by, order_by)
+        check_names(self, columns=columns)
         self.columns = as_list(columns)
         self.stats, self.min_periods, self.closed = stats, min_periods, closed
+        self._check_window()
 
     def _what(self, stat: str) -> list[str]:
         return ["expanding", stat]

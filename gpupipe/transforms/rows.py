@@ -14,10 +14,13 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Schema
+from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
 __all__ = ["DropMissing", "Filter", "Sample"]
+
+_WHEN = ("train", "always")
 
 _SAMPLE = 1 << 32  # the stream of bits samples are drawn from; splits and shuffles of the same seed have others
 
@@ -45,8 +48,9 @@ class Filter(Transform):
     changes_rows = True
 
     def __init__(self, expr: str, *, when: Literal["train", "always"] = "train") -> None:
-        self.expr = expr
-        self.when = _checked(when, "Filter")
+        parse(expr, "Filter")
+        check_choice(self, _WHEN, when=when)
+        self.expr, self.when = expr, when
 
     def output_schema(self, schema: Schema) -> Schema:
         found = parse(self.expr, "Filter").check(schema)
@@ -99,11 +103,11 @@ class DropMissing(Transform):
         how: Literal["any", "all"] = "any",
         when: Literal["train", "always"] = "train",
     ) -> None:
-        if how not in ("any", "all"):
-            raise BadConfig("DropMissing", "unknown how", got=how, expected="'any' or 'all'", remedy="how='any'")
+        check_names(self, None, empty=False, columns=columns)
+        check_choice(self, ("any", "all"), how=how)
+        check_choice(self, _WHEN, when=when)
         self.columns = None if columns is None else as_list(columns)
-        self.how = how
-        self.when = _checked(when, "DropMissing")
+        self.how, self.when = how, when
 
     def output_schema(self, schema: Schema) -> Schema:
         names = self._looked_at(schema)
@@ -159,13 +163,10 @@ class Sample(Transform):
     changes_rows = True
 
     def __init__(self, fraction: float, *, seed: int = 0, when: Literal["train", "always"] = "train") -> None:
-        if not 0 < fraction <= 1:
-            raise BadConfig(
-                "Sample", "no share of the rows", got=fraction, expected="0 < fraction <= 1", remedy="fraction=0.1"
-            )
-        self.fraction = fraction
-        self.seed = seed
-        self.when = _checked(when, "Sample")
+        check_number(self, "(0, 1]", fraction=fraction)
+        check_seed(self, seed=seed)
+        check_choice(self, _WHEN, when=when)
+        self.fraction, self.seed, self.when = fraction, seed, when
 
     def output_schema(self, schema: Schema) -> Schema:
         return schema
@@ -187,9 +188,3 @@ class Sample(Transform):
         bits = splitmix64(own, rows if row_ids is None else row_ids[rows])
         keep = bits >> np.uint64(11) < np.uint64(np.round(self.fraction * 2**53))
         return backend.filter(frame, keep)
-
-
-def _checked(when: Literal["train", "always"], where: str) -> Literal["train", "always"]:
-    if when not in ("train", "always"):
-        raise BadConfig(where, "unknown when", got=when, expected="'train' or 'always'", remedy="when='train'")
-    return when

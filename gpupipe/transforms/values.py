@@ -17,6 +17,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.validation import check_instance, check_names, check_number, is_bool
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list, counted
 
@@ -48,6 +49,10 @@ class Clip(Transform):
     def __init__(
         self, columns: str | Sequence[str], low: float | str | None = None, high: float | str | None = None
     ) -> None:
+        check_names(self, columns=columns)
+        for name, end in (("low", low), ("high", high)):
+            if not isinstance(end, str | int) or is_bool(end):  # an integer may be beyond a float
+                check_number(self, "[-inf, inf]", None, **{name: end})
         if low is None and high is None:
             raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")
         self.columns = as_list(columns)
@@ -107,6 +112,7 @@ class Log1p(Transform):
     """
 
     def __init__(self, columns: str | Sequence[str]) -> None:
+        check_names(self, columns=columns)
         self.columns = as_list(columns)
 
     def output_schema(self, schema: Schema) -> Schema:
@@ -165,6 +171,8 @@ class Replace(Transform):
     """
 
     def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:
+        check_instance(self, Mapping, "for each column a mapping", values=values)
+        check_names(self, values=list(values))
         for name, pairs in values.items():
             if not isinstance(pairs, Mapping):
                 raise BadConfig(

@@ -11,6 +11,7 @@ from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.validation import check_names
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -35,17 +36,18 @@ class WholeTableTransform(Transform):
     """
 
     def __init__(self, by: str | Sequence[str] | None, order_by: str | Sequence[str] | None) -> None:
+        check_names(self, None, by=by, order_by=order_by)
         self.by, self.order_by = by, order_by
 
     @property
     def keys(self) -> list[str]:
         """The key columns."""
-        return as_list(self.by or ())
+        return [] if self.by is None else as_list(self.by)
 
     @property
     def order(self) -> list[str]:
         """The columns by which the rows of a key are in order."""
-        return as_list(self.order_by or ())
+        return [] if self.order_by is None else as_list(self.order_by)
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
 FLOOR = {
+    "support",
     "words",
     "durations",
     "time_zones",
@@ -32,14 +33,15 @@ OURS: dict[str, set[str]] = {
     "time_zones": set(),
     "errors": set(),
     "scratch": set(),
+    "support": {"errors"},
     "atomic": {"errors"},
     "tables": set(),
     "throttling": set(),
     "schema": {"words", "errors", "tables"},
     "step": {"words", "errors"},
-    "config": {"errors"},
+    "config": {"errors", "support"},
     "expressions": {"words", "errors", "schema", "time_zones"},
-    "cluster": {"errors", "config", "backend"},
+    "cluster": {"errors", "support", "config", "backend"},
     "backend": FLOOR,
     "io": FLOOR | {"backend", "cluster"},
     "transforms": FLOOR | {"backend"},

@@ -151,7 +151,7 @@ def test_what_cannot_be_joined_is_said() -> None:
     left = gp.from_frame(frame)
     with pytest.raises(BadConfig, match=r"no Dataset(?s:.*)from_frame"):
         left.join(frame, on="k")  # type: ignore[arg-type]
-    with pytest.raises(BadConfig, match="unknown how"):
+    with pytest.raises(BadConfig, match=r"\(how=\)"):
         left.join(left, on="k", how="cross")  # type: ignore[arg-type]
     for keys in ({}, {"on": "k", "left_on": "k"}, {"left_on": "k"}):
         with pytest.raises(BadConfig, match="not one way to say the keys"):

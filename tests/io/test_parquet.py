@@ -194,7 +194,7 @@ def test_partitions_are_cut_by_decoded_bytes(tmp_path: Path) -> None:
     assert gp.read_parquet(path).num_partitions == 1
     with pytest.raises(BadConfig, match="partition_bytes: too small, got 0"):
         gp.read_parquet(path, partition_bytes=0)
-    with pytest.raises(BadConfig, match="no such backend, got 'tpu'"):
+    with pytest.raises(BadConfig, match=r"\(backend=\): no such choice, got 'tpu'"):
         gp.read_parquet(path, backend="tpu")
 
 

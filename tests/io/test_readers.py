@@ -162,5 +162,5 @@ def test_what_is_no_table() -> None:
         gp.from_frame(pd.DataFrame([[1, 2]], columns=["n", "n"]))
     with pytest.raises(SchemaMismatch, match="a column's name is no string, got 0"):
         gp.from_frame(pd.DataFrame([[1, 2]]))
-    with pytest.raises(BadConfig, match="too few partitions, got 0"):
+    with pytest.raises(BadConfig, match=r"\(num_partitions=\): makes no sense, got 0"):
         gp.from_frame(pd.DataFrame({"x": [1]}), num_partitions=0)

@@ -151,10 +151,10 @@ def test_calls_that_make_no_sense() -> None:
         with pytest.raises(BadConfig, match="do not make up a whole"):
             dataset.split(fraction=fraction)
     for seed in (None, 1.5, "7"):
-        with pytest.raises(BadConfig, match="seed is no integer"):
+        with pytest.raises(BadConfig, match=r"\(seed=\)"):
             dataset.split(fraction=0.5, seed=seed)
     for number in (None, "five", 2.5):
-        with pytest.raises(BadConfig, match="no number of folds"):
+        with pytest.raises(BadConfig, match=r"\(n_splits=\)"):
             dataset.kfold(number)
     with pytest.raises(BadConfig, match="leaves nothing between two cuts"):
         dataset.split(by="n", at=[1, 2], gap=1)
@@ -162,7 +162,7 @@ def test_calls_that_make_no_sense() -> None:
         dataset.split(by="s", at="b", gap=1)
     with pytest.raises(BadConfig, match="do not make up a whole"):
         dataset.split(fraction=1.5, stratify="s")
-    with pytest.raises(BadConfig, match="no number of folds"):
+    with pytest.raises(BadConfig, match=r"\(n_splits=\)"):
         dataset.kfold(1)
     with pytest.raises(BadConfig, match="not one way to split"):
         dataset.kfold(by="n", stratify="s")

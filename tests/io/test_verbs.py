@@ -158,7 +158,7 @@ def test_what_makes_no_sense_is_said() -> None:
         data.sort([])
     with pytest.raises(BadConfig, match="not a direction for each column"):
         data.sort("x", ascending=[True, False])
-    with pytest.raises(BadConfig, match="unknown keep"):
+    with pytest.raises(BadConfig, match=r"\(keep=\)"):
         data.deduplicate(keep="none")  # type: ignore[arg-type]
     with pytest.raises(ColumnNotFound, match="deduplicate"):
         data.deduplicate("y")
@@ -166,7 +166,7 @@ def test_what_makes_no_sense_is_said() -> None:
         with pytest.raises(BadConfig, match="not one way to say how many"):
             data.sample(**call)
     for fraction in (0.0, -1.0, 1.5):
-        with pytest.raises(BadConfig, match="no share"):
+        with pytest.raises(BadConfig, match=r"\(fraction=\)"):
             data.sample(fraction)
     for n in (-1, 11):
         with pytest.raises(BadConfig, match=r"not so many rows(?s:.*)0 to 10"):
@@ -268,7 +268,7 @@ def test_a_shuffle_of_partitions_keeps_them_apart(source: Path, tmp_path: Path) 
     assert (rows // 500 == np.arange(4)[:, None]).all()
     assert all(abs(np.corrcoef(part, np.arange(500))[0, 1]) < 0.2 for part in rows)
     assert rows.ravel().tolist() != written(tmp_path / "other")
-    with pytest.raises(BadConfig, match="no such shuffle"):
+    with pytest.raises(BadConfig, match=r"\(shuffle=\)"):
         data.write_parquet(tmp_path / "third", shuffle="per_worker")  # type: ignore[arg-type]
 
 

@@ -81,8 +81,8 @@ def test_parameters_are_set_from_outside(example: learned.Example) -> None:
     params = example.make().get_params()
     assert {name for name in chain.get_params() if name.startswith("step__")} >= {f"step__{name}" for name in params}
     for name in params:
-        chain.set_params(**{f"step__{name}": "changed"})
-        assert chain.named_steps["step"].get_params()[name] == "changed"
+        chain.set_params(**{f"step__{name}": params[name]})
+        assert chain.named_steps["step"].get_params()[name] is params[name]
     with pytest.raises(errors.BadConfig, match="no such parameter, got 'nonsense'"):
         chain.set_params(step__nonsense=1)
 

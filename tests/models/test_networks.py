@@ -172,7 +172,7 @@ def test_other_features_are_refused(make: Make, rows: Any) -> None:
 )
 def test_a_size_that_makes_no_sense_is_named(cls: type[Tabular], options: dict[str, Any], name: str) -> None:
     made: Any = cls
-    with pytest.raises(BadConfig, match=rf"{cls.__name__}\({name}=\): makes no sense") as caught:
+    with pytest.raises(BadConfig, match=rf"{cls.__name__}\({name}=\)") as caught:
         made(3, (4,), **options)
     assert caught.value.remedy
 

@@ -111,9 +111,9 @@ def test_settings_go_through_json() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(BadConfig, match=r"PiecewiseLinear\(edges=\): edges for another number of features"):
         MLP(3, numbers=PiecewiseLinear([[0.0, 1.0]]))
-    with pytest.raises(BadConfig, match="ascending edges"):
+    with pytest.raises(BadConfig, match=r"\(edges=\)"):
         PiecewiseLinear([[1.0, 0.0]])
-    with pytest.raises(BadConfig, match="a sigma above 0"):
+    with pytest.raises(BadConfig, match=r"\(sigma=\)"):
         Periodic(sigma=0.0)
     with pytest.raises(BadConfig, match="no bins"):
         PiecewiseLinear.fit(loader_of(np.zeros((3, 1), "float32")), bins=0)

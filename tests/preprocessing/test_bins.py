@@ -36,7 +36,7 @@ def test_bins_are_a_categorical_that_knows_its_size() -> None:
     with pytest.raises(errors.ColumnNotFound, match="'y' not found"):
         Bucketize({"x": [0, 1]}).output_fields([schema.Field("y", "int8")])
     for edges in ([], [1, 1], [2, 1], [0, np.nan]):
-        with pytest.raises(errors.BadConfig, match="the edges do not rise"):
+        with pytest.raises(errors.BadConfig, match=r"\(edges=\)"):
             Bucketize(edges).fit(pd.DataFrame({"x": [1.0]}))
 
 
@@ -110,12 +110,12 @@ def test_what_is_missing_constant_or_tiny() -> None:
 
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, 2.0]})
-    for bad in (KBinsDiscretizer(1), KBinsDiscretizer([2, 2]), KBinsDiscretizer(2.5)):  # type: ignore[arg-type]
-        with pytest.raises(errors.BadConfig, match="n_bins is out of range"):
-            bad.fit(table)
-    with pytest.raises(errors.BadConfig, match="unknown encode, got 'onehot'"):
+    for bad in (1, [2, 2], 2.5, np.array([[2]])):
+        with pytest.raises(errors.BadConfig, match=r"\(n_bins=\): makes no sense"):
+            KBinsDiscretizer(bad).fit(table)  # type: ignore[arg-type]
+    with pytest.raises(errors.BadConfig, match=r"\(encode=\): no such choice, got 'onehot'"):
         KBinsDiscretizer(encode="onehot").fit(table)
-    with pytest.raises(errors.BadConfig, match="unknown strategy"):
+    with pytest.raises(errors.BadConfig, match=r"\(strategy=\): no such choice"):
         KBinsDiscretizer(strategy="entropy").fit(table)
     with pytest.raises(errors.BadData, match="column 'x': it has no value"):
         KBinsDiscretizer().fit(pd.DataFrame({"x": [np.nan]}))

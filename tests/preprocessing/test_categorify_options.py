@@ -140,8 +140,6 @@ def test_what_is_refused() -> None:
     frame = pd.DataFrame({"x": ["a"], "y": ["b"], "n": [1]})
     with pytest.raises(errors.BadConfig, match="column 'x': a value stands there more than once"):
         Categorify(vocabulary=["a", "b", "a"]).fit(frame[["x"]])
-    with pytest.raises(errors.BadConfig, match="its values are not of the column's type"):
-        Categorify(vocabulary="ab").fit(frame[["x"]])
     with pytest.raises(errors.BadConfig, match="missing is no value of a vocabulary: it always has id 0"):
         Categorify(vocabulary=["a", None]).fit(frame[["x"]])
     with pytest.raises(errors.BadConfig, match="nothing is counted, so there is nothing to limit"):
@@ -150,12 +148,12 @@ def test_what_is_refused() -> None:
         Categorify(vocabulary={"x": ["a"]}, joint=True).fit(frame[["x", "y"]])
     with pytest.raises(errors.SchemaMismatch, match="column 'n': another type than 'x', got 'int64'"):
         Categorify(joint=True).fit(frame[["x", "n"]])
-    with pytest.raises(errors.BadConfig, match="num_buckets is out of range, got 0"):
+    with pytest.raises(errors.BadConfig, match=r"\(num_buckets=\): makes no sense, got 0"):
         Categorify(num_buckets=0).fit(frame[["x"]])
-    with pytest.raises(errors.BadConfig, match="num_buckets is out of range, got 2147483648"):
+    with pytest.raises(errors.BadConfig, match=r"\(num_buckets=\): makes no sense, got 2147483648"):
         Categorify(num_buckets=2**31).fit(frame[["x"]])
-    for no_list in ({"a", "b"}, (value for value in "ab"), 5):  # ids follow from an order, at every look
-        with pytest.raises(errors.BadConfig, match="its values are not of the column's type, or no list"):
+    for no_list in ("ab", {"a", "b"}, (value for value in "ab"), 5):  # ids follow from an order, at every look
+        with pytest.raises(errors.BadConfig, match=r"\(vocabulary=\)"):
             Categorify(vocabulary=no_list).fit(frame[["x"]])
     with pytest.raises(errors.ColumnNotFound, match="'xx'"):
         Categorify(vocabulary={"xx": ["a"]}).fit(frame[["x"]])

@@ -67,7 +67,7 @@ def test_what_is_refused() -> None:
         GroupImputer("h").output_fields([Field("x", "int8")])
     with pytest.raises(errors.SchemaMismatch, match="column 'x': its values are no groups, got 'float64'"):
         GroupImputer("x").fit(table[["x"]].assign(y=1.0))
-    with pytest.raises(errors.BadConfig, match="unknown strategy, got 'mode'"):
+    with pytest.raises(errors.BadConfig, match=r"\(strategy=\): no such choice, got 'mode'"):
         GroupImputer("g", "mode").fit(table)
     with pytest.raises(errors.BadConfig, match="no column beside"):
         GroupImputer("g").fit(table[["g"]])

@@ -154,15 +154,15 @@ def test_what_is_refused() -> None:
         pre.GroupStats("h").fit(table[["x"]])
     with pytest.raises(errors.ColumnNotFound, match="'h' not found"):  # text beside it is not what is wrong
         pre.GroupStats("h").fit(table)
-    with pytest.raises(errors.BadConfig, match="a statistic stands there twice"):
+    with pytest.raises(errors.BadConfig, match=r"\(stats=\)"):
         pre.GroupStats("g", ["mean", "mean"]).fit(table)
-    with pytest.raises(errors.BadConfig, match="nothing to tell of a group"):
-        pre.GroupStats([]).fit(table)
+    with pytest.raises(errors.BadConfig, match=r"\(by=\)"):
+        pre.GroupStats([])
     with pytest.raises(errors.SchemaMismatch, match="column 'x': its values are no groups, got 'float64'"):
         pre.GroupStats("x").fit(table[["x"]].assign(y=1.0))
-    with pytest.raises(errors.BadConfig, match=r"(?s)unknown stats, got 'kurt'.*Try: stats='size'"):
+    with pytest.raises(errors.BadConfig, match=r"(?s)\(stats=\): no such choice, got 'kurt'"):
         pre.GroupStats("g", "kurt").fit(table)
-    with pytest.raises(errors.BadConfig, match="unknown handle_unknown, got 'drop'"):
+    with pytest.raises(errors.BadConfig, match=r"\(handle_unknown=\): no such choice, got 'drop'"):
         pre.GroupStats("g", handle_unknown="drop").fit(table)
     with pytest.raises(errors.BadConfig, match="nothing to tell of a group"):
         pre.GroupStats("g").fit(table[["g"]])

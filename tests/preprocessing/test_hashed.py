@@ -134,12 +134,12 @@ def test_what_is_refused() -> None:
         HashedCross(10).fit(frame[["carrier"]])
     with pytest.raises(errors.ColumnNotFound, match=r"HashBucket\(num_buckets=...\)"):
         HashBucket({"carier": 10}).fit(frame[["carrier"]])
-    with pytest.raises(errors.BadConfig, match="num_buckets is out of range, got 0"):
+    with pytest.raises(errors.BadConfig, match=r"\(num_buckets=\): makes no sense, got 0"):
         HashBucket(0).fit(frame[["carrier"]])
-    for step in (HashBucket(2**31), HashedCross(2**31)):  # an int32 id would be negative
-        with pytest.raises(errors.BadConfig, match="num_buckets is out of range, got 2147483648"):
-            step.fit(pd.DataFrame({"a": ["x"], "b": ["y"]}))
-    with pytest.raises(errors.BadConfig, match="seed is no integer, got 1"):
+    for cls in (HashBucket, HashedCross):  # an int32 id would be negative
+        with pytest.raises(errors.BadConfig, match=r"\(num_buckets=\): makes no sense, got 2147483648"):
+            cls(2**31)
+    with pytest.raises(errors.BadConfig, match=r"\(seed=\): makes no sense, got 1"):
         HashBucket(10, seed=1.5).fit(frame[["carrier"]])
     with pytest.raises(errors.SchemaMismatch, match="column 'x': its values are no categories, got 'float64'"):
         HashBucket(10).fit(frame)

@@ -200,8 +200,9 @@ def test_what_is_refused() -> None:
         KMeans(2).fit(table.assign(x=[np.inf, 1.0, 2.0]))
     with pytest.raises(errors.BadData, match="column 'x': a distance does not fit float32"):
         KMeans(2, output="distances").fit(table).transform(table.assign(x=1e50))
-    with pytest.raises(errors.BadConfig, match="unknown output, got 'ids'"):
+    with pytest.raises(errors.BadConfig, match=r"\(output=\): no such choice, got 'ids'"):
         KMeans(2, output="ids").fit(table)
-    for bad in (KMeans(0), KMeans(2.5), KMeans(2, max_rows=0), KMeans(2, max_passes=-1)):  # type: ignore[arg-type]
-        with pytest.raises(errors.BadConfig, match="is out of range"):
-            bad.fit(table)
+    for bad in ({"n_clusters": 0}, {"n_clusters": 2.5}, {"max_rows": 0}, {"max_passes": -1}, {"random_state": "no"}):
+        with pytest.raises(errors.BadConfig) as caught:
+            KMeans(**bad)
+        assert [caught.value.got] == list(bad.values())

@@ -87,11 +87,11 @@ def test_a_value_that_elements_cannot_be(dtype: str, cardinality: int | None, va
 
 
 def test_places_are_integers() -> None:
-    for step in (pre.ListSlice(1.5), pre.ListSlice("2"), pre.ListSlice(0, 2.5)):
-        with pytest.raises(errors.BadConfig, match="start and end are no integers"):
-            step.output_fields([Field("x", "list<int64>")])
-    with pytest.raises(errors.BadConfig, match="the elements' type does not hold it, got 'a'"):
-        pre.ListSlice(3, pad=True, pad_value="a").output_fields([Field("x", "list<int64>")])
+    for start, end in ((1.5, None), ("2", None), (0, 2.5)):
+        with pytest.raises(errors.BadConfig, match=r"\((start|end)=\)"):
+            pre.ListSlice(start, end)
+    with pytest.raises(errors.BadConfig, match=r"\(pad_value=\): makes no sense, got 'a'"):
+        pre.ListSlice(3, pad=True, pad_value="a")
     with pytest.raises(errors.BadConfig, match="the elements' type does not hold it, got inf"):
         pre.ListSlice(3, pad=True, pad_value=np.inf).output_fields([Field("x", "list<float64>")])
 

@@ -115,9 +115,9 @@ def test_what_is_refused() -> None:
     frame = pd.DataFrame({"x": ["a"], "n": [1]})
     with pytest.raises(errors.SchemaMismatch, match="column 'n': not a text, got 'int64'"):
         HashedNgrams().fit(frame)
-    with pytest.raises(errors.BadConfig, match="ngram_range is out of range"):
+    with pytest.raises(errors.BadConfig, match=r"\(ngram_range=\): makes no sense"):
         HashedNgrams(ngram_range=(2, 1)).fit(frame[["x"]])
-    with pytest.raises(errors.BadConfig, match="ngram_range is out of range, got 3"):
+    with pytest.raises(errors.BadConfig, match=r"\(ngram_range=\): makes no sense, got 3"):
         HashedNgrams(ngram_range=3).fit(frame[["x"]])
-    with pytest.raises(errors.BadConfig, match="unknown analyzer"):
+    with pytest.raises(errors.BadConfig, match=r"\(analyzer=\): no such choice"):
         HashedNgrams(analyzer="words").fit(frame[["x"]])

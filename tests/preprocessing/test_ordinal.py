@@ -81,11 +81,9 @@ def test_what_is_refused() -> None:
     train = pd.DataFrame({"x": ["a", "b"]})
     with pytest.raises(errors.BadData, match="OrdinalEncoder, column 'x': 1 value of no known category, got 'c'"):
         pre.OrdinalEncoder().fit(train).transform(pd.DataFrame({"x": ["c"]}))
-    with pytest.raises(errors.BadConfig, match=r"\(unknown_value=\): no number"):
+    with pytest.raises(errors.BadConfig, match=r"\(unknown_value=\): makes no sense, got None"):
         pre.OrdinalEncoder(handle_unknown="use_encoded_value").fit(train)
-    with pytest.raises(
-        errors.BadConfig, match=r"\(encoded_missing_value=\): no number that float32 holds, got 1e\+300"
-    ):
+    with pytest.raises(errors.BadConfig, match=r"\(encoded_missing_value=\): makes no sense, got 1e\+300"):
         pre.OrdinalEncoder(encoded_missing_value=1e300).fit(train)  # which float32 does not hold
     with pytest.raises(errors.BadConfig, match="unknown values are an error, got 3"):
         pre.OrdinalEncoder(unknown_value=3).fit(train)

@@ -122,11 +122,11 @@ def test_more_components_than_rows() -> None:
 
 def test_what_is_refused() -> None:
     table = frame(10)
-    with pytest.raises(errors.BadConfig, match=r"n_components is out of range, got 5(.|\n)*the number of columns"):
+    with pytest.raises(errors.BadConfig, match=r"\(n_components=\): makes no sense, got 5"):
         PCA(5).fit(table)
-    with pytest.raises(errors.BadConfig, match=r"n_components is out of range, got 0\.9"):
+    with pytest.raises(errors.BadConfig, match=r"\(n_components=\): makes no sense, got 0\.9"):
         PCA(0.9).fit(table)  # type: ignore[arg-type]
-    with pytest.raises(errors.BadConfig, match="unknown solver, got 'svd'"):
+    with pytest.raises(errors.BadConfig, match=r"\(solver=\): no such choice, got 'svd'"):
         PCA(solver="svd").fit(table)
     holed = table.assign(b=[np.nan, *[1.0] * 9])
     with pytest.raises(errors.BadData, match=r"PCA, column 'b': 1 missing value\.(.|\n)*put a SimpleImputer before"):

@@ -154,18 +154,16 @@ def test_values_that_cannot_be_squared_are_refused_wherever_they_meet() -> None:
         pre.MinMaxScaler().fit(pd.DataFrame({"x": [1.7e308, -1.7e308]}))
 
 
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [
-        (pre.MinMaxScaler((1, 1)), "feature_range is no range, got \\(1, 1\\)"),
-        (pre.RobustScaler(quantile_range=(80, 20)), "quantile_range is no range"),
-        (pre.RobustScaler(quantile_range=(-1, 20)), "between 0 and 100"),
-        (pre.RobustScaler(quantile_range=(0, 50), unit_variance=True), "no range, got \\(0, 50\\)"),
-    ],
-)
-def test_bad_parameters(step: Any, said: str) -> None:
-    with pytest.raises(errors.BadConfig, match=said):
-        step.fit(pd.DataFrame({"x": [1.0]}))
+def test_bad_ranges() -> None:
+    for make, pair in [
+        (lambda: pre.MinMaxScaler((1, 1)), (1, 1)),
+        (lambda: pre.RobustScaler(quantile_range=(80, 20)), (80, 20)),
+        (lambda: pre.RobustScaler(quantile_range=(-1, 20)), (-1, 20)),
+        (lambda: pre.RobustScaler(quantile_range=(0, 50), unit_variance=True), (0, 50)),
+    ]:
+        with pytest.raises(errors.BadConfig) as caught:
+            make()
+        assert caught.value.got == pair
 
 
 def test_ids_are_not_numbers() -> None:

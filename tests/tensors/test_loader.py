@@ -187,7 +187,7 @@ def test_dictionaries_of_kept_strings() -> None:
 def test_bad_parameters() -> None:
     block = block_of(1, select("cpu"))
     for shuffle in ("block", "row", None, 2):
-        with pytest.raises(errors.BadConfig, match=f"unknown shuffle, got {shuffle!r}"):
+        with pytest.raises(errors.BadConfig, match=rf"\(shuffle=\): no such choice, got {shuffle!r}"):
             Loader(block, shuffle=shuffle)  # type: ignore[arg-type]
-    with pytest.raises(errors.BadConfig, match="batch_size is too small, got 0"):
+    with pytest.raises(errors.BadConfig, match=r"\(batch_size=\): makes no sense, got 0"):
         Loader(block, batch_size=0)

@@ -25,7 +25,7 @@ def test_the_first_that_has_room() -> None:
     assert [choose_residency("auto", size, CPU, rooms) for size in (81, 501)] == ["device", "stream"]
     assert choose_residency("stream", 1, GPU, {}) == "stream", "as asked"
     assert choose_residency("auto", 1 << 60, CPU, {"cpu": None}) == "device", "nobody knows"
-    with pytest.raises(errors.BadConfig, match="no such residency, got 'gpu'"):
+    with pytest.raises(errors.BadConfig, match=r"loader\(residency=\): no such choice, got 'gpu'"):
         choose_residency("gpu", 1, CPU, rooms)
 
 

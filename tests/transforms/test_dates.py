@@ -92,17 +92,17 @@ def test_time_passed_is_pandas(unit: str, seconds: int) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     frame = pd.DataFrame({"t": pd.to_datetime(["2013-01-01"]), "x": [1.0], "t_hour": [1]})
-    for step in (
-        T.DateParts("t"),
-        T.DateParts("t", "hours"),
-        T.DateParts("t", cyclic="week"),
-        T.DateParts("t", since="yesterday"),
-        T.DateParts("t", since=pd.Timestamp("2013-01-01")),  # type: ignore[arg-type]
-        T.DateParts("t", since="2013-01-01", unit="months"),
-        T.DateParts("t", "hour"),
+    for options in (
+        {},
+        {"parts": "hours"},
+        {"cyclic": "week"},
+        {"since": "yesterday"},
+        {"since": pd.Timestamp("2013-01-01")},
+        {"since": "2013-01-01", "unit": "months"},
+        {"parts": "hour"},
     ):
         with pytest.raises(errors.BadConfig, match="DateParts"):
-            step.transform(frame)
+            T.DateParts("t", **options).transform(frame)
     for step in (T.DateParts("x", "hour"), T.DateParts("t", since="x")):
         with pytest.raises(errors.SchemaMismatch, match="column 'x': no times, got 'float64'"):
             step.transform(frame)

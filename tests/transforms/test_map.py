@@ -88,5 +88,5 @@ def test_labels_are_not_given_to_a_function_that_reads_everything() -> None:
 
 
 def test_a_function_is_wanted() -> None:
-    with pytest.raises(errors.BadConfig, match="fn is not a function, got 3"):
+    with pytest.raises(errors.BadConfig, match=r"Map\(fn=\): makes no sense, got 3"):
         T.Map(3)  # type: ignore[arg-type]

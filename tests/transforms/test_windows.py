@@ -197,26 +197,30 @@ def test_what_is_refused() -> None:
         (T.Lag("x", by="kk"), errors.ColumnNotFound, "'kk' not found"),
         (T.Lag("x"), errors.BadConfig, "another one's name, got 'x_lag_1'"),
         (T.Lag("n", [1, 1]), errors.BadConfig, "another one's name, got 'n_lag_1'"),
-        (T.Lag("x", 0), errors.BadConfig, "no number of rows, got 0"),
-        (T.Lag("x", 1.5), errors.BadConfig, r"no number of rows, got 1\.5"),
-        (T.Lag("x", 2**70), errors.BadConfig, "no number of rows, got 1180"),
-        (T.Rolling("x", 2**70), errors.BadConfig, "no window, got 1180"),
-        (T.Rolling("x", "99999999 weeks", order_by="t"), errors.BadConfig, "no window, got '99999999 weeks'"),
-        (T.Rolling("x", 3, min_periods=4), errors.BadConfig, "min_periods is out of range, got 4"),
-        (T.Rolling("x", 3, min_periods=-1), errors.BadConfig, "min_periods is out of range, got -1"),
-        (T.Expanding("x", min_periods="1"), errors.BadConfig, "min_periods is out of range, got '1'"),
         (T.Difference("k"), errors.SchemaMismatch, "column 'k': not a number"),
-        (T.CumulativeCount([]), errors.BadConfig, "no key is named"),
-        (T.Rolling("x", 0), errors.BadConfig, "no window, got 0"),
-        (T.Rolling("x", "3 moons"), errors.BadConfig, "no window, got '3 moons'"),
         (T.Rolling("x", "3 days"), errors.BadConfig, "goes by one time"),
         (T.Rolling("x", "3 days", order_by="n"), errors.SchemaMismatch, "column 'n': it is no time"),
-        (T.Rolling("x", 3, "median"), errors.BadConfig, "unknown statistic, got 'median'"),
-        (T.Expanding("x", closed="both"), errors.BadConfig, "unknown closed"),
         (T.Expanding("k"), errors.SchemaMismatch, "column 'k': not a number"),
     ]:
         with pytest.raises(error, match=match):
             step.transform(table)
+    for make in (
+        lambda: T.Lag("x", 0),
+        lambda: T.Lag("x", 1.5),
+        lambda: T.Lag("x", 2**70),
+        lambda: T.Rolling("x", 2**70),
+        lambda: T.Rolling("x", "99999999 weeks", order_by="t"),
+        lambda: T.Rolling("x", 3, min_periods=4),
+        lambda: T.Rolling("x", 3, min_periods=-1),
+        lambda: T.Expanding("x", min_periods="1"),
+        lambda: T.CumulativeCount([]),
+        lambda: T.Rolling("x", 0),
+        lambda: T.Rolling("x", "3 moons"),
+        lambda: T.Rolling("x", 3, "median"),
+        lambda: T.Expanding("x", closed="both"),
+    ):
+        with pytest.raises(errors.BadConfig, match=r"makes no sense|no such choice"):
+            make()
 
 
 def test_a_window_over_the_target_is_a_leak() -> None:
