@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 from gpupipe.backend import Backend, resolve, select
 from gpupipe.cluster import Executor, in_force
+from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
@@ -18,18 +20,18 @@ from gpupipe.explaining import Explanation, explained
 from gpupipe.features import Features
 from gpupipe.fitting import Fitting
 from gpupipe.io import Dataset, from_frame
-from gpupipe.loading import make_loader
 from gpupipe.plan import Prefix
 from gpupipe.ranges import output_ranges, source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
-from gpupipe.tensors import Loader
-from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
 from gpupipe.transformation import Transformation
 from gpupipe.transforms import Join, Transform
-from gpupipe.units import TargetUnits
 from gpupipe.watched import Watched
 from gpupipe.watching import categories_of
+
+if TYPE_CHECKING:
+    from gpupipe.tensors import Loader
+    from gpupipe.units import TargetUnits
 
 __all__ = ["Pipeline"]
 
@@ -151,7 +153,10 @@ class Pipeline(Watched):
     def target_units(self) -> TargetUnits | None:
         """What brings stored targets and a model's outputs into the target's own units; None where they are."""
         target = None if self.features is None else self.features.target
-        return TargetUnits(target, self.select_backend().name) if target is not None and target.group.steps else None
+        if target is None or not target.group.steps:
+            return None
+        units: TargetUnits = import_module("gpupipe.units").TargetUnits(target, self.select_backend().name)
+        return units
 
     def select_backend(self) -> Backend:
         """The backend this pipeline works on."""
@@ -264,7 +269,8 @@ class Pipeline(Watched):
         """
         dataset, backend = as_dataset(data), self.select_backend()
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
-        return make_loader(
+        # PyTorch takes longer to import than a small fit.
+        loader: Loader = import_module("gpupipe.loading").make_loader(
             run,
             run.meet(dataset, backend.name),
             backend,
@@ -286,6 +292,7 @@ class Pipeline(Watched):
             sampler=sampler,
             target_units=self.target_units,
         )
+        return loader
 
     def bound_to(
         self, data: Any, *, with_target_only: bool = False, predicting: bool = False, out_of_fold: bool = False

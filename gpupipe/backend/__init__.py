@@ -9,7 +9,7 @@ import importlib
 import logging
 from functools import lru_cache
 
-from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.backend.probe import choose_backend, this_machine
 from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, Stored, Transfers
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
@@ -46,7 +46,7 @@ def resolve(name: str = "auto") -> str:
 
 @lru_cache
 def _chosen(name: str) -> str:
-    chosen, reason = choose_backend(name, probe())
+    chosen, reason = choose_backend(name, this_machine())
     if name == "auto":
         _log.info("backend: %s (%s)", chosen, reason)
     return chosen

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
@@ -182,13 +181,16 @@ class CpuBackend:
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        model = KMeans(
+        # scikit-learn takes half a second to import, and most fits need none of it.
+        model = import_module("sklearn.cluster").KMeans(
             len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False
         )
-        return model.fit(block).cluster_centers_.astype(np.float64)
+        centers = model.fit(block).cluster_centers_
+        return centers.astype(np.float64)
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
-        model = PCA(n_components=n_components, svd_solver="full", copy=False).fit(block)
+        estimator = import_module("sklearn.decomposition").PCA
+        model = estimator(n_components=n_components, svd_solver="full", copy=False).fit(block)
         parts = (model.mean_, model.components_, model.explained_variance_)
         return PCAResult(*(part.astype(np.float64) for part in parts))
 

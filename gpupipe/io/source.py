@@ -14,7 +14,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.backend.probe import choose_backend, this_machine
 from gpupipe.cluster import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig
@@ -235,7 +235,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
 
 @cache
 def _kind_of(backend: str) -> str:
-    return backend if backend in DEFAULT_PARTITION_BYTES else choose_backend(backend, probe())[0]
+    return backend if backend in DEFAULT_PARTITION_BYTES else choose_backend(backend, this_machine())[0]
 
 
 def row_bytes(fields: Iterable[Field]) -> int:
