@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.columns import side_by_side
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.group import Group, group_of, step_of
@@ -255,20 +256,16 @@ class Features:
 
     def columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """All columns of `output_schema(schema)` for one frame, under their output names.
 
         With `row_ids`, the identity of each row, features learned from the target are out of fold.
         """
-        made: dict[str, Column] = {}
-        for group in self.groups:
-            for name, column in group.columns_of(frame, backend, row_ids=row_ids).items():
-                made[group.rename(name)] = column
-        for label in self._labels:
-            if label.is_in(schema):
-                made |= _columns_of(label, frame, schema, backend)
-        kept = {out: backend.column(frame, name) for name, out in self._kept(schema, made.keys()).items()}
-        return made | kept
+        made = [group.renamed(group.columns_of(frame, backend, row_ids=row_ids)) for group in self.groups]
+        labels = [_columns_of(label, frame, schema, backend) for label in self._labels if label.is_in(schema)]
+        taken = {name for columns in (*made, *labels) for name in columns} if self.keep else set()
+        kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
+        return side_by_side(*made, *labels, kept)
 
     def rows_of(self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array) -> FittedRows:
         """What tells the rows of one frame from others, by what steps learn from the target of; given their identities.

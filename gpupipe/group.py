@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix
 from gpupipe.backend.columns import stored_of
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
@@ -64,13 +64,16 @@ class Group:
 
     def columns_of(
         self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """The columns of one frame after the first `upto` steps (all by default).
 
         With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
         the target was learned from other rows.
         """
         names = self.columns if upto == 0 else self.looks_at
+        matrix = backend.matrix(frame, names)
+        if matrix is not None:
+            return self.through(matrix, backend, upto, row_ids)
         read = {name: partial(backend.column, frame, name) for name in names}
         if upto is None and backend.fuses() and self.steps and not late_from(self.steps):
             stored = {name: backend.stored(frame, name) for name in names}
@@ -81,9 +84,9 @@ class Group:
 
     def through(
         self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """The same, for columns taken out of the frame already."""
-        columns, steps = dict(columns), self.steps[:upto]
+        steps = self.steps[:upto]
         alone = late_from(steps) if upto is None and backend.fuses() else len(steps)
         for place, step in enumerate(steps):
             if place == alone:
@@ -107,6 +110,15 @@ class Group:
     def rename(self, name: str) -> str:
         """The output's name: with a group's name in front, where one was given."""
         return name if self.name is None else f"{self.name}_{name}"
+
+    def renamed(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Outputs under their names."""
+        if self.name is None:
+            return columns
+        names = [self.rename(name) for name in columns]
+        if isinstance(columns, Matrix):
+            return Matrix(names, columns.data)
+        return dict(zip(names, columns.values(), strict=True))
 
     @property
     def cross_fits(self) -> bool:

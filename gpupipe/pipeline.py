@@ -24,7 +24,7 @@ from gpupipe.plan import Prefix
 from gpupipe.ranges import output_ranges, source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
-from gpupipe.transformation import Transformation
+from gpupipe.transformation import Bindings, Transformation
 from gpupipe.transforms import Join, Transform
 from gpupipe.watched import Watched
 from gpupipe.watching import categories_of
@@ -104,6 +104,7 @@ class Pipeline(Watched):
         super().__init__(Expectations(expect or {}, on_violation), drift)
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
+        self._bindings = Bindings()
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, *, executor: Executor | None = None) -> Self:
@@ -298,18 +299,18 @@ class Pipeline(Watched):
         self, data: Any, *, with_target_only: bool = False, predicting: bool = False, out_of_fold: bool = False
     ) -> Transformation:
         """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on."""
-        source = self.source
+        columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
+        source, names = self.source, tuple(name for name in columns if isinstance(name, str))
         watch = self.watch(data, None if self.features is None else categories_of(self.features, self._after))
-        return Transformation(
+        options = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
+        bound = self._bindings.bound(
             self.steps,
             self.features,
             source,
-            [name for name in data.columns if isinstance(name, str)],
-            with_target_only=with_target_only,
-            predicting=predicting,
-            out_of_fold=out_of_fold,
-            watch=watch,
+            (names, *options.values()),
+            lambda: Transformation(self.steps, self.features, source, names, **options),
         )
+        return bound.watched(watch)
 
     def fingerprint(self) -> str | None:
         """A hash of the steps and what they have learned; None where a function has no import path.
@@ -325,6 +326,10 @@ class Pipeline(Watched):
             return encoder.digest(known)
         except ArtifactError:
             return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was bound to data: that is made again where it is needed."""
+        return super().__getstate__() | {"_bindings": Bindings()}
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> Explanation:

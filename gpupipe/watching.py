@@ -156,7 +156,8 @@ class Watch:
         """
         if self.profiles:
             positions = backend.positions(seen)
-            rows = drawn_rows(positions if row_ids is None else row_ids[positions], self.total, backend)
+            ids = positions if row_ids is None else row_ids[positions]
+            rows = drawn_rows(ids, self.total, len(self.profiles), backend)
             columns = {name: backend.column(seen, name).take(rows) for name in self.profiles}
             unknown = {}
             for name, (output, first_bucket) in self.ids.items():

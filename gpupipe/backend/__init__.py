@@ -10,11 +10,11 @@ import logging
 from functools import lru_cache
 
 from gpupipe.backend.probe import choose_backend, this_machine
-from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
-__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Stored", "Transfers", "backend_of", "resolve", "select"]
+__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "Stored", "Transfers", "backend_of", "resolve", "select"]
 
 _TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend.protocol import Array, Column, Stored
+from gpupipe.backend.protocol import Array, Column, Matrix, Stored
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of
 
@@ -17,8 +18,10 @@ __all__ = [
     "check_names",
     "floats",
     "missing_column",
+    "parts_of",
     "refuse_lists",
     "refuse_type",
+    "side_by_side",
     "stored_of",
     "whole_numbers",
     "with_missing_row",
@@ -164,3 +167,22 @@ def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[
         else:
             found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
     return values, found if column.valid is None else found & column.valid
+
+
+def side_by_side(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
+    """Columns of different names as one mapping, in order; a `Matrix` among them stays one.
+
+    Example:
+        >>> import numpy as np
+        >>> columns = side_by_side(Matrix(["x"], np.ones((1, 2))), {"y": Column("bool", np.ones(2, dtype=bool))})
+        >>> list(columns), [type(part).__name__ for part in parts_of(columns)]
+        (['x', 'y'], ['Matrix', 'dict'])
+    """
+    known: list[Any] = [part for part in parts if len(part)]
+    # A ChainMap goes through its maps from the last to the first.
+    return known[0] if len(known) == 1 else ChainMap(*reversed(known))
+
+
+def parts_of(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
+    """What `side_by_side` was given."""
+    return [*reversed(columns.maps)] if isinstance(columns, ChainMap) else [columns]

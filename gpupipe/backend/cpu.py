@@ -13,17 +13,21 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
-from gpupipe.backend.columns import check_names, refuse_type, stored_of
+from gpupipe.backend.columns import check_names, parts_of, refuse_type, stored_of
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Schema, element_of
 
 __all__ = ["CpuBackend"]
 
 _NAT = np.iinfo(np.int64).min
 _ROW, _MATCH = "\0row", "\0match"
 _MANY_COLUMNS = 64  # pandas warns from 100
+_COPIED_BYTES = 8 << 20
+_PLAIN = frozenset(map(np.dtype, (*FLOATS, *INTEGERS, "bool")))  # in coded form as they are
+_FEW = 8  # one column in so many is put into its place by itself
+_CHUNK = 64  # columns of which is looked at a time whether they have gaps
 
 
 class CpuBackend:
@@ -61,27 +65,54 @@ class CpuBackend:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
     def encode(self, frame: Frame) -> Frame:
-        check_names(frame.columns)
-        columns = {name: _coded(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns)}
-        if len(columns) != frame.shape[1]:
-            twice = [name for name in columns if list(frame.columns).count(name) > 1]
+        check_names(frame.columns.tolist())
+        if not frame.columns.is_unique:
             raise SchemaMismatch(
                 "frame",
                 "columns share a name",
-                got=twice,
+                got=frame.columns[frame.columns.duplicated()].unique().tolist(),
                 expected="unique names",
                 remedy="frame.loc[:, ~frame.columns.duplicated()]",
             )
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
+        rows, others = pd.RangeIndex(len(frame)), _places_of_others(frame)
+        if others is not None:
+            made = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
+            for place in others:
+                made.isetitem(place, _coded(frame.columns[place], frame.iloc[:, place]))
+            return made
+        columns = {name: _coded(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns.tolist())}
+        return pd.DataFrame(columns, index=rows, copy=False)
 
     def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
+        others = _places_of_others(frame)
+        if others is not None:
+            made = frame.copy()
+            for place in others:
+                made.isetitem(place, _decoded(frame.iloc[:, place], own=True))
+            return made
         columns = {name: _decoded(frame[name], own=joins or name in own) for name in frame.columns}
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def schema_of(self, frame: Frame) -> Schema:
-        return Schema(_field(str(name), frame[name]).as_source() for name in frame.columns)
+        nullable = _nullable(frame)
+        return Schema(
+            Field(name, dtype, nullable=may_miss, lineage=frozenset({name}))
+            for (name, dtype), may_miss in zip(self.dtypes(frame).items(), nullable, strict=True)
+        )
+
+    def dtypes(self, frame: Frame) -> dict[str, str]:
+        known: dict[Any, str] = {}
+        found = {}
+        for name, dtype in zip(frame.columns.tolist(), frame.dtypes.to_numpy(), strict=True):
+            if not isinstance(dtype, np.dtype):
+                found[name] = _dtype_name(name, dtype)
+                continue
+            if dtype not in known:
+                known[dtype] = _dtype_name(name, dtype)
+            found[name] = known[dtype]
+        return found
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
@@ -108,12 +139,32 @@ class CpuBackend:
             return Column(dtype, data, ~missing if missing.any() else None)
         return Column(dtype, series.to_numpy())
 
+    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
+        if len(names) < 2:
+            return None
+        if list(names) != frame.columns.tolist():
+            if len(names) * len(frame) * 8 > _COPIED_BYTES:
+                return None
+            frame = frame[list(names)]
+        dtypes = set(map(_hashable, frame.dtypes.to_numpy()))
+        if len(dtypes) > 1 or str(*dtypes) not in FLOATS:
+            return None
+        first, last = (frame.iloc[:, place].to_numpy() for place in (0, -1))
+        shared = first.base is not None and first.base is last.base
+        return Matrix(list(names), frame.to_numpy().T) if shared or frame.size * 8 <= _COPIED_BYTES else None
+
     def stored(self, frame: Frame, name: str) -> Stored | None:
         return stored_of(self.column(frame, name))
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        data = {name: _pandas_data(column) for name, column in columns.items()}
-        return pd.DataFrame(data, index=pd.RangeIndex(num_rows), copy=False)
+        rows = pd.RangeIndex(num_rows)
+        parts = [
+            pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False)
+            if isinstance(part, Matrix)
+            else pd.DataFrame({name: _pandas_data(column) for name, column in part.items()}, index=rows, copy=False)
+            for part in parts_of(columns)
+        ]
+        return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_numpy()
@@ -124,9 +175,9 @@ class CpuBackend:
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         wanted = list(names)
         # `frame[wanted]` takes pandas twice as long, and a partition of a few rows no time at all.
-        if wanted == list(frame.columns):
+        if wanted == frame.columns.tolist():
             return frame.copy(deep=False)
-        if not frame.columns.is_unique:  # a user's; `encode` says so
+        if len(wanted) > _MANY_COLUMNS or not frame.columns.is_unique:  # a user's; `encode` says so
             return frame[wanted]
         return pd.DataFrame({name: frame[name].array for name in wanted}, index=frame.index, copy=False)
 
@@ -328,8 +379,28 @@ def _all_text(values: Any) -> bool:
     return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
 
 
-def _field(name: str, series: Any) -> Field:
-    dtype = _dtype_name(name, series.dtype)
-    if dtype in FLOATS or dtype in ("string", "timestamp", *LISTS):
-        return Field(name, dtype, nullable=bool(series.isna().any()))
-    return Field(name, dtype, nullable=isinstance(series.dtype, pd.api.extensions.ExtensionDtype))
+def _places_of_others(frame: Frame) -> list[int] | None:
+    """Of many columns the few that are not coded as they are, by position; None where columns or those are not so."""
+    if len(frame.columns) <= _MANY_COLUMNS:
+        return None
+    dtypes = frame.dtypes.to_numpy()
+    others = [at for at, dtype in enumerate(dtypes) if not (isinstance(dtype, np.dtype) and dtype in _PLAIN)]
+    return others if len(others) <= len(dtypes) // _FEW else None
+
+
+def _hashable(dtype: Any) -> Any:
+    """Types of NumPy themselves; of others their class, for a type of categories takes long to hash."""
+    return dtype if isinstance(dtype, np.dtype) else type(dtype)
+
+
+def _nullable(frame: Frame) -> list[bool]:
+    """Whether values of each column of a coded frame may be missing."""
+    dtypes, found = frame.dtypes.to_numpy(), []
+    if len(dtypes) > _MANY_COLUMNS and len(set(map(_hashable, dtypes))) == 1 and dtypes[0].name in FLOATS:
+        for start in range(0, len(dtypes), _CHUNK):
+            found += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
+        return found
+    for place, dtype in enumerate(dtypes):
+        looked_at = isinstance(dtype, pd.CategoricalDtype | pd.ArrowDtype) or dtype.name in FLOATS or dtype.kind == "M"
+        found.append(bool(frame.iloc[:, place].isna().any()) if looked_at else not isinstance(dtype, np.dtype))
+    return found

@@ -26,7 +26,7 @@ from gpupipe.backend import arrow
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row
 from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, list_of
 
@@ -112,6 +112,9 @@ class GpuBackend:
     def schema_of(self, frame: Frame) -> Schema:
         return Schema(_field(name, frame[name]).as_source() for name in frame.columns)
 
+    def dtypes(self, frame: Frame) -> dict[str, str]:
+        return {name: _dtype_name(name, dtype) for name, dtype in frame.dtypes.items()}
+
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
@@ -129,6 +132,10 @@ class GpuBackend:
         if dtype == "timestamp":
             series = series.astype("int64")
         return Column(dtype, series.to_cupy(na_value=False if dtype == "bool" else 0), valid)
+
+    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
+        """Each column is an allocation of its own here: none lie side by side."""
+        return None
 
     def stored(self, frame: Frame, name: str) -> Stored | None:
         series = frame[name]

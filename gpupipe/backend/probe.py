@@ -209,12 +209,12 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
 
 def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
     """The installed ones of `LIBRARIES`; only their own metadata is read, however many packages there are."""
-    where = {} if path is None else {"path": list(path)}
+    folders = sys.path if path is None else list(path)
     conda_cuda, installed = next(_conda_cuda(prefix), None), {}
     for name in LIBRARIES:
         known: dict[str, Distribution] = {}
         for suffix in _SUFFIXES:
-            for distribution in distributions(name=name + suffix, **where):
+            for distribution in distributions(name=name + suffix, path=folders):
                 known.setdefault(_normal(distribution), distribution)  # the first on the path is the one imported
         if known:
             installed[name] = _library(name, known, conda_cuda)
