@@ -221,14 +221,20 @@ class Transformation:
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """The output frame of one coded frame; its index says which rows it has. `row_ids` as for `Prefix.run`."""
-        frame, letter = self._taken(frame, backend, row_ids)
-        seen = self._run(frame, backend, row_ids)
-        outputs = self._outputs(seen, backend, row_ids, letter)
+        outputs, seen = self.columns(frame, backend, row_ids)
         if self._features is None:
             return seen
         made = backend.frame(outputs, len(seen))
         made.index = seen.index
         return made
+
+    def columns(
+        self, frame: Frame, backend: Backend, row_ids: Array | None = None
+    ) -> tuple[Mapping[str, Column], Frame]:
+        """The output columns of one coded frame, and its rows after the transforms; `row_ids` as for `Prefix.run`."""
+        frame, letter = self._taken(frame, backend, row_ids)
+        seen = self._run(frame, backend, row_ids)
+        return self._outputs(seen, backend, row_ids, letter), seen
 
     def _taken(self, frame: Frame, backend: Backend, row_ids: Array | None) -> tuple[Frame, Letter | None]:
         """The frame with the types of the fit, and what it has that is not expected."""

@@ -178,7 +178,14 @@ def side_by_side(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
         >>> list(columns), [type(part).__name__ for part in parts_of(columns)]
         (['x', 'y'], ['Matrix', 'dict'])
     """
-    known: list[Any] = [part for part in parts if len(part)]
+    known: list[Any] = []
+    for part in parts:
+        if known and not isinstance(part, Matrix) and not isinstance(known[-1], Matrix):
+            known[-1] = {**known[-1], **part}
+        elif len(part):
+            known.append(part)
+    if not known:
+        return {}
     # A ChainMap goes through its maps from the last to the first.
     return known[0] if len(known) == 1 else ChainMap(*reversed(known))
 

@@ -24,7 +24,8 @@ __all__ = ["CpuBackend"]
 _NAT = np.iinfo(np.int64).min
 _ROW, _MATCH = "\0row", "\0match"
 _MANY_COLUMNS = 64  # pandas warns from 100
-_COPIED_BYTES = 8 << 20
+_WORTHWHILE, _COPIED_BYTES = 16, 8 << 20  # fewer columns are as fast one by one
+_TEXT = pd.StringDtype(na_value=np.nan)
 _PLAIN = frozenset(map(np.dtype, (*FLOATS, *INTEGERS, "bool")))  # in coded form as they are
 _FEW = 8  # one column in so many is put into its place by itself
 _CHUNK = 64  # columns of which is looked at a time whether they have gaps
@@ -80,7 +81,7 @@ class CpuBackend:
             for place in others:
                 made.isetitem(place, _coded(frame.columns[place], frame.iloc[:, place]))
             return made
-        columns = {name: _coded(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns.tolist())}
+        columns = {name: _coded(name, series) for name, series in frame.items()}
         return pd.DataFrame(columns, index=rows, copy=False)
 
     def decode(self, frame: Frame, own: Container[str] = ()) -> Frame:
@@ -140,7 +141,7 @@ class CpuBackend:
         return Column(dtype, series.to_numpy())
 
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
-        if len(names) < 2:
+        if len(names) < _WORTHWHILE:
             return None
         if list(names) != frame.columns.tolist():
             if len(names) * len(frame) * 8 > _COPIED_BYTES:
@@ -332,7 +333,7 @@ def _coded(name: str, series: Any) -> Any:
     if dtype == "string":
         if isinstance(series.dtype, pd.CategoricalDtype):
             return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
-        codes, values = pd.factorize(series.astype("str"))
+        codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
     if dtype == "timestamp":
         if getattr(series.dtype, "tz", None) is not None:
@@ -346,6 +347,10 @@ def _coded(name: str, series: Any) -> Any:
 
 
 def _dtype_name(name: str, dtype: Any, values: Any = None) -> str:
+    if isinstance(dtype, np.dtype) and dtype in _PLAIN:
+        return dtype.name
+    if isinstance(dtype, pd.StringDtype):
+        return "string"
     if isinstance(dtype, pd.CategoricalDtype):
         return "string" if _all_text(dtype.categories) else refuse_type(name, dtype)
     kind = lists.arrow_type_of(dtype, values)
@@ -395,12 +400,12 @@ def _hashable(dtype: Any) -> Any:
 
 def _nullable(frame: Frame) -> list[bool]:
     """Whether values of each column of a coded frame may be missing."""
-    dtypes, found = frame.dtypes.to_numpy(), []
-    if len(dtypes) > _MANY_COLUMNS and len(set(map(_hashable, dtypes))) == 1 and dtypes[0].name in FLOATS:
-        for start in range(0, len(dtypes), _CHUNK):
-            found += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
-        return found
-    for place, dtype in enumerate(dtypes):
-        looked_at = isinstance(dtype, pd.CategoricalDtype | pd.ArrowDtype) or dtype.name in FLOATS or dtype.kind == "M"
-        found.append(bool(frame.iloc[:, place].isna().any()) if looked_at else not isinstance(dtype, np.dtype))
-    return found
+    dtypes, looked_at = frame.dtypes.to_numpy(), []
+    for dtype in dtypes:
+        plain = isinstance(dtype, np.dtype)
+        by_value = dtype.kind in "fM" if plain else isinstance(dtype, pd.CategoricalDtype | pd.ArrowDtype)
+        looked_at.append(by_value if plain or by_value else None)  # None: it has a mask
+    missing: list[bool] = []
+    for start in range(0, len(dtypes), _CHUNK):
+        missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
+    return [found if looks else looks is None for looks, found in zip(looked_at, missing, strict=True)]

@@ -213,7 +213,7 @@ class Backend(Protocol):
         """One column as arrays, sharing the frame's memory where the frame holds them so."""
 
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
-        """Two columns or more of one float type as one array; None for any others, and where that is not worth it.
+        """Some columns of one float type, many enough to be worth it, as one array; None for any others.
 
         Memory: shares where the frame holds them so; else copies up to 8 MiB, and gives None for more.
         """
