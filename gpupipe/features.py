@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import side_by_side
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.fitted_rows import FittedRows
-from gpupipe.group import Group, group_of, step_of
+from gpupipe.group import Group, code_of, group_of, step_of
 from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
@@ -168,7 +168,7 @@ class Features:
     def __repr__(self) -> str:
         lines = []
         for group in self.groups:
-            shown = repr(group.columns if group.selector is None else group.selector)
+            shown = group.code
             if group.steps or group.name:
                 shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
             lines.append(shown)
@@ -178,7 +178,7 @@ class Features:
             if self.target.group.steps:
                 lines.append(f"target_transform={self.target.group.steps!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
-        lines += [f"{name}={_one(getattr(self, name))!r}" for name in ("keep", "allow_leak") if getattr(self, name)]
+        lines += [f"{name}={code_of(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)]
         return "Features(\n" + "".join(f"    {line},\n" for line in lines) + ")"
 
     def copy(self) -> Features:

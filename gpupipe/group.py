@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,9 +15,12 @@ from gpupipe.preprocessing.late import late_columns, late_from
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
-from gpupipe.words import as_list
+from gpupipe.words import as_list, listed
 
-__all__ = ["Group", "group_of", "step_of"]
+__all__ = ["Group", "code_of", "group_of", "step_of"]
+
+_MANY = 60
+"""From so many columns on their names are not written out."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,12 @@ class Group:
     @property
     def given(self) -> str:
         """The columns, or what will choose them, for people."""
-        return repr(self.selector) if self.selector is not None and not self.columns else ", ".join(self.columns)
+        return repr(self.selector) if self.selector is not None and not self.columns else listed(self.columns)
+
+    @property
+    def code(self) -> str:
+        """The columns, or what chooses them, as code; of very many some names only."""
+        return code_of(self.columns, single=False) if self.selector is None else repr(self.selector)
 
     @property
     def looks_at(self) -> list[str]:
@@ -50,7 +58,9 @@ class Group:
 
     def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
         """The fields after the first `upto` steps (all by default), for an input of `schema`."""
-        schema.require(self.columns, f"Features({self.columns})")
+        for name in self.columns:
+            if name not in schema:
+                schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
         fields = [schema[name] for name in self.columns]
         for step in self.steps[:upto]:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
@@ -124,6 +134,18 @@ class Group:
     def cross_fits(self) -> bool:
         """Whether a step of it learns from the target."""
         return any(isinstance(step, CrossFittedStep) for step in self.steps)
+
+
+def code_of(names: Sequence[str], *, single: bool = True) -> str:
+    """Columns as code, a `single` one without brackets; of very many some names only.
+
+    Example:
+        >>> code_of(["x"]), code_of(["x", "y"]), code_of([f"x{number}" for number in range(100)])
+        ("'x'", "['x', 'y']", '<x0 ... x99 (100 columns)>')
+    """
+    if len(names) > _MANY:
+        return f"<{listed(names)}>"
+    return repr(names[0] if single and len(names) == 1 else list(names))
 
 
 def group_of(given: Any) -> Group:

@@ -139,7 +139,7 @@ class Pipeline(Watched):
         ranges = {} if self.features is None else output_ranges(self.features, fitting.schema, fitting.seen)
         self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), ranges)
         if not self.fit_report.checks.passed:
-            _log.warning("expect: %s", self.fit_report.checks.summary)
+            self._warnings.once(data, f"expect: {self.fit_report.checks.summary}")
         _log.info("%s", self.fit_report)
         return self
 
@@ -269,7 +269,8 @@ class Pipeline(Watched):
             windows of `block_rows * window` rows instead.
         """
         dataset, backend = as_dataset(data), self.select_backend()
-        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
+        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold), given=data)
+        run.expect(dataset.schema)
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.loading").make_loader(
             run,
@@ -296,12 +297,22 @@ class Pipeline(Watched):
         return loader
 
     def bound_to(
-        self, data: Any, *, with_target_only: bool = False, predicting: bool = False, out_of_fold: bool = False
+        self,
+        data: Any,
+        *,
+        with_target_only: bool = False,
+        predicting: bool = False,
+        out_of_fold: bool = False,
+        given: Any = None,
     ) -> Transformation:
-        """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on."""
+        """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on.
+
+        `given` is what a user gave for it, where that is something else.
+        """
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         source, names = self.source, tuple(name for name in columns if isinstance(name, str))
-        watch = self.watch(data, None if self.features is None else categories_of(self.features, self._after))
+        known = None if self.features is None else categories_of(self.features, self._after)
+        watch = self.watch(data, known, given)
         options = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
         bound = self._bindings.bound(
             self.steps,
@@ -326,10 +337,6 @@ class Pipeline(Watched):
             return encoder.digest(known)
         except ArtifactError:
             return None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what was bound to data: that is made again where it is needed."""
-        return super().__getstate__() | {"_bindings": Bindings()}
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> Explanation:

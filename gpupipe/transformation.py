@@ -35,6 +35,10 @@ class Bindings:
     def __init__(self) -> None:
         self._known: tuple[list[Any], dict[Hashable, Transformation]] = ([], {})
 
+    def __reduce__(self) -> tuple[type[Bindings], tuple[()]]:
+        """What is bound is made again where it is needed."""
+        return Bindings, ()
+
     def bound(
         self,
         steps: Sequence[Transform],
@@ -122,6 +126,7 @@ class Transformation:
         for name in self.reads:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
+        self._dtypes = {name: source[name].dtype for name in self.reads}
 
     def watched(self, watch: Watch | None) -> Self:
         """The same for one set of rows, at which `watch` looks beside the work; None looks at nothing.
@@ -133,6 +138,7 @@ class Transformation:
             there, known = set(self._names), set(self.reads)
             expected = [name for name in watch.expectations.by_name if name in there and name not in known]
             made._watch, made.reads, made.draws_rows = watch, [*self.reads, *expected], True
+            made._dtypes = self._dtypes | {name: self._source[name].dtype for name in expected}
         return made
 
     def expect(self, there: Schema) -> Self:
@@ -144,7 +150,7 @@ class Transformation:
         return self._expect({item.name: item.dtype for item in there})
 
     def _expect(self, there: Mapping[str, str]) -> Self:
-        self._casts = _casts({name: self._source[name].dtype for name in self.reads}, there)
+        self._casts = _casts(self._dtypes, there)
         return self
 
     def over(

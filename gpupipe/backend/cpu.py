@@ -147,8 +147,8 @@ class CpuBackend:
             if len(names) * len(frame) * 8 > _COPIED_BYTES:
                 return None
             frame = frame[list(names)]
-        dtypes = set(map(_hashable, frame.dtypes.to_numpy()))
-        if len(dtypes) > 1 or str(*dtypes) not in FLOATS:
+        dtypes = frame.dtypes.tolist()
+        if str(dtypes[0]) not in FLOATS or dtypes.count(dtypes[0]) < len(dtypes):
             return None
         first, last = (frame.iloc[:, place].to_numpy() for place in (0, -1))
         shared = first.base is not None and first.base is last.base
@@ -391,11 +391,6 @@ def _places_of_others(frame: Frame) -> list[int] | None:
     dtypes = frame.dtypes.to_numpy()
     others = [at for at, dtype in enumerate(dtypes) if not (isinstance(dtype, np.dtype) and dtype in _PLAIN)]
     return others if len(others) <= len(dtypes) // _FEW else None
-
-
-def _hashable(dtype: Any) -> Any:
-    """Types of NumPy themselves; of others their class, for a type of categories takes long to hash."""
-    return dtype if isinstance(dtype, np.dtype) else type(dtype)
 
 
 def _nullable(frame: Frame) -> list[bool]:
