@@ -27,7 +27,7 @@ from gpupipe.schema import Schema
 from gpupipe.transformation import Bindings, Transformation
 from gpupipe.transforms import Join, Transform
 from gpupipe.watched import Watched
-from gpupipe.watching import categories_of
+from gpupipe.watching import categories_of, rows_in
 
 if TYPE_CHECKING:
     from gpupipe.tensors import Loader
@@ -139,7 +139,7 @@ class Pipeline(Watched):
         ranges = {} if self.features is None else output_ranges(self.features, fitting.schema, fitting.seen)
         self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), ranges)
         if not self.fit_report.checks.passed:
-            self._warnings.once(data, f"expect: {self.fit_report.checks.summary}")
+            self._warnings.once(rows_in(data), f"expect: {self.fit_report.checks.summary}")
         _log.info("%s", self.fit_report)
         return self
 

@@ -209,9 +209,12 @@ def _of_numbers(values: Any, missing: float) -> Profile:
     """The profile of finite numbers, given in ascending order: so they make the same sums in any partitions."""
     total = len(values)
     edges = np.unique(_quantiles(values, _DECILES)) + 0.0  # without a sign where they are zero
+    # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
+    last = np.flatnonzero(np.append(values[1:] != values[:-1], True))
+    known, weight = values[last], np.diff(last, prepend=-1) / total
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
-    mean = float((values / total).sum())
-    std = unit * float(np.sqrt((np.square(values / unit - mean / unit) / total).sum()))
+    mean = float((known * weight).sum())
+    std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
     bins = np.diff(np.searchsorted(values, edges, side="right"), prepend=0, append=total)
     return Profile(
         missing=missing,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
-from weakref import ref
 
 from gpupipe.check_report import CheckReport
 from gpupipe.drift import Drift, DriftReport
@@ -14,7 +14,7 @@ from gpupipe.io import Dataset
 from gpupipe.preprocessing import Categorify
 from gpupipe.preprocessing.vocabulary import FIRST
 from gpupipe.profiles import Profile
-from gpupipe.watching import Ledger, Warnings, Watch
+from gpupipe.watching import Ledger, Warnings, Watch, rows_in
 
 __all__ = ["Watched"]
 
@@ -52,14 +52,14 @@ class Watched:
         compares = self.drift is not None and categories is not None and total >= self.drift.min_rows
         profiles = self.profiles if compares else {}
         looks = bool(profiles or self.expectations.by_name)
-        given_ref, warnings = ref(data if given is None else given), self._warnings
+        rows = rows_in(data if given is None else given) if looks else None
         self._ledger = Ledger(
             self.expectations,
             profiles,
             self.drift,
             partitions,
             total if looks else 0,
-            lambda text: warnings.once(given_ref(), text),
+            partial(self._warnings.once, rows),
         )
         if not looks:
             return None

@@ -20,7 +20,7 @@ from gpupipe.preprocessing.vocabulary import UNKNOWN
 from gpupipe.profiles import Likeness, Profile, drawn_rows
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema
 
-__all__ = ["Ledger", "Letter", "Warnings", "Watch", "categories_of", "numbers_of", "others_of"]
+__all__ = ["Ledger", "Letter", "Warnings", "Watch", "categories_of", "numbers_of", "others_of", "rows_in"]
 
 _log = logging.getLogger("gpupipe")
 _MOST_WARNINGS = 64
@@ -58,29 +58,31 @@ class Warnings:
         """Another process has data of its own."""
         return Warnings, ()
 
-    def once(self, data: Any, text: str) -> None:
-        """Log a warning unless it was logged of these rows before."""
-        known = _rows_in(data)
+    def once(self, rows: Any, text: str) -> None:
+        """Log a warning unless it was logged of these rows, as `rows_in` tells them, before."""
         with self._lock:
-            if any(said == text and _same(found, known) for found, said in self._given):
+            if any(said == text and _same(found, rows) for found, said in self._given):
                 return
-            self._given = [*self._given[1 - _MOST_WARNINGS :], (known, text)]
+            self._given = [*self._given[1 - _MOST_WARNINGS :], (rows, text)]
         _log.warning("%s", text)
 
 
-def _rows_in(data: Any) -> Any:
-    """What tells rows from others: files with their stamps, or else the object they are in."""
+def rows_in(data: Any) -> tuple[Any, Any]:
+    """What tells the rows of a Dataset or a frame from others: files with their stamps, or else the object.
+
+    Memory: keeps no rows.
+    """
     if isinstance(data, Dataset):
         files, query = data.source.inputs(), data.query.identity()
         rows = query, tuple(partition.spans for partition in data.partitions)
         if files is not None and query is not None:
             return sorted(files.items()), rows
         return (ref(data.source), rows) if query is not None else (ref(data), rows)
-    return None if data is None else (ref(data), None)
+    return ref(data), None
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None or one[1] != other[1]:
+def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    if one[1] != other[1]:
         return False
     if isinstance(one[0], ref) or isinstance(other[0], ref):
         return isinstance(one[0], ref) and isinstance(other[0], ref) and one[0]() is other[0]() is not None

@@ -23,7 +23,8 @@ from gpupipe.backend import Column, Matrix, compiled, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.numbers import look
 from gpupipe.preprocessing.blocks import tabulate
-from gpupipe.profiles import drawn_rows
+from gpupipe.preprocessing.quantiles import Histogram
+from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.tables import html_table, text_table
 from gpupipe.words import listed
 
@@ -361,3 +362,20 @@ def test_of_a_wide_table_fewer_rows_are_drawn() -> None:
     assert drawn_rows(ids, 20_000, 100, backend) == slice(0, 40_000)
     assert len(drawn_rows(ids, 40_000, 2000, backend)) == pytest.approx(2**24 / 2000, rel=0.1)
     assert len(drawn_rows(ids, 40_000, 10**6, backend)) == pytest.approx(2**12, rel=0.1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5, -3.0, 1e300, 5e-324, np.nan, np.inf, 7.0]), max_size=30))
+def test_a_profile_is_that_of_a_histogram(values: list[float]) -> None:
+    """Each value counted, as quantiles of many columns are learned."""
+    frame = pd.DataFrame({"x": np.array([*values, 4.0])})
+    backend = select("cpu")
+    found = Sample.of(frame, slice(None), ["x"], [], backend).profiles({}, {"x": 0.0})["x"]
+    finite = frame["x"][np.isfinite(frame["x"])].to_numpy()
+    counted = Histogram.of(Column("float64", finite), backend)
+    weight = counted.counts / counted.total
+    assert found.edges == tuple(np.unique(counted.quantiles(np.arange(1, 10) / 10)).tolist())
+    assert found.mean == float((counted.values * weight).sum())
+    bins = np.searchsorted(found.edges, counted.values, side="left")
+    shares = np.bincount(bins, weights=counted.counts, minlength=len(found.edges) + 1) / counted.total
+    assert found.shares == tuple(shares.tolist())
