@@ -44,7 +44,13 @@ UNITS = {
 
 def markdown(name: str, result: dict[str, Any]) -> str:
     """A result's plot, its figures, its bars, and where they come from."""
-    tables = {"latency": latency_table, "loader": loader_tables, "operators": operators_table, "trainer": trainer_table, "models": models_tables}
+    tables = {
+        "latency": latency_table,
+        "loader": loader_tables,
+        "operators": operators_table,
+        "trainer": trainer_table,
+        "models": models_tables,
+    }
     if name == GROWTH:
         return "\n\n".join([*growth_tables(result), provenance(result)])
     if name in ON_GPU:

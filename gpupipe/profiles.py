@@ -13,7 +13,6 @@ from gpupipe.backend.dictionaries import positions_in
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.counts import ValueCounts
-from gpupipe.schema import FLOATS
 
 __all__ = ["SAMPLE_ROWS", "Likeness", "Profile", "Sample", "drawn_rows"]
 

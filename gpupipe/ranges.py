@@ -50,9 +50,7 @@ def source_ranges(source: Schema, schema: Schema, seen: Mapping[str, Seen]) -> S
 def _through(group: Group, schema: Schema, seen: Mapping[str, Seen]) -> dict[str, Range]:
     """The ranges of a group's outputs, on the host."""
     num_rows = 2 + any(item.missing for item in seen.values())
-    columns: Mapping[str, Column] = {
-        name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()
-    }
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
     if len({column.dtype for column in columns.values()} | {"float64"}) == 1:
         columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
     ranges = {}

@@ -319,7 +319,9 @@ class Schema:
             for item in self.fields
         ]
         if len(body) > _MANY_FIELDS:
-            body = [_one_row(list(run)) for _, run in groupby(body, key=lambda cells: (*cells[1:5], cells[6], cells[9]))]
+            body = [
+                _one_row(list(run)) for _, run in groupby(body, key=lambda cells: (*cells[1:5], cells[6], cells[9]))
+            ]
         told = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
         return list(zip(*told, strict=True))
 

@@ -137,8 +137,9 @@ class Transformation:
         if watch is not None:
             there, known = set(self._names), set(self.reads)
             expected = [name for name in watch.expectations.by_name if name in there and name not in known]
-            made._watch, made.reads, made.draws_rows = watch, [*self.reads, *expected], True
-            made._dtypes = self._dtypes | {name: self._source[name].dtype for name in expected}
+            made.reads, made.draws_rows = [*self.reads, *expected], True
+            dtypes = self._dtypes | {name: self._source[name].dtype for name in expected}
+            vars(made).update(_watch=watch, _dtypes=dtypes)
         return made
 
     def expect(self, there: Schema) -> Self:
@@ -279,7 +280,6 @@ def _identities(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
 
 def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool) -> set[str]:
     """Features and kept columns, and of the labels those whose source columns are all in the data."""
-
     there = set(names)
 
     def is_there(name: str) -> bool:

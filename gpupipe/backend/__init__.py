@@ -14,7 +14,19 @@ from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAR
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
-__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "Stored", "Transfers", "backend_of", "resolve", "select"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Column",
+    "Frame",
+    "Matrix",
+    "PCAResult",
+    "Stored",
+    "Transfers",
+    "backend_of",
+    "resolve",
+    "select",
+]
 
 _TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")

@@ -87,8 +87,7 @@ def look(values, bits, centres):
 
 @_compiled()
 def scale(out, values, offsets, divisors, moves, stretch, shift, floor, ceiling):
-    """Write `(value - offset) / divisor` of each row, moved and held as `Scale` says, as float32; whether one is
-    infinite."""
+    """Write `(value - offset) / divisor` of each row as float32, as `Scale` says; whether one is infinite."""
     infinite = False
     for place in range(values.shape[0]):
         offset, divisor = offsets[place], divisors[place]

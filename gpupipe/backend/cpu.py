@@ -17,7 +17,7 @@ from gpupipe.backend.columns import check_names, parts_of, refuse_type, stored_o
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Schema, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, element_of
 
 __all__ = ["CpuBackend"]
 

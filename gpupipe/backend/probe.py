@@ -22,7 +22,17 @@ import pynvml
 from gpupipe.backend.devices import Gpu, visible_gpus
 from gpupipe.errors import BackendMissing, BadConfig
 
-__all__ = ["LIBCUDA", "Gpu", "Library", "Machine", "choose_backend", "install_lines", "probe", "this_machine", "torch_line"]
+__all__ = [
+    "LIBCUDA",
+    "Gpu",
+    "Library",
+    "Machine",
+    "choose_backend",
+    "install_lines",
+    "probe",
+    "this_machine",
+    "torch_line",
+]
 
 LIBRARIES = (
     *("gpupipe", "numpy", "pandas", "pyarrow", "scikit_learn", "torch"),

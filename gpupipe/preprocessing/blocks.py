@@ -149,7 +149,12 @@ def float32_columns(
 
 
 def scaled_columns(
-    columns: Columns, offsets: Mapping[str, float], divisors: Mapping[str, float], by: Scale, backend: Backend, where: str
+    columns: Columns,
+    offsets: Mapping[str, float],
+    divisors: Mapping[str, float],
+    by: Scale,
+    backend: Backend,
+    where: str,
 ) -> Columns:
     """As `float32_columns`, each column by the scale that has its offset and divisor, and the rest of `by`.
 

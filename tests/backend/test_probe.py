@@ -95,8 +95,9 @@ def test_only_the_metadata_of_what_is_looked_for_is_read(tmp_path: Path, monkeyp
 def test_this_machine_is_looked_at_once() -> None:
     code = (
         "import gpupipe.backend.probe as p; calls = []; original = p.probe; "
-        "p.probe = lambda *a: calls.append(1) or original(*a); import gpupipe as gp; from gpupipe.backend import select; "
-        "import pandas as pd; select('auto'); select('cpu'); gp.from_frame(pd.DataFrame({'x': [1.0]})); print(len(calls))"
+        "p.probe = lambda *a: calls.append(1) or original(*a); import gpupipe as gp, pandas as pd; "
+        "from gpupipe.backend import select; select('auto'); select('cpu'); "
+        "gp.from_frame(pd.DataFrame({'x': [1.0]})); print(len(calls))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
