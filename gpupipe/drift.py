@@ -102,7 +102,7 @@ class DriftReport:
     """How the rows last given to a pipeline differ from those it was fitted on; shows itself.
 
     Args:
-        num_rows: rows that were compared: about 32,768 of a larger table, drawn by their identities.
+        num_rows: rows that were compared: about 32,768 of a larger table (of a wide one fewer), drawn by identity.
         columns: each column's, those that moved first.
         thresholds: in force.
         is_complete: whether all partitions have been seen.

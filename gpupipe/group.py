@@ -66,9 +66,15 @@ class Group:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             made = step.output_fields(fields)
             known = {item.name for item in fields} if step.keeps_units else set()
-            fields = [item if item.lineage else replace(item, lineage=lineage) for item in made]
+            name = step.class_name
             fields = [
-                replace(item, step=step.class_name, units=item.units if item.name in known else "") for item in fields
+                replace(
+                    item,
+                    lineage=item.lineage or lineage,
+                    step=name,
+                    units=item.units if item.name in known else "",
+                )
+                for item in made
             ]
         return fields
 

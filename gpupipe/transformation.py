@@ -49,6 +49,9 @@ class Bindings:
     ) -> Transformation:
         """What `make` gives, or gave for the same key while the steps held what they hold now."""
         state = _state(steps, features, source)
+        if features is not None:  # lists that may be changed in place
+            lists = (features.keep, features.allow_leak, *(group.columns for group in features.groups))
+            key = key, tuple(map(tuple, lists))
         before, known = self._known
         if len(before) != len(state) or any(a is not b for a, b in zip(before, state, strict=True)):
             known = {}

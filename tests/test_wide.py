@@ -180,6 +180,27 @@ def test_a_few_columns_of_other_types_among_many(one_by_one: Callable[[], None])
     )
 
 
+@pytest.mark.parametrize(
+    "names", [["y", "x0"], ["x3", "x4", "x5"], ["x1", "x0"], ["x0", "z"], [f"x{n}" for n in range(70)]]
+)
+def test_columns_are_chosen_from_many(names: list[str]) -> None:
+    frame, backend = table(50_000, columns=100).assign(y=1), select("cpu")
+    coded = backend.encode(frame)
+    if "z" in names:
+        with pytest.raises(KeyError):
+            backend.select(coded, names)
+        return
+    found = backend.select(coded, names)
+    pd.testing.assert_frame_equal(found, frame[names])
+    many = backend.select(coded, ["y", *list(frame)[:80]])
+    pd.testing.assert_frame_equal(many, frame[["y", *list(frame)[:80]]])
+    shared = backend.matrix(coded, list(frame)[20:60])
+    assert shared is not None and np.shares_memory(shared.data, coded["x20"].to_numpy())
+    assert backend.matrix(coded, list(frame)[60:20:-1]) is None  # too much to copy
+    small = backend.matrix(coded.iloc[:100], list(frame)[60:20:-1])
+    assert small is not None and small["x30"].data.tolist() == pytest.approx(frame["x30"][:100].tolist(), nan_ok=True)
+
+
 def test_a_result_is_nobody_elses() -> None:
     frame, made = table(50), gp.Pipeline([], backend="cpu").fit(table(50))
     for run in (made, pipeline([pre.SimpleImputer(strategy="constant")]).fit(frame)):
@@ -289,7 +310,6 @@ def test_what_is_learned_anew_is_seen(bound: list[int]) -> None:
     step.fit(frame[["x"]] + 100)
     assert made.transform(frame + 100)["x"].mean() == pytest.approx(0, abs=1e-6)
     made.features.keep.append("more")
-    made.features.keep = [*made.features.keep]
     assert "more" in made.transform(frame)
 
 

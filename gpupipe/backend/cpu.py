@@ -143,10 +143,10 @@ class CpuBackend:
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
         if len(names) < _WORTHWHILE:
             return None
-        if list(names) != frame.columns.tolist():
-            if len(names) * len(frame) * 8 > _COPIED_BYTES:
-                return None
-            frame = frame[list(names)]
+        run = _run_of(frame, names)
+        if run is None and len(names) * len(frame) * 8 > _COPIED_BYTES:
+            return None
+        frame = frame[list(names)] if run is None else frame.iloc[:, run]
         dtypes = frame.dtypes.tolist()
         if str(dtypes[0]) not in FLOATS or dtypes.count(dtypes[0]) < len(dtypes):
             return None
@@ -178,8 +178,14 @@ class CpuBackend:
         # `frame[wanted]` takes pandas twice as long, and a partition of a few rows no time at all.
         if wanted == frame.columns.tolist():
             return frame.copy(deep=False)
-        if len(wanted) > _MANY_COLUMNS or not frame.columns.is_unique:  # a user's; `encode` says so
+        if not frame.columns.is_unique:  # a user's; `encode` says so
             return frame[wanted]
+        if len(wanted) > _MANY_COLUMNS:
+            run = _run_of(frame, wanted)
+            if run is not None:
+                return frame.iloc[:, run]
+            if len(wanted) * len(frame) * 8 <= _COPIED_BYTES:
+                return frame[wanted]
         return pd.DataFrame({name: frame[name].array for name in wanted}, index=frame.index, copy=False)
 
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
@@ -391,6 +397,16 @@ def _places_of_others(frame: Frame) -> list[int] | None:
     dtypes = frame.dtypes.to_numpy()
     others = [at for at, dtype in enumerate(dtypes) if not (isinstance(dtype, np.dtype) and dtype in _PLAIN)]
     return others if len(others) <= len(dtypes) // _FEW else None
+
+
+def _run_of(frame: Frame, names: Sequence[str]) -> slice | None:
+    """Where these columns lie side by side in the frame, in this order; None where they do not."""
+    columns = frame.columns
+    if names[0] not in columns:
+        return None
+    start = columns.get_loc(names[0])
+    run = slice(start, start + len(names))
+    return run if columns[run].tolist() == list(names) else None
 
 
 def _nullable(frame: Frame) -> list[bool]:
