@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import selectors as sel
+from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, compiled, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.numbers import look
@@ -311,6 +312,20 @@ def test_what_is_learned_anew_is_seen(bound: list[int]) -> None:
     assert made.transform(frame + 100)["x"].mean() == pytest.approx(0, abs=1e-6)
     made.features.keep.append("more")
     assert "more" in made.transform(frame)
+
+
+def test_outputs_that_change_with_a_fit_are_seen() -> None:
+    frame = pd.DataFrame({"kind": ["a", "b", "a"], "x": [1.0, 2.0, 3.0]})
+    encoder = pre.OneHotEncoder(handle_unknown="ignore")
+    made = gp.Pipeline([T.Derive(y="x + 1")], gp.Features((["kind"], encoder), ["y"]), backend="cpu")
+    assert list(made.fit(frame).transform(frame)) == ["kind_a", "kind_b", "y"]
+    made.fit(frame.assign(kind="c"))
+    assert list(made.transform(frame)) == ["kind_c", "y"]
+    assert made.features is not None
+    made.features.groups[0].steps[0].fit(frame[["kind"]])  # a step by itself
+    assert list(made.transform(frame)) == ["kind_a", "kind_b", "y"]
+    made.steps[0] = T.Derive(y="x + 2")
+    assert made.transform(frame)["y"].tolist() == [3.0, 4.0, 5.0]
 
 
 def test_types_are_looked_at_each_time() -> None:
