@@ -8,7 +8,10 @@ from typing import Any
 
 from gpupipe.errors import BadConfig
 
-__all__ = ["Settings", "configure", "settings"]
+__all__ = ["BLOCK_ROWS", "WINDOW", "Settings", "configure", "settings"]
+
+BLOCK_ROWS, WINDOW = 1 << 17, 8
+"""Rows of a block that is shuffled, and blocks whose rows are mixed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.tensors.batch import Batch
@@ -27,8 +28,6 @@ from gpupipe.tensors.stream import Parts, in_windows, tell_reads
 from gpupipe.words import is_integer
 
 __all__ = ["Loader"]
-
-BLOCK_ROWS, WINDOW = 1 << 17, 8
 
 
 class Loader:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import PathDistribution, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,36 @@ def test_two_builds_of_one_library_are_both_named(tmp_path: Path) -> None:
     install(tmp_path, "cupy-cuda12x", "14.2.0")
     install(tmp_path, "cupy-cuda13x", "14.2.0")
     assert found(tmp_path)["cupy"].distributions == ("cupy-cuda12x", "cupy-cuda13x")
+
+
+def test_only_the_metadata_of_what_is_looked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        install(tmp_path, f"unrelated-{number}", "1.0")
+    for name in ("cudf-cu13", "torch", "gpupipe"):
+        install(tmp_path, name, "26.10.2")
+    read: set[str] = set()
+    original = PathDistribution.read_text
+
+    def noted(self: PathDistribution, filename: Any) -> str | None:
+        text = original(self, filename)
+        read.update(line for line in (text or "").splitlines() if line.startswith("Name:"))
+        return text
+
+    monkeypatch.setattr(PathDistribution, "read_text", noted)
+    libraries = found(tmp_path)
+    assert sorted(libraries) == ["cudf", "gpupipe", "torch"]
+    assert read == {"Name: cudf-cu13", "Name: torch", "Name: gpupipe"}
+
+
+def test_this_machine_is_looked_at_once() -> None:
+    code = (
+        "import gpupipe.backend.probe as p; calls = []; original = p.probe; "
+        "p.probe = lambda *a: calls.append(1) or original(*a); import gpupipe as gp, pandas as pd; "
+        "from gpupipe.backend import select; select('auto'); select('cpu'); "
+        "gp.from_frame(pd.DataFrame({'x': [1.0]})); print(len(calls))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
 
 
 @pytest.mark.parametrize(
