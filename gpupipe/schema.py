@@ -375,7 +375,7 @@ class Schema:
         ]
         if len(body) > _MANY_FIELDS:
             body = [
-                _one_row(list(run)) for _, run in groupby(body, key=lambda cells: (*cells[1:5], cells[6], cells[9]))
+                _one_row(list(run)) for _, run in groupby(body, key=lambda cells: (*cells[1:6], cells[7], cells[10]))
             ]
         told = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
         return list(zip(*told, strict=True))
@@ -397,5 +397,5 @@ def _one_row(run: Sequence[list[str]]) -> list[str]:
     if len(run) == 1:
         return first
     same = [cell if all(row[place] == cell for row in run) else "" for place, cell in enumerate(first)]
-    same[0], same[5] = f"{first[0]} ... {last[0]} ({counted(len(run), 'column')})", same[5] or "some"
+    same[0], same[6] = f"{first[0]} ... {last[0]} ({counted(len(run), 'column')})", same[6] or "some"
     return same

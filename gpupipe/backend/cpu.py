@@ -28,7 +28,8 @@ _ROW, _MATCH = "\0row", "\0match"
 _MANY_COLUMNS = 64  # pandas warns from 100
 _WORTHWHILE, _COPIED_BYTES = 16, 8 << 20  # fewer columns are as fast one by one
 _TEXT = pd.StringDtype(na_value=np.nan)
-_PLAIN = {np.dtype(name): Reading(name) for name in (*FLOATS, *INTEGERS, "bool")}  # in coded form as they are
+_PLAIN = {np.dtype(name): name for name in (*FLOATS, *INTEGERS, "bool")}  # in coded form as they are
+_READ = {name: Reading(name) for name in _PLAIN.values()}
 _FEW = 8  # one column in so many is put into its place by itself
 _CHUNK = 64  # columns of which is looked at a time whether they have gaps
 
@@ -68,8 +69,8 @@ class CpuBackend:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
-        dtypes = enumerate(zip(frame.columns.tolist(), frame.dtypes.to_numpy(), strict=True))
-        return {name: _plain(dtype) or _reading(frame.iloc[:, place]) for place, (name, dtype) in dtypes}
+        known = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))
+        return {name: _READ[dtype] if dtype else _reading(frame.iloc[:, at]) for at, (name, dtype) in known}
 
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns.tolist())
@@ -113,8 +114,8 @@ class CpuBackend:
         return Schema(fields if readings is None else with_readings(fields, readings))
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
-        dtypes = frame.dtypes.to_numpy()
-        return {name: _dtype_name(dtype) for name, dtype in zip(frame.columns.tolist(), dtypes, strict=True)}
+        known = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
+        return {name: plain or _dtype_name(dtype) for name, plain, dtype in known}
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
@@ -373,9 +374,10 @@ def _coded(name: str, series: Any) -> Any:
     return _series_data(arrow.conform(_in_arrow(series), item), item)
 
 
-def _plain(dtype: Any) -> Reading | None:
-    """What a column is read as that is in coded form as it is; None of another type."""
-    return _PLAIN.get(dtype) if isinstance(dtype, np.dtype) else None
+def _plain(frame: Frame) -> list[str | None]:
+    """The types of the columns that are in coded form as they are; None of each of the others."""
+    # pandas' own types take long to hash.
+    return [_PLAIN.get(dtype) if isinstance(dtype, np.dtype) else None for dtype in frame.dtypes.to_numpy()]
 
 
 def _reading(series: Any) -> Reading:
@@ -446,9 +448,8 @@ def _in_arrow(series: Any) -> pa.Array:
 
 def _dtype_name(dtype: Any) -> str:
     """The field type of a coded column."""
-    plain = _plain(dtype)
-    if plain is not None:
-        return str(plain.dtype)
+    if isinstance(dtype, np.dtype) and dtype in _PLAIN:
+        return _PLAIN[dtype]
     if isinstance(dtype, pd.CategoricalDtype):
         return "string"
     if isinstance(dtype, pd.ArrowDtype):
@@ -462,9 +463,8 @@ def _places_of_others(frame: Frame) -> list[int] | None:
     """Of many columns the few that are not coded as they are, by position; None where columns or those are not so."""
     if len(frame.columns) <= _MANY_COLUMNS:
         return None
-    dtypes = frame.dtypes.to_numpy()
-    others = [at for at, dtype in enumerate(dtypes) if _plain(dtype) is None]
-    return others if len(others) <= len(dtypes) // _FEW else None
+    others = [at for at, dtype in enumerate(_plain(frame)) if dtype is None]
+    return others if len(others) <= len(frame.columns) // _FEW else None
 
 
 def _run_of(frame: Frame, names: Sequence[str]) -> slice | None:
