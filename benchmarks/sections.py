@@ -18,6 +18,7 @@ BENCHMARKS = {
     "cluster": "Two workers beside one",
     "peer_nvtabular": "NVTabular's own kind of job",
     "operators": "Each operator by itself",
+    "latency": "What a user waits for",
     "loader": "Shuffled batches",
     "trainer": "The training loop beside one by hand",
     "accuracy": "The demonstration's model",
@@ -43,7 +44,13 @@ UNITS = {
 
 def markdown(name: str, result: dict[str, Any]) -> str:
     """A result's plot, its figures, its bars, and where they come from."""
-    tables = {"loader": loader_tables, "operators": operators_table, "trainer": trainer_table, "models": models_tables}
+    tables = {
+        "latency": latency_table,
+        "loader": loader_tables,
+        "operators": operators_table,
+        "trainer": trainer_table,
+        "models": models_tables,
+    }
     if name == GROWTH:
         return "\n\n".join([*growth_tables(result), provenance(result)])
     if name in ON_GPU:
@@ -88,6 +95,9 @@ def plot(name: str, result: dict[str, Any]) -> str:
             if "Polars" in found
         }
         return plots.bars("CPU seconds of Polars", "per one of gpupipe: above 1 gpupipe is faster", ratios, ours="")
+    if name == "latency":
+        each = {what: {at: seconds * 1e3 for at, seconds in found["cpu_s"].items()} for what, found in figures.items()}
+        return plots.bars(BENCHMARKS[name], "CPU ms", each, digits=1)
     if name == "loader":
         figures = next(iter(figures.values()))
     key = "cpu_s" if name != "loader" else "wall_s"
@@ -163,6 +173,14 @@ def figures_table(figures: dict[str, Any]) -> list[str]:
     digits = {"auc": 4, "rmse": 2, "peak_gb": 2, "million_rows_per_s": 2}
     rows = [[name, *(shown(found[k], digits=digits.get(k, 1)) for k in keys)] for name, found in figures.items()]
     return [table(["", *(UNITS[key] for key in keys)], rows)]
+
+
+def latency_table(result: dict[str, Any]) -> list[str]:
+    """Milliseconds of each job."""
+    rows = [
+        [name, *(shown(found[key], 1e3) for key in ("wall_s", "cpu_s"))] for name, found in result["figures"].items()
+    ]
+    return [table(["", "wall ms", "CPU ms"], rows)]
 
 
 def loader_tables(result: dict[str, Any]) -> list[str]:

@@ -9,9 +9,11 @@ from typing import Any
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["BACKENDS", "Settings", "configure", "settings"]
+__all__ = ["BACKENDS", "BLOCK_ROWS", "WINDOW", "Settings", "configure", "settings"]
 
 BACKENDS = ("auto", "cpu", "gpu")
+BLOCK_ROWS, WINDOW = 1 << 17, 8
+"""Rows of a block that is shuffled, and blocks whose rows are mixed."""
 
 
 @dataclass(frozen=True, slots=True)

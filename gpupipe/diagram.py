@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpupipe.features import Features
 from gpupipe.group import Group
 from gpupipe.transforms import Join, Transform
-from gpupipe.words import shortened
+from gpupipe.words import listed, shortened
 
 __all__ = ["diagram", "outline"]
 
@@ -26,7 +26,7 @@ def outline(steps: Sequence[Transform], features: Features | None) -> str:
         if features.target is not None:
             lines.append(f"target: {' -> '.join([features.target.text, *map(repr, features.target.group.steps)])}")
         lines += [] if features.weight is None else [f"weight: {features.weight.text}"]
-        lines += [f"keep: {', '.join(features.keep)}"] if features.keep else []
+        lines += [f"keep: {listed(features.keep)}"] if features.keep else []
     return "Pipeline\n  " + "\n  ".join(lines or ["nothing"])
 
 
@@ -47,7 +47,7 @@ def diagram(steps: Sequence[Transform], features: Features | None) -> str:
         if features.weight is not None:
             rows.append(_row([_box(features.weight.text), _arrow(_box("weight"))]))
         if features.keep:
-            rows.append(_row([_box(shortened(features.keep), ", ".join(features.keep)), _arrow(_box("kept"))]))
+            rows.append(_row([_box(shortened(features.keep), listed(features.keep)), _arrow(_box("kept"))]))
     return f'<div style="font-family:monospace;font-size:90%">{"".join(rows)}</div>'
 
 

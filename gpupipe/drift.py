@@ -14,11 +14,11 @@ from gpupipe.errors import BadData
 from gpupipe.profiles import Likeness, Profile
 from gpupipe.support.validation import check_choice, check_number
 from gpupipe.tables import html_table, text_table
-from gpupipe.words import counted
+from gpupipe.words import counted, shortened
 
 __all__ = ["ColumnDrift", "Drift", "DriftReport"]
 
-_LEAST_SHARE = 1e-4
+_LEAST_SHARE, _MOST_TOLD = 1e-4, 8
 """A bin without a value counts as if it had this share, in the population stability index."""
 
 
@@ -88,7 +88,7 @@ class DriftReport:
     """How the rows last given to a pipeline differ from those it was fitted on; shows itself.
 
     Args:
-        num_rows: rows that were compared: about 32,768 of a larger table, drawn by their identities.
+        num_rows: rows that were compared: about 32,768 of a larger table (of a wide one fewer), drawn by identity.
         columns: each column's, those that moved first.
         thresholds: in force.
         is_complete: whether all partitions have been seen.
@@ -133,9 +133,9 @@ class DriftReport:
 
     @property
     def summary(self) -> str:
-        """The columns that moved, and by how much."""
+        """The columns that moved, and by how much; of many the first ones."""
         told = (f"{item.name} ({', '.join(f'{n} {getattr(item, n):+.3g}' for n in item.moved)})" for item in self.moved)
-        return ", ".join(told)
+        return shortened(told, _MOST_TOLD)
 
     def _title(self) -> str:
         part = "" if self.is_complete else ", not all partitions seen yet"

@@ -18,7 +18,7 @@ from gpupipe.plan import Prefix, Task, marked_source, plan_passes, resolve_selec
 from gpupipe.preprocessing import WholeFrameStep
 from gpupipe.step import Step
 from gpupipe.transforms import Transform, WholeTableTransform
-from gpupipe.words import counted
+from gpupipe.words import counted, listed
 
 __all__ = ["Explanation", "explained", "unsaveable"]
 
@@ -76,7 +76,7 @@ def unsaveable(steps: Sequence[Transform], features: Features | None) -> list[st
 
 def _brings_together(step: WholeTableTransform) -> str:
     of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
-    return f"before: {step.class_name} of {', '.join(step.inputs) or 'rows'} brings all rows {of_what} together"
+    return f"before: {step.class_name} of {listed(step.inputs) or 'rows'} brings all rows {of_what} together"
 
 
 def _learns(number: int, task: Task) -> str:
@@ -103,16 +103,17 @@ def _costs(
     source = marked_source(steps, features, dataset.schema)
     wanted = wanted_in(plan_passes(features), features, Prefix(steps, source, None).output_schema)
     prefix = Prefix(steps, source, wanted)
-    reads = [name for name in source.names if name in prefix.reads or name in expectations.by_name]
+    looked_at = {*prefix.reads, *expectations.by_name}
+    reads = [name for name in source.names if name in looked_at]
     width = row_bytes(source.select(reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
     rows = max(partition.num_rows for partition in dataset.partitions)
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
-    skipped = [name for name in source.names if name not in reads]
+    skipped = [name for name in source.names if name not in looked_at]
     parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {counted(rows, 'row')} of {width} bytes"
     return [
-        f"reads: {', '.join(map(_shown, reads))}",
-        f"not read: {', '.join(map(_shown, skipped)) or 'nothing'}",
+        f"reads: {listed(list(map(_shown, reads)))}",
+        f"not read: {listed(list(map(_shown, skipped))) or 'nothing'}",
         f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
     ]
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.columns import side_by_side
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.fitted_rows import FittedRows
-from gpupipe.group import Group, group_of, step_of
+from gpupipe.group import Group, code_of, group_of, step_of
 from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
@@ -194,7 +195,7 @@ class Features:
     def __repr__(self) -> str:
         lines = []
         for group in self.groups:
-            shown = repr(group.columns if group.selector is None else group.selector)
+            shown = group.code
             if group.steps or group.name:
                 shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
             lines.append(shown)
@@ -207,7 +208,7 @@ class Features:
             if not self.target.auto:
                 lines.append(f"target_transform={steps or None!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
-        lines += [f"{name}={_one(getattr(self, name))!r}" for name in ("keep", "allow_leak") if getattr(self, name)]
+        lines += [f"{name}={code_of(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)]
         return "Features(\n" + "".join(f"    {line},\n" for line in lines) + ")"
 
     def copy(self) -> Features:
@@ -285,21 +286,17 @@ class Features:
 
     def columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """All columns of `output_schema(schema)` for one frame, under their output names.
 
         With `row_ids`, the identity of each row, features learned from the target are out of fold. The target is in its
         own units, unless it is to be as it is `stored`.
         """
-        made: dict[str, Column] = {}
-        for group in self.groups:
-            for name, column in group.columns_of(frame, backend, row_ids=row_ids).items():
-                made[group.rename(name)] = column
-        for label in self._labels:
-            if label.is_in(schema):
-                made |= _columns_of(label, frame, schema, backend, stored)
-        kept = {out: backend.column(frame, name) for name, out in self._kept(schema, made.keys()).items()}
-        return made | kept
+        made = [group.renamed(group.columns_of(frame, backend, row_ids=row_ids)) for group in self.groups]
+        labels = [_columns_of(label, frame, schema, backend, stored) for label in self._labels if label.is_in(schema)]
+        taken = {name for columns in (*made, *labels) for name in columns} if self.keep else set()
+        kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
+        return side_by_side(*made, *labels, kept)
 
     def rows_of(self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array) -> FittedRows:
         """What tells the rows of one frame from others, by what steps learn from the target of; given their identities.

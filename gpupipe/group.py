@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix
 from gpupipe.backend.columns import refuse_passengers, stored_of
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
@@ -17,9 +17,12 @@ from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
 from gpupipe.support.validation import is_sequence
-from gpupipe.words import as_list
+from gpupipe.words import as_list, listed
 
-__all__ = ["Group", "group_of", "step_of"]
+__all__ = ["Group", "code_of", "group_of", "step_of"]
+
+_MANY = 60
+"""From so many columns on their names are not written out."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,12 @@ class Group:
     @property
     def given(self) -> str:
         """The columns, or what will choose them, for people."""
-        return repr(self.selector) if self.selector is not None and not self.columns else ", ".join(self.columns)
+        return repr(self.selector) if self.selector is not None and not self.columns else listed(self.columns)
+
+    @property
+    def code(self) -> str:
+        """The columns, or what chooses them, as code; of very many some names only."""
+        return code_of(self.columns, single=False) if self.selector is None else repr(self.selector)
 
     @property
     def looks_at(self) -> list[str]:
@@ -52,28 +60,39 @@ class Group:
 
     def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
         """The fields after the first `upto` steps (all by default), for an input of `schema`."""
-        schema.require(self.columns, f"Features({self.columns})")
+        for name in self.columns:
+            if name not in schema:
+                schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
         fields = [schema[name] for name in self.columns]
         refuse_passengers(fields, "Features")
         for step in self.steps[:upto]:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             made = step.output_fields(fields)
             known = {item.name for item in fields} if step.keeps_units else set()
-            fields = [item if item.lineage else replace(item, lineage=lineage) for item in made]
+            name = step.class_name
             fields = [
-                replace(item, step=step.class_name, units=item.units if item.name in known else "") for item in fields
+                replace(
+                    item,
+                    lineage=item.lineage or lineage,
+                    step=name,
+                    units=item.units if item.name in known else "",
+                )
+                for item in made
             ]
         return fields
 
     def columns_of(
         self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """The columns of one frame after the first `upto` steps (all by default).
 
         With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
         the target was learned from other rows.
         """
         names = self.columns if upto == 0 else self.looks_at
+        matrix = backend.matrix(frame, names)
+        if matrix is not None:
+            return self.through(matrix, backend, upto, row_ids)
         read = {name: partial(backend.column, frame, name) for name in names}
         if upto is None and backend.fuses() and self.steps and not late_from(self.steps):
             stored = {name: backend.stored(frame, name) for name in names}
@@ -84,9 +103,9 @@ class Group:
 
     def through(
         self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """The same, for columns taken out of the frame already."""
-        columns, steps = dict(columns), self.steps[:upto]
+        steps = self.steps[:upto]
         alone = late_from(steps) if upto is None and backend.fuses() else len(steps)
         for place, step in enumerate(steps):
             if place == alone:
@@ -111,10 +130,31 @@ class Group:
         """The output's name: with a group's name in front, where one was given."""
         return name if self.name is None else f"{self.name}_{name}"
 
+    def renamed(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Outputs under their names."""
+        if self.name is None:
+            return columns
+        names = [self.rename(name) for name in columns]
+        if isinstance(columns, Matrix):
+            return Matrix(names, columns.data)
+        return dict(zip(names, columns.values(), strict=True))
+
     @property
     def cross_fits(self) -> bool:
         """Whether a step of it learns from the target."""
         return any(isinstance(step, CrossFittedStep) for step in self.steps)
+
+
+def code_of(names: Sequence[str], *, single: bool = True) -> str:
+    """Columns as code, a `single` one without brackets; of very many some names only.
+
+    Example:
+        >>> code_of(["x"]), code_of(["x", "y"]), code_of([f"x{number}" for number in range(100)])
+        ("'x'", "['x', 'y']", '<x0 ... x99 (100 columns)>')
+    """
+    if len(names) > _MANY:
+        return f"<{listed(names)}>"
+    return repr(names[0] if single and len(names) == 1 else list(names))
 
 
 def group_of(given: Any) -> Group:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 from gpupipe.backend import Backend, select
 from gpupipe.cluster import Executor, active, in_force
-from gpupipe.config import BACKENDS
+from gpupipe.config import BACKENDS, BLOCK_ROWS, WINDOW
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
@@ -19,19 +20,19 @@ from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
 from gpupipe.fitting import Fitting
 from gpupipe.io import as_dataset, as_rows
-from gpupipe.loading import make_loader
 from gpupipe.plan import Prefix
 from gpupipe.ranges import output_ranges, source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
-from gpupipe.tensors import Loader
-from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
-from gpupipe.transformation import Transformation
+from gpupipe.transformation import Bindings, Transformation
 from gpupipe.transforms import Join, Transform
-from gpupipe.units import TargetUnits
 from gpupipe.watched import Watched
-from gpupipe.watching import categories_of
+from gpupipe.watching import categories_of, rows_in
+
+if TYPE_CHECKING:
+    from gpupipe.tensors import Loader
+    from gpupipe.units import TargetUnits
 
 __all__ = ["Pipeline"]
 
@@ -103,6 +104,7 @@ class Pipeline(Watched):
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._schema: Schema | None = None
+        self._bindings = Bindings()
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, *, executor: Executor | None = None) -> Self:
@@ -139,7 +141,7 @@ class Pipeline(Watched):
         ranges = {} if self.features is None else output_ranges(self.features, fitting.schema, fitting.seen)
         self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), ranges)
         if not self.fit_report.checks.passed:
-            _log.warning("expect: %s", self.fit_report.checks.summary)
+            self._warnings.once(rows_in(data), f"expect: {self.fit_report.checks.summary}")
         _log.info("%s", self.fit_report)
         return self
 
@@ -165,7 +167,10 @@ class Pipeline(Watched):
     def target_units(self) -> TargetUnits | None:
         """What brings stored targets and a model's outputs into the target's own units; None where they are."""
         target = None if self.features is None else self.features.target
-        return TargetUnits(target) if target is not None and target.group.steps else None
+        if target is None or not target.group.steps:
+            return None
+        units: TargetUnits = import_module("gpupipe.units").TargetUnits(target)
+        return units
 
     def select_backend(self) -> Backend:
         """The backend this pipeline works on."""
@@ -201,9 +206,9 @@ class Pipeline(Watched):
         Memory: a new frame; a Dataset is worked on a partition at a time. Of an Arrow table strings are copied, and on
             a GPU all columns.
         """
-        data = as_rows(data, self.backend)
-        run = self.bound_to(data)
-        return run.over(data, run.apply, run.schema, self.backend, self.fingerprint, run.own)
+        rows = as_rows(data, self.backend)
+        run = self.bound_to(rows, given=data)
+        return run.over(rows, run.apply, run.schema, self.backend, self.fingerprint, run.own)
 
     def fit_transform(self, data: Any, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
@@ -288,8 +293,10 @@ class Pipeline(Watched):
             expected, remedy = "True, False or None", "out_of_fold=True"
             raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), active().resolve(self.backend)
-        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).expect(dataset.schema)
-        return make_loader(
+        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold), given=data)
+        run.expect(dataset.schema)
+        # PyTorch takes longer to import than a small fit.
+        loader: Loader = import_module("gpupipe.loading").make_loader(
             run,
             run.meet(dataset, backend),
             backend,
@@ -311,23 +318,34 @@ class Pipeline(Watched):
             sampler=sampler,
             target_units=self.target_units,
         )
+        return loader
 
     def bound_to(
-        self, data: Any, *, with_target_only: bool = False, predicting: bool = False, out_of_fold: bool = False
+        self,
+        data: Any,
+        *,
+        with_target_only: bool = False,
+        predicting: bool = False,
+        out_of_fold: bool = False,
+        given: Any = None,
     ) -> Transformation:
-        """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on."""
-        source = self.source
-        watch = self.watch(data, None if self.features is None else categories_of(self.features, self._after))
-        return Transformation(
+        """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on.
+
+        `given` is what a user gave for it, where that is something else.
+        """
+        columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
+        source, names = self.source, tuple(name for name in columns if isinstance(name, str))
+        known = None if self.features is None else categories_of(self.features, self._after)
+        watch = self.watch(data, known, given)
+        options = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
+        bound = self._bindings.bound(
             self.steps,
             self.features,
             source,
-            [name for name in data.columns if isinstance(name, str)],
-            with_target_only=with_target_only,
-            predicting=predicting,
-            out_of_fold=out_of_fold,
-            watch=watch,
+            (names, *options.values()),
+            lambda: Transformation(self.steps, self.features, source, names, **options),
         )
+        return bound.watched(watch)
 
     def fingerprint(self) -> str | None:
         """A hash of the steps and what they have learned; None where a function has no import path.

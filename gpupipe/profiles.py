@@ -13,13 +13,13 @@ from gpupipe.backend.dictionaries import positions_in
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.counts import ValueCounts
-from gpupipe.preprocessing.quantiles import Histogram
-from gpupipe.schema import FLOATS
 
 __all__ = ["SAMPLE_ROWS", "Likeness", "Profile", "Sample", "drawn_rows"]
 
 SAMPLE_ROWS = 1 << 15
-"""About so many rows of a dataset are looked at, all of a smaller one."""
+"""About so many rows of a dataset are looked at, all of a smaller one; of a wide one fewer."""
+
+_SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
 
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
@@ -27,31 +27,35 @@ _FARTHEST = 1e9
 """A value is no more standard deviations than this from the mean, so that no sum of distances is infinite."""
 
 
-def drawn_rows(row_ids: Array, total: int, backend: Backend) -> Array | slice:
+def drawn_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
     """Which rows are in the sample: by their identities (n uint64) alone, so the same in any partitions.
 
     Args:
         row_ids: the identity of each row.
         total: rows of the whole dataset, at most.
+        num_columns: how many columns are looked at.
         backend: where they are.
 
     Memory: three arrays of n uint64, where rows are drawn.
     """
-    if total <= SAMPLE_ROWS:
+    wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
+    if total <= wanted:
         return slice(0, len(row_ids))
-    return backend.xp.flatnonzero(splitmix64(_SEED, row_ids) < np.uint64(SAMPLE_ROWS / total * 2.0**64))
+    return backend.xp.flatnonzero(splitmix64(_SEED, row_ids) < np.uint64(wanted / total * 2.0**64))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The values of the rows drawn in a fit, counted; an addition of parts is the sample of their rows.
+    """The values of the rows drawn in a fit; an addition of parts is the sample of their rows.
 
     Args:
-        numbers: by the name of a column of numbers, how often each value occurs.
-        categories: by the name of a column that becomes ids, the same.
+        names: columns of numbers.
+        numbers: of each part their values, C x rows float64 on the host; NaN where there is none, or no finite one.
+        categories: by the name of a column that becomes ids, how often each value occurs.
     """
 
-    numbers: Mapping[str, Histogram] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    numbers: tuple[Any, ...] = ()
     categories: Mapping[str, ValueCounts] = field(default_factory=dict)
 
     @classmethod
@@ -60,18 +64,21 @@ class Sample:
     ) -> Self:
         """The sample of one partition.
 
-        Memory: 16 bytes per distinct value of a column go to the host.
+        Memory: 8 bytes per row drawn and column of numbers, and 16 per distinct value of another, go to the host.
         """
-        columns = {name: backend.column(frame, name).take(rows) for name in (*numbers, *categories)}
-        return cls(
-            {name: Histogram.of(_finite(columns[name], backend), backend) for name in numbers},
-            {name: ValueCounts.of(columns[name], backend) for name in categories},
-        )
+        counts = {name: ValueCounts.of(backend.column(frame, name).take(rows), backend) for name in categories}
+        if not numbers:
+            return cls(categories=counts)
+        matrix, xp = backend.matrix(frame, numbers), backend.xp
+        if matrix is not None:
+            values = matrix.data[:, rows].astype("float64")
+        else:
+            values = xp.stack([floats(backend.column(frame, name).take(rows), xp) for name in numbers])
+        return cls(tuple(numbers), (backend.to_host(xp.where(xp.isinf(values), xp.nan, values)),), counts)
 
     def __add__(self, other: Self) -> Self:
-        numbers = {name: item + other.numbers[name] for name, item in self.numbers.items()}
         categories = {name: item + other.categories[name] for name, item in self.categories.items()}
-        return replace(self, numbers=numbers, categories=categories)
+        return replace(self, numbers=self.numbers + other.numbers, categories=categories)
 
     def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
         """What to compare other rows with.
@@ -81,7 +88,11 @@ class Sample:
             missing: the share of missing values of all columns, of which some may be neither numbers nor become ids.
         """
         found = {name: Profile(share) for name, share in missing.items()}
-        found |= {name: _of_numbers(item, missing[name]) for name, item in self.numbers.items() if item.total}
+        if self.names:
+            table = np.sort(np.concatenate(self.numbers, axis=1), axis=1)  # NaN last
+            totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
+            rows = zip(self.names, table, totals.tolist(), strict=True)
+            found |= {name: _of_numbers(values[:total], missing[name]) for name, values, total in rows if total}
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
@@ -193,20 +204,17 @@ def _tally(column: Column, profile: Profile, unknown: Array | None, backend: Bac
     return xp.concatenate([xp.stack([xp.asarray(number, dtype="float64") for number in head]), bins.astype("float64")])
 
 
-def _finite(column: Column, backend: Backend) -> Column:
-    """Without the rows that hold an infinity, which no measure can take in."""
-    return column if column.dtype not in FLOATS else column.take(~backend.xp.isinf(column.data))
-
-
-def _of_numbers(found: Histogram, missing: float) -> Profile:
-    """The profile of finite numbers that were counted; the histogram of a sample holds every value."""
-    values, counts, total = found.values, found.counts, found.total
-    edges = np.unique(found.quantiles(_DECILES))
-    weight = counts / total
-    unit = max(float(np.abs(values).max()), 1.0)  # whose squares are floats
-    mean = float((values * weight).sum())
-    std = unit * float(np.sqrt((np.square(values / unit - mean / unit) * weight).sum()))
-    bins = np.bincount(np.searchsorted(edges, values, side="left"), weights=counts, minlength=len(edges) + 1)
+def _of_numbers(values: Any, missing: float) -> Profile:
+    """The profile of finite numbers, given in ascending order: so they make the same sums in any partitions."""
+    total = len(values)
+    edges = np.unique(_quantiles(values, _DECILES)) + 0.0  # without a sign where they are zero
+    # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
+    last = np.flatnonzero(np.append(values[1:] != values[:-1], True))
+    known, weight = values[last], np.diff(last, prepend=-1) / total
+    unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
+    mean = float((known * weight).sum())
+    std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
+    bins = np.diff(np.searchsorted(values, edges, side="right"), prepend=0, append=total)
     return Profile(
         missing=missing,
         mean=mean,
@@ -214,3 +222,14 @@ def _of_numbers(found: Histogram, missing: float) -> Profile:
         edges=tuple(edges.tolist()),
         shares=tuple((bins / total).tolist()),
     )
+
+
+def _quantiles(values: Any, shares: Any) -> Any:
+    """As `Histogram.quantiles`, of values in ascending order."""
+    rank = shares * (len(values) - 1)
+    lower = np.floor(rank)
+    part, place = rank - lower, lower.astype(np.int64)
+    below, above = values[place], values[np.minimum(place + 1, len(values) - 1)]
+    with np.errstate(over="ignore"):
+        gap = above - below
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpupipe.backend import Column, select
+from gpupipe.backend import Column, Matrix, select
 from gpupipe.features import Features
 from gpupipe.group import Group
 from gpupipe.schema import FLOATS, Kind, Schema
@@ -50,7 +50,9 @@ def source_ranges(source: Schema, schema: Schema, seen: Mapping[str, Seen]) -> S
 def _through(group: Group, schema: Schema, seen: Mapping[str, Seen]) -> dict[str, Range]:
     """The ranges of a group's outputs, on the host."""
     num_rows = 2 + any(item.missing for item in seen.values())
-    columns = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
+    if len({column.dtype for column in columns.values()} | {"float64"}) == 1:
+        columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
     ranges = {}
     for name, column in group.through(columns, select("cpu")).items():
         missing = column.missing(np)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.tables import html_table, text_table
-from gpupipe.words import as_list
+from gpupipe.words import as_list, counted
 
 __all__ = [
     "DTYPES",
@@ -25,6 +26,8 @@ __all__ = [
     "list_of",
     "made_usable",
 ]
+
+_MANY_FIELDS, _MOST_SOURCES = 60, 8  # for a table of them
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float32", "float64")
@@ -364,11 +367,16 @@ class Schema:
                 "yes" if item.nullable else "no",
                 item.units,
                 " to ".join(f"{end:.6g}" for end in self.ranges.get(item.name, ())),
-                ", ".join(sorted(item.lineage - {item.name})),
+                ", ".join(sorted(item.lineage - {item.name})[:_MOST_SOURCES])
+                + (" ..." if len(item.lineage - {item.name}) > _MOST_SOURCES else ""),
                 item.step,
             ]
             for item in self.fields
         ]
+        if len(body) > _MANY_FIELDS:
+            body = [
+                _one_row(list(run)) for _, run in groupby(body, key=lambda cells: (*cells[1:6], cells[7], cells[10]))
+            ]
         told = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
         return list(zip(*told, strict=True))
 
@@ -381,3 +389,13 @@ class Schema:
 
     def _repr_html_(self) -> str:
         return html_table(self._table()) + (f"<p>{self._legend}</p>" if self._legend else "")
+
+
+def _one_row(run: Sequence[list[str]]) -> list[str]:
+    """Neighbours that differ in nothing but names, missing values, ranges and sources, in one row of a table."""
+    first, last = run[0], run[-1]
+    if len(run) == 1:
+        return first
+    same = [cell if all(row[place] == cell for row in run) else "" for place, cell in enumerate(first)]
+    same[0], same[6] = f"{first[0]} ... {last[0]} ({counted(len(run), 'column')})", same[6] or "some"
+    return same

@@ -148,25 +148,25 @@ class Scorer:
                 remedy="gp.save(path, pipeline, model)",
             )
         check_integer("predict", "[1, inf)", batch_size=batch_size)
-        data = as_rows(data, self.pipeline.backend)
-        run = self.pipeline.bound_to(data, predicting=True)
+        table = as_rows(data, self.pipeline.backend)
+        run = self.pipeline.bound_to(table, predicting=True, given=data)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
+        inputs = Schema(run.schema.with_role(Role.FEATURE))
         schema = Schema(
             [*fields, *(replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept)]
         )
 
         def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
-            made = run.apply(frame, backend, row_ids)
-            inputs = Schema(run.schema.with_role(Role.FEATURE))
-            block = Block.allocate(inputs, len(made), self.device)
-            block.write(0, {item.name: backend.column(made, item.name) for item in inputs}, backend)
+            made, seen = run.columns(frame, backend, row_ids)
+            block = Block.allocate(inputs, len(seen), self.device)
+            block.write(0, made, backend)
             columns = read(self._output(block, batch_size), backend)
-            columns += [backend.column(made, item.name) for item in kept]
-            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(made))
-            result.index = made.index
+            columns += [made[item.name] for item in kept]
+            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(seen))
+            result.index = seen.index
             return result
 
-        return run.over(data, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
+        return run.over(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
 
     def _fingerprint(self, batch_size: int) -> str | None:
         """What the predictions follow from; None where the pipeline has no fingerprint."""

@@ -115,7 +115,7 @@ class Taking:
         others = {name: backend.column(frame, name) for name in self.others}
         sample = Sample()
         if self.samples and row_ids is not None:
-            rows = drawn_rows(row_ids, self.total, backend)
+            rows = drawn_rows(row_ids, self.total, len(self.numbers) + len(self.categories), backend)
             sample = Sample.of(frame, rows, self.numbers, self.categories, backend)
         seen = _of_numbers(numbers, backend) | {name: told[name] for name in self.numbers if name in told}
         return Note(len(frame), findings, sample, seen | _of_others(others, backend))

@@ -22,6 +22,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from gpupipe.cluster import in_force
+from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, as_dataset
@@ -31,7 +32,6 @@ from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.tensors import Block, Loader
 from gpupipe.tensors.joining import group_of, open_store
-from gpupipe.tensors.loader import BLOCK_ROWS, WINDOW
 from gpupipe.transformation import Transformation
 
 __all__ = ["ClusterLoader"]

@@ -14,7 +14,7 @@ from gpupipe.transformation import Transformation
 
 __all__ = ["StreamedParts", "loaded"]
 
-Loaded = tuple[dict[str, Column], FittedRows]
+Loaded = tuple[Mapping[str, Column], FittedRows]
 
 
 class StreamedParts:

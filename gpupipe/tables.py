@@ -8,16 +8,18 @@ from collections.abc import Sequence
 
 __all__ = ["html_table", "text_table"]
 
+_MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
+
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first the head, in aligned columns.
+    """Rows of cells, the first the head, in aligned columns; of more than 100 the first and the last.
 
     Example:
         >>> print(text_table([["column", "dtype"], ["x", "float64"]]))
         column  dtype
         x       float64
     """
-    rows = [[_one_line(cell) for cell in row] for row in rows]
+    rows = [[_one_line(cell) for cell in row] for row in _shortened(rows)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -30,11 +32,13 @@ def _one_line(cell: str) -> str:
 def html_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells, the first the head, as HTML; a column of numbers is flush right, any other flush left.
 
+    Of more than 100 rows the first and the last are shown.
+
     Example:
         >>> html_table([["column"], ["a<b"]])[70:]
         '<tbody><tr><td style="text-align:left">a&lt;b</td></tr></tbody></table>'
     """
-    head, *body = rows
+    head, *body = _shortened(rows)
     # Said for each cell, since notebooks set all of them flush right by rules for cells.
     sides = ["right" if all(map(_is_figure, column)) else "left" for column in zip(*body, strict=True)]
     sides = sides or ["left"] * len(head)
@@ -48,6 +52,14 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
     lines = "".join(line(row, "td") for row in body)
     return f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"
+
+
+def _shortened(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    head, *body = rows
+    if len(body) <= _MOST_ROWS:
+        return rows
+    gap = [f"... {len(body) - _FIRST_ROWS - _LAST_ROWS:,} more ...", *[""] * (len(head) - 1)]
+    return [head, *body[:_FIRST_ROWS], gap, *body[-_LAST_ROWS:]]
 
 
 def _is_figure(cell: str) -> bool:

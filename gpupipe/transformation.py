@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Self
 
@@ -20,7 +21,64 @@ from gpupipe.together import put_together
 from gpupipe.transforms import Transform
 from gpupipe.watching import Letter, Watch
 
-__all__ = ["Transformation"]
+__all__ = ["Bindings", "Transformation"]
+
+_COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
+_MOST_BINDINGS = 16
+
+
+class Bindings:
+    """What a pipeline was bound as, kept for data with the same columns until a step has changed.
+
+    Threads may ask at once: the worst is that two of them make the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[list[Any], dict[Hashable, Transformation]] = ([], {})
+
+    def __reduce__(self) -> tuple[type[Bindings], tuple[()]]:
+        """What is bound is made again where it is needed."""
+        return Bindings, ()
+
+    def bound(
+        self,
+        steps: Sequence[Transform],
+        features: Features | None,
+        source: Schema,
+        key: Hashable,
+        make: Callable[[], Transformation],
+    ) -> Transformation:
+        """What `make` gives, or gave for the same key while the steps held what they hold now."""
+        state = _state(steps, features, source)
+        if features is not None:  # lists that may be changed in place
+            lists = (features.keep, features.allow_leak, *(group.columns for group in features.groups))
+            key = key, tuple(map(tuple, lists))
+        before, known = self._known
+        if len(before) != len(state) or any(a is not b for a, b in zip(before, state, strict=True)):
+            known = {}
+            self._known = state, known
+        found = known.get(key)
+        if found is None:
+            found = make()
+            if len(known) >= _MOST_BINDINGS:
+                known = {}
+                self._known = state, known
+            known[key] = found
+        return found
+
+
+def _state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
+    """All that a binding follows from; kept, so that the same object later means that nothing was put in its place."""
+    holders: list[Any] = list(steps)
+    found: list[Any] = [source, features]
+    if features is not None:
+        holders += [step for group in features.learned for step in group.steps]
+        holders += [] if features.target is None else features.target.each
+        found += [*features.groups, features.target, features.weight, features.keep, features.allow_leak]
+    for holder in holders:
+        found.append(holder)
+        found += [value for name, value in vars(holder).items() if name not in _COUNTERS]
+    return found
 
 
 class Transformation:
@@ -33,7 +91,6 @@ class Transformation:
         with_target_only: leave out rows whose target is missing.
         predicting: features and kept columns only; steps that drop rows only in training are skipped.
         out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
-        watch: what is looked at beside; None looks at nothing.
 
     Raises:
         ColumnNotFound: a column that is read is not in the data.
@@ -49,7 +106,6 @@ class Transformation:
         with_target_only: bool = False,
         predicting: bool = False,
         out_of_fold: bool = False,
-        watch: Watch | None = None,
     ) -> None:
         wanted, after = None, None
         self.own: set[str] = set()
@@ -62,18 +118,33 @@ class Transformation:
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
         self.schema = self._seen if features is None else features.output_schema(self._seen, after)
-        self._watch = watch
-        expected = () if watch is None else watch.expectations.by_name
-        self.reads = [*self._prefix.reads, *(n for n in expected if n in names and n not in self._prefix.reads)]
+        self._watch: Watch | None = None
+        self.reads, self._names = self._prefix.reads, names
         self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target
         self._out_of_fold = out_of_fold
         cross_fits = features is not None and features.cross_fits and (out_of_fold or with_target_only)
-        self.draws_rows = self._prefix.draws_rows or cross_fits or watch is not None
+        self.draws_rows = self._prefix.draws_rows or cross_fits
         self._source = source
         self._casts: dict[str, str] = {}
+        there = set(names)
         for name in self.reads:
-            if name not in names:
+            if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
+        self._dtypes = {name: source[name].dtype for name in self.reads}
+
+    def watched(self, watch: Watch | None) -> Self:
+        """The same for one set of rows, at which `watch` looks beside the work; None looks at nothing.
+
+        Memory: shares all but that.
+        """
+        made = copy(self)
+        if watch is not None:
+            there, known = set(self._names), set(self.reads)
+            expected = [name for name in watch.expectations.by_name if name in there and name not in known]
+            made.reads, made.draws_rows = [*self.reads, *expected], True
+            dtypes = self._dtypes | {name: self._source[name].dtype for name in expected}
+            vars(made).update(_watch=watch, _dtypes=dtypes)
+        return made
 
     def expect(self, there: Schema) -> Self:
         """Take note of the columns stored as another type than in fit; returns self.
@@ -81,7 +152,10 @@ class Transformation:
         Raises:
             SchemaMismatch: a column is of another family.
         """
-        self._casts = _casts(self._source.select(self.reads), there)
+        return self._expect({item.name: item.dtype for item in there})
+
+    def _expect(self, there: Mapping[str, str]) -> Self:
+        self._casts = _casts(self._dtypes, there)
         return self
 
     def over(
@@ -116,7 +190,7 @@ class Transformation:
             )
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
-        self.expect(owner.schema_of(coded))
+        self._expect(owner.dtypes(coded))
         made = function(coded, owner)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
@@ -144,7 +218,7 @@ class Transformation:
 
     def load(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None
-    ) -> tuple[dict[str, Column], FittedRows]:
+    ) -> tuple[Mapping[str, Column], FittedRows]:
         """The output columns of one coded frame that holds `reads`, and what tells its rows from others.
 
         The target is as it is stored for training.
@@ -163,14 +237,23 @@ class Transformation:
 
         `row_ids` as for `Prefix.run`.
         """
-        frame, letter = self._taken(frame, backend, row_ids)
-        seen = self._run(frame, backend, row_ids)
-        outputs = self._outputs(seen, backend, row_ids, letter, stored=False)
+        outputs, seen = self.columns(frame, backend, row_ids)
         if self._features is None:
             return seen
         made = backend.frame(outputs, len(seen))
         made.index = seen.index
         return made
+
+    def columns(
+        self, frame: Frame, backend: Backend, row_ids: Array | None = None
+    ) -> tuple[Mapping[str, Column], Frame]:
+        """The output columns of one coded frame, the target in its own units, and its rows after the transforms.
+
+        `row_ids` as for `Prefix.run`.
+        """
+        frame, letter = self._taken(frame, backend, row_ids)
+        seen = self._run(frame, backend, row_ids)
+        return self._outputs(seen, backend, row_ids, letter, stored=False), seen
 
     def _taken(self, frame: Frame, backend: Backend, row_ids: Array | None) -> tuple[Frame, Letter | None]:
         """The frame with the types of the fit, and what it has that is not expected."""
@@ -189,7 +272,8 @@ class Transformation:
 
     def _outputs(
         self, seen: Frame, backend: Backend, row_ids: Array | None, letter: Letter | None, *, stored: bool
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
+        made: Mapping[str, Column]
         if self._features is None:
             made = {name: backend.column(seen, name) for name in seen.columns}
         else:
@@ -208,9 +292,10 @@ def _identities(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
 
 def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool) -> set[str]:
     """Features and kept columns, and of the labels those whose source columns are all in the data."""
+    there = set(names)
 
     def is_there(name: str) -> bool:
-        return all(column in names for column in after[name].lineage if column in source)
+        return all(column in there for column in after[name].lineage if column in source)
 
     after.require(features.keep, "Features")
     wanted = features.inputs | {name for name in features.keep if after[name].role != Role.LABEL or is_there(name)}
@@ -223,20 +308,20 @@ def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[s
     return wanted
 
 
-def _casts(wanted: Schema, there: Schema) -> dict[str, str]:
+def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
     casts = {}
-    for item in wanted:
-        found = there[item.name].dtype
-        if found == item.dtype:
+    for name, dtype in wanted.items():
+        found = there[name]
+        if found == dtype:
             continue
         # A column in which every value is missing may come as float64; it is looked at again with its values.
-        elements = (element_of(found), element_of(item.dtype))
+        elements = (element_of(found), element_of(dtype))
         of_lists = None not in elements
-        one, other = elements if of_lists else (found, item.dtype)
-        carried = is_passenger(found) != is_passenger(item.dtype)
+        one, other = elements if of_lists else (found, dtype)
+        carried = is_passenger(found) != is_passenger(dtype)
         if one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other}):
-            raise _another_type(item.name, found, item.dtype)
-        casts[item.name] = item.dtype
+            raise _another_type(name, found, dtype)
+        casts[name] = dtype
     return casts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gpupipe.check_report import CheckReport
@@ -13,7 +14,7 @@ from gpupipe.io import Dataset
 from gpupipe.preprocessing import Categorify
 from gpupipe.preprocessing.vocabulary import FIRST
 from gpupipe.profiles import Profile
-from gpupipe.watching import Ledger, Watch
+from gpupipe.watching import Ledger, Warnings, Watch, rows_in
 
 __all__ = ["Watched"]
 
@@ -33,21 +34,33 @@ class Watched:
     def forget(self, profiles: Mapping[str, Profile]) -> None:
         """Forget all data; other data is compared with these profiles, by column, from now on."""
         self.profiles = dict(profiles)
+        self._warnings = Warnings()
         self._ledger: Ledger | None = None
 
-    def watch(self, data: Any, categories: Mapping[str, tuple[str, Categorify]] | None) -> Watch | None:
+    def watch(
+        self, data: Any, categories: Mapping[str, tuple[str, Categorify]] | None, given: Any = None
+    ) -> Watch | None:
         """What looks at a Dataset or a frame, of which the reports tell from now on; None where nothing does.
 
         Args:
             data: the rows.
             categories: the columns that become ids, as `categories_of` has them; None where there are no features.
+            given: what a user gave for them, of which no warning is logged twice.
         """
         partitions = data.partitions if isinstance(data, Dataset) else []
         total = sum(partition.num_rows for partition in partitions) if partitions else len(data)
         compares = self.drift is not None and categories is not None and total >= self.drift.min_rows
         profiles = self.profiles if compares else {}
         looks = bool(profiles or self.expectations.by_name)
-        self._ledger = Ledger(self.expectations, profiles, self.drift, partitions, total if looks else 0)
+        rows = rows_in(data if given is None else given) if looks else None
+        self._ledger = Ledger(
+            self.expectations,
+            profiles,
+            self.drift,
+            partitions,
+            total if looks else 0,
+            partial(self._warnings.once, rows),
+        )
         if not looks:
             return None
         ids = {

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
+from weakref import ref
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.check_report import CheckReport, places_in
 from gpupipe.drift import Drift, DriftReport
 from gpupipe.expectations import Expectations, Findings
 from gpupipe.features import Features
-from gpupipe.io import Mailbox, Partition
+from gpupipe.io import Dataset, Mailbox, Partition
 from gpupipe.preprocessing import Categorify, SimpleImputer
 from gpupipe.preprocessing.vocabulary import UNKNOWN
 from gpupipe.profiles import Likeness, Profile, drawn_rows
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema
 
-__all__ = ["Ledger", "Letter", "Watch", "categories_of", "numbers_of", "others_of"]
+__all__ = ["Ledger", "Letter", "Warnings", "Watch", "categories_of", "numbers_of", "others_of", "rows_in"]
 
 _log = logging.getLogger("gpupipe")
+_MOST_WARNINGS = 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,52 @@ class Letter:
     likeness: Likeness
 
 
+class Warnings:
+    """The warnings that were logged, so that each is logged once of the same data.
+
+    Data is the same where it is one object, or holds the same rows of the same files; changed in place it may have
+    another result, which is another warning.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Any, str]] = []
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[Warnings], tuple[()]]:
+        """Another process has data of its own."""
+        return Warnings, ()
+
+    def once(self, rows: Any, text: str) -> None:
+        """Log a warning unless it was logged of these rows, as `rows_in` tells them, before."""
+        with self._lock:
+            if any(said == text and _same(found, rows) for found, said in self._given):
+                return
+            self._given = [*self._given[1 - _MOST_WARNINGS :], (rows, text)]
+        _log.warning("%s", text)
+
+
+def rows_in(data: Any) -> tuple[Any, Any]:
+    """What tells the rows of a Dataset or a frame from others: files with their stamps, or else the object.
+
+    Memory: keeps no rows.
+    """
+    if isinstance(data, Dataset):
+        files, query = data.source.inputs(), data.query.identity()
+        rows = query, tuple(partition.spans for partition in data.partitions)
+        if files is not None and query is not None:
+            return sorted(files.items()), rows
+        return (ref(data.source), rows) if query is not None else (ref(data), rows)
+    return ref(data), None
+
+
+def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    if one[1] != other[1]:
+        return False
+    if isinstance(one[0], ref) or isinstance(other[0], ref):
+        return isinstance(one[0], ref) and isinstance(other[0], ref) and one[0]() is other[0]() is not None
+    return bool(one[0] == other[0])
+
+
 class Ledger:
     """What is known of the data last given to a pipeline, partition by partition; each is counted once.
 
@@ -50,6 +98,7 @@ class Ledger:
         drift: how far others may be.
         partitions: of a dataset; none for a frame.
         total: rows of all of them, or of the frame.
+        warn: logs what is wrong with them.
     """
 
     def __init__(
@@ -59,7 +108,9 @@ class Ledger:
         drift: Drift | None,
         partitions: Sequence[Partition],
         total: int,
+        warn: Callable[[str], None],
     ) -> None:
+        self._warn = warn
         self._expectations, self._profiles, self._drift, self._total = expectations, profiles, drift, total
         self._place = places_in(partitions)
         self._seen = dict[int, int]()
@@ -93,9 +144,9 @@ class Ledger:
         if is_last:
             checks, drift = self.check_report(), self.drift_report()
             if not checks.passed:
-                _log.warning("expect: %s", checks.summary)
+                self._warn(f"expect: {checks.summary}")
             if drift.moved:
-                _log.warning("drift since the fit: %s; see pipeline.drift_report()", drift.summary)
+                self._warn(f"drift since the fit: {drift.summary}; see pipeline.drift_report()")
             drift.enforce()
 
     def check_report(self) -> CheckReport:
@@ -156,7 +207,8 @@ class Watch:
         """
         if self.profiles:
             positions = backend.positions(seen)
-            rows = drawn_rows(positions if row_ids is None else row_ids[positions], self.total, backend)
+            ids = positions if row_ids is None else row_ids[positions]
+            rows = drawn_rows(ids, self.total, len(self.profiles), backend)
             columns = {name: backend.column(seen, name).take(rows) for name in self.profiles}
             unknown = {}
             for name, (output, first_bucket) in self.ids.items():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
-__all__ = ["as_list", "counted", "shortened"]
+__all__ = ["as_list", "counted", "listed", "shortened"]
+
+_SHORTEST_RUN = 5
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
@@ -37,3 +40,37 @@ def shortened(words: Iterable[str], most: int = 4) -> str:
     every = list(words)
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Columns in one line: those numbered one after the other by their ends; of very many the first and the last.
+
+    Example:
+        >>> listed(["id", *(f"x{number}" for number in range(2000)), "y"]), listed("abcdef", 3)
+        ('id, x0 ... x1999 (2,000 columns), y', 'a, b, ... 3 more ..., f')
+    """
+    told: list[str] = []
+    sizes: list[int] = []
+    place = 0
+    while place < len(names):
+        size = _run(names, place)
+        run = names[place : place + size]
+        parts = [f"{run[0]} ... {run[-1]} ({counted(size, 'column')})"] if size >= _SHORTEST_RUN else list(run)
+        told, sizes, place = told + parts, sizes + [size // len(parts)] * len(parts), place + size
+    if len(told) > most:
+        told = [*told[: most - 1], f"... {sum(sizes[most - 1 : -1]):,} more ...", told[-1]]
+    return ", ".join(told)
+
+
+def _run(names: Sequence[str], start: int) -> int:
+    """How many names from `start` on are one stem with numbers that follow each other."""
+    stem, number = _numbered(names[start])
+    size = 1
+    while number is not None and start + size < len(names) and _numbered(names[start + size]) == (stem, number + size):
+        size += 1
+    return size
+
+
+def _numbered(name: str) -> tuple[str, int | None]:
+    digits = re.search(r"(?<!\d)(0|[1-9]\d{0,17})$", name)
+    return (name, None) if digits is None else (name[: digits.start()], int(digits[1]))

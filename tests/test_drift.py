@@ -237,3 +237,56 @@ def test_the_report_shows_itself(fitted: gp.Pipeline) -> None:
 def test_stability_of_the_same_is_nothing() -> None:
     assert stability(np.array([0.25, 0.75]), np.array([25.0, 75.0])) == 0
     assert stability(np.array([1.0, 0.0]), np.array([90.0, 10.0])) > 0.2
+
+
+# warnings, once of the same data --------------------------------------------------------------------------------------
+def warned(caplog: pytest.LogCaptureFixture) -> int:
+    number = len([line for line in caplog.messages if line.startswith(("drift since the fit", "expect:"))])
+    caplog.clear()
+    return number
+
+
+def test_of_the_same_data_a_warning_is_given_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    made, far = pipeline().fit(table()), table(2000, 3).assign(seats=4)
+    far["distance"] = far["distance"].fillna(0)
+    made.transform(far)
+    assert warned(caplog) == 1
+    made.loader(far)
+    made.transform(far)
+    assert warned(caplog) == 0
+    made.transform(far.copy())  # other rows, for all that anybody knows
+    assert warned(caplog) == 1
+    far["seats"] = 5  # the same frame, with another result
+    made.transform(far)
+    assert warned(caplog) == 1
+    gp.from_frame(far).write_parquet(tmp_path / "far")
+    for _ in range(3):
+        made.transform(gp.read_parquet(tmp_path / "far")).compute()
+    assert warned(caplog) == 1
+    data = gp.read_parquet(tmp_path / "far")
+    made.loader(data)
+    assert warned(caplog) == 0
+    left, right = gp.from_frame(pd.concat([far] * 3), num_partitions=4).split(fraction=0.5)
+    made.loader(left)
+    made.loader(right)
+    assert warned(caplog) == 2
+    made.loader(left)
+    assert warned(caplog) == 0
+
+
+def test_another_fit_warns_anew(caplog: pytest.LogCaptureFixture) -> None:
+    made, far = pipeline().fit(table()), table(2000, 3).assign(seats=4)
+    for _ in range(2):
+        made.transform(far)
+        made.fit(table(seed=2))
+        made.transform(far)
+        assert warned(caplog) == 2
+        made.fit(table())
+
+
+def test_a_fit_and_the_loader_of_its_rows_warn_once_of_what_is_not_expected(caplog: pytest.LogCaptureFixture) -> None:
+    frame = table()
+    made = pipeline(expect={"seats": gp.Expect(min=3)}, drift=None).fit(frame)
+    made.loader(frame)
+    made.transform(frame)
+    assert warned(caplog) == 1

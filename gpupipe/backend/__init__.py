@@ -10,8 +10,8 @@ import logging
 from functools import lru_cache
 from threading import Lock
 
-from gpupipe.backend.probe import choose_backend, probe
-from gpupipe.backend.protocol import Array, Backend, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.probe import choose_backend, this_machine
+from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
@@ -20,6 +20,7 @@ __all__ = [
     "Backend",
     "Column",
     "Frame",
+    "Matrix",
     "PCAResult",
     "Stored",
     "Transfers",
@@ -64,7 +65,7 @@ def resolve(name: str = "auto") -> str:
 
 @lru_cache
 def _chosen(name: str) -> str:
-    chosen, reason = choose_backend(name, probe())
+    chosen, reason = choose_backend(name, this_machine())
     if name == "auto":
         _log.info("backend: %s (%s)", chosen, reason)
     return chosen

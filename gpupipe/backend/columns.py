@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.arrow_types import Reading, arrow_type
-from gpupipe.backend.protocol import Array, Column, Stored
+from gpupipe.backend.protocol import Array, Column, Matrix, Stored
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
@@ -22,9 +23,11 @@ __all__ = [
     "floats",
     "key_dtype",
     "missing_column",
+    "parts_of",
     "refuse_passengers",
     "refuse_type",
     "require_comparable",
+    "side_by_side",
     "stored_of",
     "whole_numbers",
     "with_missing_row",
@@ -82,7 +85,9 @@ def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> I
         >>> next(with_readings([Field("day", "timestamp")], readings)).written_as
         'date32[day]'
     """
-    return (replace(item, written_as=readings[item.name].written_as) for item in fields)
+    for item in fields:
+        written_as = readings[item.name].written_as
+        yield replace(item, written_as=written_as) if written_as else item
 
 
 def stored_of(column: Column) -> Stored | None:
@@ -231,3 +236,29 @@ def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
     if dtype == "float64":
         return Column(dtype, column.data.astype(dtype))
     return Column(dtype, *whole_numbers(column, np.dtype(dtype), xp))
+
+
+def side_by_side(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
+    """Columns of different names as one mapping, in order; a `Matrix` among them stays one.
+
+    Example:
+        >>> import numpy as np
+        >>> columns = side_by_side(Matrix(["x"], np.ones((1, 2))), {"y": Column("bool", np.ones(2, dtype=bool))})
+        >>> list(columns), [type(part).__name__ for part in parts_of(columns)]
+        (['x', 'y'], ['Matrix', 'dict'])
+    """
+    known: list[Any] = []
+    for part in parts:
+        if known and not isinstance(part, Matrix) and not isinstance(known[-1], Matrix):
+            known[-1] = {**known[-1], **part}
+        elif len(part):
+            known.append(part)
+    if not known:
+        return {}
+    # A ChainMap goes through its maps from the last to the first.
+    return known[0] if len(known) == 1 else ChainMap(*reversed(known))
+
+
+def parts_of(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
+    """What `side_by_side` was given."""
+    return [*reversed(columns.maps)] if isinstance(columns, ChainMap) else [columns]

@@ -60,49 +60,58 @@ def _floats(low, high):
 
 
 @_compiled("reassoc", "nsz")
-def look(values, bits, centre):
-    """Missing values, the least and the greatest of the others, their sum and their squares less `centre`.
+def look(values, bits, centres):
+    """Of each row missing values, the least and the greatest of the others, their sum and squares less its centre.
 
-    `bits` are the values' own, as int64.
+    `bits` are the values' own, as int64. The result has a row of 5 float64 for each.
     """
-    missing, low, high = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN
-    total = squares = 0.0
-    for row in range(values.size):
-        there = (bits[row] & _ALL_BUT_SIGN) <= _INFINITY
-        rest = values[row] - centre if there else 0.0
-        missing += not there
-        total += rest
-        squares += rest * rest
-        key = bits[row] ^ ((bits[row] >> 63) & _ALL_BUT_SIGN)
-        low = min(low, key if there else _ALL_BUT_SIGN)
-        high = max(high, key if there else -_ALL_BUT_SIGN)
-    least, greatest = _floats(low, high)
-    return missing, least, greatest, total, squares
+    table = np.empty((values.shape[0], 5))
+    for place in range(values.shape[0]):
+        missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[place]
+        total = squares = 0.0
+        for number in range(values.shape[1]):
+            bit = bits[place, number]
+            there = (bit & _ALL_BUT_SIGN) <= _INFINITY
+            rest = values[place, number] - centre if there else 0.0
+            missing += not there
+            total += rest
+            squares += rest * rest
+            key = bit ^ ((bit >> 63) & _ALL_BUT_SIGN)
+            low = min(low, key if there else _ALL_BUT_SIGN)
+            high = max(high, key if there else -_ALL_BUT_SIGN)
+        least, greatest = _floats(low, high)
+        table[place, 0], table[place, 1], table[place, 2] = missing, least, greatest
+        table[place, 3], table[place, 4] = total, squares
+    return table
 
 
 @_compiled()
-def scale(out, values, offset, divisor, moves, stretch, shift, floor, ceiling):
-    """Write `(value - offset) / divisor`, moved and held as `Scale` says, as float32; whether one is infinite."""
+def scale(out, values, offsets, divisors, moves, stretch, shift, floor, ceiling):
+    """Write `(value - offset) / divisor` of each row as float32, as `Scale` says; whether one is infinite."""
     infinite = False
-    for row in range(values.size):
-        number = (values[row] - offset) / divisor
-        if moves:
-            number = number * stretch + shift
-            number = floor if number < floor else number  # noqa: FURB136
-            number = ceiling if number > ceiling else number  # noqa: FURB136
-        out[row] = number
-        infinite |= abs(out[row]) == np.inf
+    for place in range(values.shape[0]):
+        offset, divisor = offsets[place], divisors[place]
+        for item in range(values.shape[1]):
+            number = (values[place, item] - offset) / divisor
+            if moves:
+                number = number * stretch + shift
+                number = floor if number < floor else number  # noqa: FURB136
+                number = ceiling if number > ceiling else number  # noqa: FURB136
+            out[place, item] = number
+            infinite |= abs(out[place, item]) == np.inf
     return infinite
 
 
 @_compiled()
 def fill(out, values, instead):
-    """Write the values, `instead` for missing ones; whether one is infinite."""
+    """Write the values, those that are missing as `instead` says for their row; whether one is infinite."""
     infinite = False
-    for row in range(values.size):
-        number = values[row]
-        out[row] = instead if np.isnan(number) else number
-        infinite |= abs(out[row]) == np.inf
+    for place in range(values.shape[0]):
+        fill_value = instead[place]
+        for item in range(values.shape[1]):
+            number = values[place, item]
+            out[place, item] = fill_value if np.isnan(number) else number
+            infinite |= abs(out[place, item]) == np.inf
     return infinite
 
 

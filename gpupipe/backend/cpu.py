@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_readings
+from gpupipe.backend.columns import check_names, parts_of, refuse_type, stored_of, with_readings
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of, is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, element_of, is_passenger
 
 __all__ = ["CpuBackend"]
 
 _NAT = np.iinfo(np.int64).min
 _ROW, _MATCH = "\0row", "\0match"
 _MANY_COLUMNS = 64  # pandas warns from 100
+_WORTHWHILE, _COPIED_BYTES = 16, 8 << 20  # fewer columns are as fast one by one
+_TEXT = pd.StringDtype(na_value=np.nan)
+_PLAIN = {np.dtype(name): name for name in (*FLOATS, *INTEGERS, "bool")}  # in coded form as they are
+_READ = {name: Reading(name) for name in _PLAIN.values()}
+_FEW = 8  # one column in so many is put into its place by itself
+_CHUNK = 64  # columns of which is looked at a time whether they have gaps
 
 
 class CpuBackend:
@@ -64,34 +69,53 @@ class CpuBackend:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
-        return {name: _reading(frame.iloc[:, place]) for place, name in enumerate(frame.columns)}
+        known = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))
+        return {name: _READ[dtype] if dtype else _reading(frame.iloc[:, at]) for at, (name, dtype) in known}
 
     def encode(self, frame: Frame) -> Frame:
-        check_names(frame.columns)
-        columns = {name: _coded(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns)}
-        if len(columns) != frame.shape[1]:
-            twice = [name for name in columns if list(frame.columns).count(name) > 1]
+        check_names(frame.columns.tolist())
+        if not frame.columns.is_unique:
             raise SchemaMismatch(
                 "frame",
                 "columns share a name",
-                got=twice,
+                got=frame.columns[frame.columns.duplicated()].unique().tolist(),
                 expected="unique names",
                 remedy="frame.loc[:, ~frame.columns.duplicated()]",
             )
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)), copy=False)
+        rows, others = pd.RangeIndex(len(frame)), _places_of_others(frame)
+        if others is not None:
+            made = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
+            for place in others:
+                made.isetitem(place, _coded(frame.columns[place], frame.iloc[:, place]))
+            return made
+        columns = {name: _coded(name, series) for name, series in frame.items()}
+        return pd.DataFrame(columns, index=rows, copy=False)
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
-        zones = {} if schema is None else {item.name: item.zone for item in schema if item.zone}
+        others = _places_of_others(frame)
+        if others is not None:
+            made = frame.copy()
+            for place in others:
+                zone = _zone_of(frame.columns[place], schema)
+                made.isetitem(place, _decoded(frame.iloc[:, place], own=True, zone=zone))
+            return made
         columns = {
-            name: _decoded(frame[name], own=joins or name in own, zone=zones.get(name)) for name in frame.columns
+            name: _decoded(frame[name], own=joins or name in own, zone=_zone_of(name, schema)) for name in frame.columns
         }
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        fields = (_field(str(name), frame[name]).as_source() for name in frame.columns)
+        fields = (
+            Field(name, dtype, nullable=may_miss, lineage=frozenset({name}))
+            for (name, dtype), may_miss in zip(self.dtypes(frame).items(), _nullable(frame), strict=True)
+        )
         return Schema(fields if readings is None else with_readings(fields, readings))
+
+    def dtypes(self, frame: Frame) -> dict[str, str]:
+        known = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
+        return {name: plain or _dtype_name(dtype) for name, plain, dtype in known}
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
@@ -122,12 +146,32 @@ class CpuBackend:
             return Column(dtype, data, ~missing if missing.any() else None)
         return Column(dtype, series.to_numpy())
 
+    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
+        if len(names) < _WORTHWHILE:
+            return None
+        run = _run_of(frame, names)
+        if run is None and len(names) * len(frame) * 8 > _COPIED_BYTES:
+            return None
+        frame = frame[list(names)] if run is None else frame.iloc[:, run]
+        dtypes = frame.dtypes.tolist()
+        if str(dtypes[0]) not in FLOATS or dtypes.count(dtypes[0]) < len(dtypes):
+            return None
+        first, last = (frame.iloc[:, place].to_numpy() for place in (0, -1))
+        shared = first.base is not None and first.base is last.base
+        return Matrix(list(names), frame.to_numpy().T) if shared or frame.size * 8 <= _COPIED_BYTES else None
+
     def stored(self, frame: Frame, name: str) -> Stored | None:
         return stored_of(self.column(frame, name))
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        data = {name: _pandas_data(column) for name, column in columns.items()}
-        return pd.DataFrame(data, index=pd.RangeIndex(num_rows), copy=False)
+        rows = pd.RangeIndex(num_rows)
+        parts = [
+            pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False)
+            if isinstance(part, Matrix)
+            else pd.DataFrame({name: _pandas_data(column) for name, column in part.items()}, index=rows, copy=False)
+            for part in parts_of(columns)
+        ]
+        return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_numpy()
@@ -138,10 +182,16 @@ class CpuBackend:
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         wanted = list(names)
         # `frame[wanted]` takes pandas twice as long, and a partition of a few rows no time at all.
-        if wanted == list(frame.columns):
+        if wanted == frame.columns.tolist():
             return frame.copy(deep=False)
         if not frame.columns.is_unique:  # a user's; `encode` says so
             return frame[wanted]
+        if len(wanted) > _MANY_COLUMNS:
+            run = _run_of(frame, wanted)
+            if run is not None:
+                return frame.iloc[:, run]
+            if len(wanted) * len(frame) * 8 <= _COPIED_BYTES:
+                return frame[wanted]
         return pd.DataFrame({name: frame[name].array for name in wanted}, index=frame.index, copy=False)
 
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
@@ -198,13 +248,16 @@ class CpuBackend:
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        model = KMeans(
+        # scikit-learn takes half a second to import, and most fits need none of it.
+        model = import_module("sklearn.cluster").KMeans(
             len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False
         )
-        return model.fit(block).cluster_centers_.astype(np.float64)
+        centers = model.fit(block).cluster_centers_
+        return centers.astype(np.float64)
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
-        model = PCA(n_components=n_components, svd_solver="full", copy=False).fit(block)
+        estimator = import_module("sklearn.decomposition").PCA
+        model = estimator(n_components=n_components, svd_solver="full", copy=False).fit(block)
         parts = (model.mean_, model.components_, model.explained_variance_)
         return PCAResult(*(part.astype(np.float64) for part in parts))
 
@@ -271,9 +324,13 @@ def _pandas_data(column: Column) -> Any:
     return column.data if column.valid is None else _masked(column.data, ~column.valid)
 
 
-def _decoded(series: Any, *, own: bool, zone: str | None = None) -> Any:
+def _zone_of(name: str, schema: Schema | None) -> str:
+    return schema[name].zone if schema is not None and name in schema else ""
+
+
+def _decoded(series: Any, *, own: bool, zone: str) -> Any:
     """One coded column as a user expects it; strings by a gather, where `astype` would hash them."""
-    if zone is not None:
+    if zone:
         return series.array.tz_localize("UTC").tz_convert(zone)
     if isinstance(series.dtype, pd.ArrowDtype):
         return pd.arrays.ArrowExtensionArray(lists.plain(lists.whole(series)))
@@ -303,7 +360,7 @@ def _coded(name: str, series: Any) -> Any:
     if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
         if isinstance(series.dtype, pd.CategoricalDtype):
             return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
-        codes, values = pd.factorize(series.astype("str"))
+        codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
     if pd.api.types.is_datetime64_any_dtype(series.dtype) and not isinstance(series.dtype, pd.ArrowDtype):
         if getattr(series.dtype, "tz", None) is not None:
@@ -315,6 +372,12 @@ def _coded(name: str, series: Any) -> Any:
         return series.to_numpy(dtype=np.dtype(dtype), na_value=np.nan) if dtype in FLOATS else series.array
     item = Field(name, dtype)
     return _series_data(arrow.conform(_in_arrow(series), item), item)
+
+
+def _plain(frame: Frame) -> list[str | None]:
+    """The types of the columns that are in coded form as they are; None of each of the others."""
+    # pandas' own types take long to hash.
+    return [_PLAIN.get(dtype) if isinstance(dtype, np.dtype) else None for dtype in frame.dtypes.to_numpy()]
 
 
 def _reading(series: Any) -> Reading:
@@ -387,6 +450,8 @@ def _in_arrow(series: Any) -> pa.Array:
 
 def _dtype_name(dtype: Any) -> str:
     """The field type of a coded column."""
+    if isinstance(dtype, np.dtype) and dtype in _PLAIN:
+        return _PLAIN[dtype]
     if isinstance(dtype, pd.CategoricalDtype):
         return "string"
     if isinstance(dtype, pd.ArrowDtype):
@@ -396,8 +461,32 @@ def _dtype_name(dtype: Any) -> str:
     return str(getattr(dtype, "numpy_dtype", dtype))
 
 
-def _field(name: str, series: Any) -> Field:
-    dtype = _dtype_name(series.dtype)
-    if dtype in FLOATS or dtype in ("string", "timestamp", *LISTS) or is_passenger(dtype):
-        return Field(name, dtype, nullable=bool(series.isna().any()))
-    return Field(name, dtype, nullable=isinstance(series.dtype, pd.api.extensions.ExtensionDtype))
+def _places_of_others(frame: Frame) -> list[int] | None:
+    """Of many columns the few that are not coded as they are, by position; None where columns or those are not so."""
+    if len(frame.columns) <= _MANY_COLUMNS:
+        return None
+    others = [at for at, dtype in enumerate(_plain(frame)) if dtype is None]
+    return others if len(others) <= len(frame.columns) // _FEW else None
+
+
+def _run_of(frame: Frame, names: Sequence[str]) -> slice | None:
+    """Where these columns lie side by side in the frame, in this order; None where they do not."""
+    columns = frame.columns
+    if names[0] not in columns:
+        return None
+    start = columns.get_loc(names[0])
+    run = slice(start, start + len(names))
+    return run if columns[run].tolist() == list(names) else None
+
+
+def _nullable(frame: Frame) -> list[bool]:
+    """Whether values of each column of a coded frame may be missing."""
+    dtypes, looked_at = frame.dtypes.to_numpy(), []
+    for dtype in dtypes:
+        plain = isinstance(dtype, np.dtype)
+        by_value = dtype.kind in "fM" if plain else isinstance(dtype, pd.CategoricalDtype | pd.ArrowDtype)
+        looked_at.append(by_value if plain or by_value else None)  # None: it has a mask
+    missing: list[bool] = []
+    for start in range(0, len(dtypes), _CHUNK):
+        missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
+    return [found if looks else looks is None for looks, found in zip(looked_at, missing, strict=True)]

@@ -31,7 +31,7 @@ from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
 from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained, free_unused
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
@@ -135,6 +135,9 @@ class GpuBackend:
         fields = (_field(name, frame[name]).as_source() for name in frame.columns)
         return Schema(fields if readings is None else with_readings(fields, readings))
 
+    def dtypes(self, frame: Frame) -> dict[str, str]:
+        return {name: _dtype_name(name, dtype) for name, dtype in frame.dtypes.items()}
+
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
@@ -154,6 +157,10 @@ class GpuBackend:
         if dtype == "timestamp":
             series = series.astype("int64")
         return Column(dtype, series.to_cupy(na_value=False if dtype == "bool" else 0), valid)
+
+    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
+        """Each column is an allocation of its own here: none lie side by side."""
+        return None
 
     def stored(self, frame: Frame, name: str) -> Stored | None:
         series = frame[name]

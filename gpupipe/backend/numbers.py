@@ -16,7 +16,17 @@ import numpy as np
 from gpupipe.backend.pointwise import Scale
 from gpupipe.backend.protocol import Array
 
-__all__ = ["GroupSums", "GroupedFloats", "ends", "fill_into", "look", "scale_into"]
+__all__ = [
+    "GroupSums",
+    "GroupedFloats",
+    "ends",
+    "fill_each",
+    "fill_into",
+    "look",
+    "look_each",
+    "scale_each",
+    "scale_into",
+]
 
 _LOOPS = "gpupipe.backend.compiled"
 
@@ -48,11 +58,25 @@ def look(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
         (1, 2.0, 5.0, 1.0, 5.0)
     """
     if xp is np:
-        given = _given(block)
-        return tuple(_loops().look(given, given.view(np.int64), centre))
+        missing, *found = look_each(block[None], np.array([centre]))[0].tolist()
+        return int(missing), *found
     rest = block - centre
     xp.copyto(rest, 0.0, where=xp.isnan(rest))
     return *ends(block, xp), rest.sum(), rest.dot(rest)
+
+
+def look_each(blocks: Array, centres: Array) -> Array:
+    """As `look`, of each row of k x n float64 on a CPU, given k centres: k x 5 float64.
+
+    Memory: a copy of rows whose numbers do not lie side by side.
+
+    Example:
+        >>> look_each(np.array([[2.0, np.nan, 5.0]]), np.array([3.0])).tolist()
+        [[1.0, 2.0, 5.0, 1.0, 5.0]]
+    """
+    given = _given(blocks)
+    table: Array = _loops().look(given, given.view(np.int64), centres)
+    return table
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
@@ -66,9 +90,8 @@ def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
         (False, array([0.25,  nan], dtype=float32))
     """
     if xp is np:
-        # A range may be of whole numbers, for which the loop would be compiled once more.
-        held = map(float, (by.stretch, by.shift, by.floor, by.ceiling))
-        return _loops().scale(out, _given(block), by.offset, by.divisor, by.moves, *held)
+        offsets, divisors = np.array([[by.offset], [by.divisor]], dtype=np.float64)
+        return scale_each(out[None], block[None], offsets, divisors, by)
     number = (block - by.offset) / by.divisor
     if by.moves:
         number *= by.stretch
@@ -76,6 +99,20 @@ def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
         number = xp.clip(number, by.floor, by.ceiling)
     out[:] = number
     return xp.isinf(out).any()
+
+
+def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: Scale) -> bool:
+    """As `scale_into`, of each row of k x n float64 on a CPU, with k offsets and divisors; the rest as `by` says.
+
+    Memory: a copy of rows whose numbers do not lie side by side.
+    """
+    # A range may be of whole numbers, for which the loop would be compiled once more.
+    held = map(float, (by.stretch, by.shift, by.floor, by.ceiling))
+    written = _writable(out)
+    infinite = _loops().scale(written, _given(blocks), offsets, divisors, by.moves, *held)
+    if written is not out:
+        out[:] = written
+    return bool(infinite)
 
 
 def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
@@ -89,10 +126,22 @@ def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
         (False, array([2., 7.]))
     """
     if xp is np:
-        return _loops().fill(out, _given(values), values.dtype.type(instead))
+        return fill_each(out[None], values[None], np.array([instead]))
     out[:] = values
     xp.copyto(out, out.dtype.type(instead), where=xp.isnan(out))
     return xp.isinf(out).any()
+
+
+def fill_each(out: Array, values: Array, instead: Array) -> bool:
+    """As `fill_into`, of each row of k x n floats on a CPU, given k values to fill in.
+
+    Memory: a copy of rows whose numbers do not lie side by side.
+    """
+    written = _writable(out)
+    infinite = _loops().fill(written, _given(values), instead.astype(values.dtype))
+    if written is not out:
+        out[:] = written
+    return bool(infinite)
 
 
 class GroupSums:
@@ -174,6 +223,11 @@ class GroupedFloats:
 def _loops() -> ModuleType:
     """Imported when they are first needed, which takes Numba half a second."""
     return import_module(_LOOPS)
+
+
+def _writable(out: Array) -> Array:
+    """The same array, or another of its shape, whose numbers lie side by side: one form, as `_given` has one."""
+    return out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
 
 
 def _given(block: Array) -> Array:

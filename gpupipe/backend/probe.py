@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "cupy_line",
     "install_lines",
     "probe",
+    "this_machine",
     "torch_line",
 ]
 
@@ -40,6 +42,9 @@ LIBRARIES = (
     *("gpupipe", "numpy", "pandas", "pyarrow", "scikit_learn", "torch"),
     *("cudf", "cuml", "cupy", "rmm", "dask_cudf", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
 )
+_SUFFIXES = ("", *(f"-{kind}" for major in range(11, 20) for kind in (f"cu{major}", f"cuda{major}x")))
+"""What a package's name may end in: the CUDA major it was built for."""
+
 RAPIDS = ("cudf", "cuml", "cupy", "rmm")
 """What the GPU backend imports; cuDF and cuML bring the other two."""
 
@@ -90,6 +95,17 @@ class Machine:
     cuda: tuple[int, int] | None
     libraries: Mapping[str, Library]
     no_libcuda: str = ""
+
+
+@cache
+def this_machine() -> Machine:
+    """What `probe` finds here, looked for once in a process.
+
+    Example:
+        >>> this_machine() is this_machine()
+        True
+    """
+    return probe()
 
 
 def probe(
@@ -217,28 +233,30 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
 
 
 def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
-    """The installed ones of `LIBRARIES`, whose packages have names with and without -cu12, -cu13, -cuda12x ..."""
-    installed: dict[str, list[Distribution]] = {}
-    for distribution in distributions() if path is None else distributions(path=list(path)):
-        name = re.sub(r"-(cu|cuda)\d+x?$", "", _normal(distribution)).replace("-", "_")
-        known = installed.setdefault(name, [])
-        if _normal(distribution) not in map(_normal, known):  # the first on the path is the one that is imported
-            known.append(distribution)
-    conda_cuda = next(_conda_cuda(prefix), None)
-    return {name: _library(name, installed[name], conda_cuda) for name in LIBRARIES if name in installed}
+    """The installed ones of `LIBRARIES`; only their own metadata is read, however many packages there are."""
+    folders = sys.path if path is None else list(path)
+    conda_cuda, installed = next(_conda_cuda(prefix), None), {}
+    for name in LIBRARIES:
+        known: dict[str, Distribution] = {}
+        for suffix in _SUFFIXES:
+            for distribution in distributions(name=name + suffix, path=folders):
+                known.setdefault(_normal(distribution), distribution)  # the first on the path is the one imported
+        if known:
+            installed[name] = _library(name, known, conda_cuda)
+    return installed
 
 
-def _library(name: str, found: Sequence[Distribution], conda_cuda: int | None) -> Library:
-    first = found[0]
+def _library(name: str, found: Mapping[str, Distribution], conda_cuda: int | None) -> Library:
+    first_name, first = next(iter(found.items()))
     version, cuda = first.version, None
     if name == "torch":
         version, cuda = _torch_build(first)
-    elif suffix := re.search(r"-(?:cu|cuda)(\d+)x?$", _normal(first)):
+    elif suffix := re.search(r"-(?:cu|cuda)(\d+)x?$", first_name):
         cuda = int(suffix[1])
     elif name in (*RAPIDS, "dask_cudf"):
         cuda = conda_cuda
     requires = tuple(requirement for requirement in first.requires or () if "extra ==" not in requirement)
-    return Library(name, version, tuple(sorted(map(_normal, found))), cuda, requires)
+    return Library(name, version, tuple(sorted(found)), cuda, requires)
 
 
 def _torch_build(distribution: Distribution) -> tuple[str, int | None]:

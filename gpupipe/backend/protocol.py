@@ -8,7 +8,7 @@ brings it back; a `Column` is one of its columns as arrays, which is what steps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
@@ -20,10 +20,14 @@ from gpupipe.backend.arrow_types import Reading
 from gpupipe.backend.ragged import module_of, places_of
 from gpupipe.schema import FLOATS, Field, Schema
 
-__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Stored", "Transfers"]
+__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "Stored", "Transfers"]
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
+
+# Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
+_CACHED_NUMBERS = 1 << 17
+_LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +79,49 @@ class Column:
         starts, ends = self.data[:-1][rows], self.data[1:][rows]
         places, offsets = places_of(starts, ends - starts, module_of(self.data))
         return Column(self.dtype, offsets, valid, None, self.elements.take(places))
+
+
+class Matrix(Mapping[str, Column]):
+    """Columns of one float type in one array; to any reader a mapping like others.
+
+    A step that knows it works on all columns in one operation.
+
+    Args:
+        names: of the columns, all different.
+        data: k x n float32 or float64, shared and read only, NaN where a value is missing.
+
+    Memory: shares.
+
+    Example:
+        >>> import numpy as np
+        >>> matrix = Matrix(["x", "y"], np.array([[1.0, 2.0], [3.0, np.nan]]))
+        >>> matrix["y"].data.tolist(), len(matrix)
+        ([3.0, nan], 2)
+    """
+
+    def __init__(self, names: Sequence[str], data: Array) -> None:
+        self.names, self.data, self.dtype = list(names), data, str(data.dtype)
+        self._places = {name: place for place, name in enumerate(self.names)}
+
+    def __getitem__(self, name: str) -> Column:
+        return Column(self.dtype, self.data[self._places[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def num_rows(self) -> int:
+        """n."""
+        return int(self.data.shape[1])
+
+    def pieces(self, num_rows: int) -> Iterator[slice]:
+        """Columns to work on at a time, by their positions, where so many rows of each are worked on."""
+        width = max(_CACHED_NUMBERS // max(num_rows, 1), _LINE)
+        for start in range(0, len(self), width):
+            yield slice(start, start + width)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,15 +216,24 @@ class Backend(Protocol):
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
         """The fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
 
+    def dtypes(self, frame: Frame) -> dict[str, str]:
+        """The types of a coded frame's columns, by name; no value is looked at."""
+
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
         """One column as arrays, sharing the frame's memory where the frame holds them so."""
+
+    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
+        """Some columns of one float type, many enough to be worth it, as one array; None for any others.
+
+        Memory: shares where the frame holds them so; else copies up to 8 MiB, and gives None for more.
+        """
 
     def stored(self, frame: Frame, name: str) -> Stored | None:
         """One column of numbers or booleans as the frame stores it, shared; None for any other."""
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        """A coded frame of these columns."""
+        """A coded frame of these columns; a `Matrix` is shared."""
 
     def positions(self, frame: Frame) -> Array:
         """n row positions: what the frame's index holds."""

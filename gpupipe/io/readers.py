@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -160,7 +161,8 @@ def from_frame(
     if is_frame(obj):
         owner = backend_of(obj)
         _check_names(list(map(str, obj.columns)))
-        readings = {name: (obj[name].dtype, reading) for name, reading in owner.classify(obj).items()}
+        read = owner.classify(obj).items()
+        readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
         frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
     else:
         schema, readings, batches = _opened(obj)
@@ -276,7 +278,7 @@ def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise SchemaMismatch(
             "from_frame", "columns share a name", got=twice, expected="unique names", remedy="rename one"

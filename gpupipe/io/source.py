@@ -16,7 +16,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow_types import Reading, arrow_type
-from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.backend.probe import choose_backend, this_machine
 from gpupipe.cluster import default_threads
 from gpupipe.config import BACKENDS, settings
 from gpupipe.io.bounds import Bounds
@@ -250,13 +250,13 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
 
 @cache
 def _kind_of(backend: str) -> str:
-    return backend if backend in ("cpu", "gpu") else choose_backend(backend, probe())[0]
+    return backend if backend in ("cpu", "gpu") else choose_backend(backend, this_machine())[0]
 
 
 @cache
 def _device_bytes() -> int:
     """A share of the smallest GPU that is visible, 1 GiB at most; 1 GiB where none tells its memory."""
-    known = [gpu.memory_total for gpu in probe().gpus if gpu.memory_total]
+    known = [gpu.memory_total for gpu in this_machine().gpus if gpu.memory_total]
     return min(max(min(known) // _DEVICE_SHARE, _HOST_BYTES), _MOST_DEVICE_BYTES) if known else _MOST_DEVICE_BYTES
 
 

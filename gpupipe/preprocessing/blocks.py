@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.columns import floats
-from gpupipe.backend.numbers import scale_into
+from gpupipe.backend.numbers import ends, fill_each, look, look_each, scale_each, scale_into
 from gpupipe.backend.pointwise import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
@@ -24,6 +24,7 @@ __all__ = [
     "check_numeric",
     "check_squares",
     "check_values",
+    "filled_matrix",
     "float32_columns",
     "float32_fields",
     "float32_rows",
@@ -67,6 +68,8 @@ def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
 
     Memory: copies on the device.
     """
+    if isinstance(columns, Matrix):
+        return columns.data[:, rows].astype(xp.float64)
     return xp.stack([floats(column.take(rows), xp) for column in columns.values()])
 
 
@@ -79,11 +82,14 @@ def tabulate(
 ) -> Any:
     """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
 
-    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared.
+    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared. Columns of a `Matrix`
+    are looked at together where `function` is `ends` or `look`, with the same results.
 
     Memory: copies B x C x `width` numbers to the host, once.
     """
     xp = backend.xp
+    if isinstance(columns, Matrix) and function in (ends, look):
+        return _tabulated(columns, width, backend, np.zeros(len(columns)) if centres is None else np.array(centres))
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(num_rows(columns), backend, looped=True):
@@ -93,6 +99,33 @@ def tabulate(
                 results += [xp.asarray(item, dtype=xp.float64) for item in found]
     table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
     return table.reshape(-1, len(columns), width)
+
+
+def _tabulated(columns: Matrix, width: int, backend: Backend, centres: Any) -> Any:
+    """The table of a matrix, of which a compiled loop looks at many columns in one call."""
+    tables = [np.zeros((0, width))]
+    for rows in row_blocks(columns.num_rows, backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            tables.append(look_each(block, centres[places])[:, :width])
+    return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
+
+
+def filled_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
+    """The columns with C float64 for missing values.
+
+    Raises:
+        BadData: an infinity.
+
+    Memory: allocates the result.
+    """
+    out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
+    for rows in row_blocks(columns.num_rows, backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            infinite |= fill_each(out[places, rows], columns.data[places, rows], instead[places])
+    if infinite:
+        refuse(columns, backend, where)
+    return Matrix(columns.names, out)
 
 
 def float32_columns(
@@ -113,16 +146,37 @@ def float32_columns(
     return _written(columns, write, backend, where, looped=False)
 
 
-def scaled_columns(columns: Columns, scales: Mapping[str, Scale], backend: Backend, where: str) -> dict[str, Column]:
-    """As `float32_columns`, each column by its scale.
+def scaled_columns(
+    columns: Columns,
+    offsets: Mapping[str, float],
+    divisors: Mapping[str, float],
+    by: Scale,
+    backend: Backend,
+    where: str,
+) -> Columns:
+    """As `float32_columns`, each column by the scale that has its offset and divisor, and the rest of `by`.
 
     Memory: n float32 per column on the device, and one float64 block of a column of another type at a time.
     """
+    if isinstance(columns, Matrix):
+        first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
+        return _scaled(columns, first, second, by, backend, where)
 
     def write(name: str, out: Array, block: Array) -> Array:
-        return scale_into(out, block, scales[name], backend.xp)
+        return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
 
     return _written(columns, write, backend, where, looped=True)
+
+
+def _scaled(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Backend, where: str) -> Matrix:
+    out, infinite = np.empty(columns.data.shape, dtype=np.float32), False
+    for rows in row_blocks(columns.num_rows, backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            infinite |= scale_each(out[places, rows], block, offsets[places], divisors[places], by)
+    if infinite:
+        refuse(columns, backend, where, too_large="a result does not fit float32")
+    return Matrix(columns.names, out)
 
 
 def _written(

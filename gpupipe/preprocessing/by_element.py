@@ -52,10 +52,10 @@ def _of_elements(method: Callable[..., Any]) -> Callable[..., Any]:
     return summarise
 
 
-def _closing(method: Callable[..., dict[str, Column]]) -> Callable[..., dict[str, Column]]:
+def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
     @wraps(method)
     def transform(self: FoldStep, columns: Mapping[str, Column], backend: Backend) -> dict[str, Column]:
-        made = method(self, _elements(columns), backend)
+        made: dict[str, Column] = method(self, _elements(columns), backend)
         for name, column in columns.items():
             if column.elements is not None:
                 made[name] = Column(list_of(made[name].dtype), column.data, column.valid, None, made[name])

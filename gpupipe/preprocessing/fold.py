@@ -85,8 +85,11 @@ class FoldStep(Step, ABC):
         """
 
     @abstractmethod
-    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The output for one partition under the names `output_fields` gives; inputs are not modified."""
+    def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
+        """The output for one partition under the names `output_fields` gives; inputs are not modified.
+
+        Columns that lie side by side in one array come as a `Matrix`, which may be worked on as one.
+        """
 
     @abstractmethod
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
@@ -259,7 +262,7 @@ class Invertible(FoldStep):
 
 def opened(
     frame: Frame, names: Sequence[str] | None, where: str, dtypes: Mapping[str, str] | None = None
-) -> tuple[dict[str, Column], list[Field], Backend]:
+) -> tuple[Columns, list[Field], Backend]:
     """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to.
 
     `dtypes` are the types of columns that come without one, as float64, where all their values are missing; or all
@@ -274,6 +277,9 @@ def opened(
         schema.require(names, where)
         schema = schema.select(names)
     refuse_passengers(schema, where)
+    matrix = backend.matrix(coded, schema.names)
+    if matrix is not None and all((dtypes or {}).get(item.name, "float64") in FLOATS for item in schema):
+        return matrix, list(schema), backend
     columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
     for place, item in enumerate(fields):
         known, column = (dtypes or {}).get(item.name, item.dtype), columns[item.name]
@@ -292,7 +298,7 @@ def _is_empty(column: Column, backend: Backend) -> bool:
     return missing is not None and bool(backend.to_host(missing.all()[None])[0])
 
 
-def closed(columns: dict[str, Column], frame: Frame, backend: Backend) -> Frame:
+def closed(columns: Columns, frame: Frame, backend: Backend) -> Frame:
     """A user's frame of these columns, with the index of `frame`."""
     made = backend.decode(backend.frame(columns, len(frame)))
     made.index = frame.index

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.numbers import fill_into
 from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.blocks import check_numeric, refuse, row_blocks
+from gpupipe.preprocessing.blocks import check_numeric, filled_matrix, refuse, row_blocks
 from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.moments import Moments
@@ -148,7 +148,9 @@ class SimpleImputer(FoldStep):
         self.statistics_ = dict(zip(self.names_in_, state["statistics_"], strict=True))
         return self
 
-    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+    def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
+        if isinstance(columns, Matrix) and not self.add_indicator:
+            return filled_matrix(columns, np.array([self.statistics_[n] for n in columns]), backend, "SimpleImputer")
         infinite: list[Array] = []
         made = {
             name: self._filled(column, self.statistics_[name], backend, infinite) for name, column in columns.items()

@@ -70,7 +70,7 @@ def late_columns(
 
 
 def _worked_out(name: str, read: Callable[[], Column], steps: Sequence[FoldStep], backend: Backend) -> Column:
-    columns = {name: read()}
+    columns: Mapping[str, Column] = {name: read()}
     for step in steps:
         with in_step(step):
             columns = step.transform_columns(columns, backend)

@@ -111,8 +111,9 @@ def _centres(columns: Columns, backend: Backend) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         known = xp.where(missing, 0.0, some).sum(axis=1)
     count, total = backend.to_host(xp.stack([(~missing).sum(axis=1).astype(xp.float64), known]))
+    names = list(columns)
     for place in np.flatnonzero(count == 0):
-        values = floats(list(columns.values())[place], xp)
+        values = floats(columns[names[place]], xp)
         present = values[~xp.isnan(values)][:_SAMPLED]
         if len(present):
             count[place], total[place] = len(present), float(backend.to_host(present).sum())

@@ -36,9 +36,9 @@ class _Scaler(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, type(self).__name__)
 
-    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        scales = {name: self._scale(*affine) for name, affine in self._by_name().items()}
-        return scaled_columns(columns, scales, backend, type(self).__name__)
+    def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
+        offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
+        return scaled_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
 
     def pointwise(self, name: str, dtype: str) -> Pointwise | None:
         offsets, divisors = self._affine()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
@@ -27,8 +28,6 @@ from gpupipe.tensors.slabs import through_slabs
 from gpupipe.tensors.stream import Parts, in_windows, tell_reads
 
 __all__ = ["Loader"]
-
-BLOCK_ROWS, WINDOW = 1 << 17, 8
 
 
 class Loader:

@@ -58,3 +58,19 @@ def test_what_the_documentation_writes_is_there() -> None:
         for part in name.split("."):
             assert part in dir(found), f"gp.{name}"
             found = getattr(found, part)
+
+
+FIT = """
+import json, sys
+import gpupipe as gp, pandas as pd
+from gpupipe import preprocessing as pre
+frame = pd.DataFrame({"x": [1.0, 2.0, 4.0], "kind": ["a", "b", "a"], "y": [0, 1, 1]})
+features = gp.Features((["x"], [pre.SimpleImputer(), pre.StandardScaler()]), (["kind"], pre.Categorify()), target="y")
+gp.Pipeline([], features).fit(frame).transform(frame)
+print(json.dumps([name for name in ("torch", "sklearn", "dask", "polars", "cudf") if name in sys.modules]))
+"""
+
+
+def test_a_fit_loads_no_library_that_it_does_not_need() -> None:
+    done = subprocess.run([sys.executable, "-c", FIT], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

@@ -48,8 +48,8 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
     "filter": lambda b, frame: b.filter(frame, b.to_device(np.ones(3, dtype=bool))),
     "concat": lambda b, frame: b.concat([frame, b.filter(frame, b.to_device(np.zeros(3, dtype=bool)))]),
 }
-COVERED = {"to_arrow", "decode", "schema_of", "column", "stored", "select"}  # by the others
-ELSEWHERE = {"read_parquet", "merge"}
+COVERED = {"to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}  # by the others
+ELSEWHERE = {"classify", "read_parquet", "merge"}
 WITHOUT_NAMES = {"positions", "to_device", "to_host", "fuses", "write_rows", "trim", "make_room", "kmeans", "pca"}
 
 

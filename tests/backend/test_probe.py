@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,27 @@ def test_two_builds_of_one_library_are_both_named(tmp_path: Path) -> None:
     install(tmp_path, "cupy-cuda12x", "14.2.0")
     install(tmp_path, "cupy-cuda13x", "14.2.0")
     assert found(tmp_path)["cupy"].distributions == ("cupy-cuda12x", "cupy-cuda13x")
+
+
+def test_only_the_metadata_of_what_is_looked_for_is_read(tmp_path: Path) -> None:
+    for name in ("cudf-cu13", "torch", "gpupipe"):
+        install(tmp_path, name, "26.10.2")
+    install(tmp_path, "unrelated", "1.0")
+    (tmp_path / "unrelated-1.0.dist-info" / "METADATA").write_bytes(b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        print([item.metadata["Name"] for item in distributions(path=[str(tmp_path)])])
+    assert sorted(found(tmp_path)) == ["cudf", "gpupipe", "torch"]
+
+
+def test_this_machine_is_looked_at_once() -> None:
+    code = (
+        "import gpupipe.backend.probe as p; calls = []; original = p.probe; "
+        "p.probe = lambda *a: calls.append(1) or original(*a); import gpupipe as gp, pandas as pd; "
+        "from gpupipe.backend import select; select('auto'); select('cpu'); "
+        "gp.from_frame(pd.DataFrame({'x': [1.0]})); print(len(calls))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
 
 
 @pytest.mark.parametrize(
