@@ -139,9 +139,9 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
         0.004
     """
     powers = {"linear": 1.0, "sqrt": 0.5}
-    check_number("scaled_rate", "(0, inf)", lr=lr)
-    check_integer("scaled_rate", "[1, inf)", batch_size=batch_size, reference=reference)
-    check_choice("scaled_rate", powers, rule=rule)
+    check_number(scaled_rate, "(0, inf)", lr=lr)
+    check_integer(scaled_rate, "[1, inf)", batch_size=batch_size, reference=reference)
+    check_choice(scaled_rate, powers, rule=rule)
     return float(lr * (batch_size / reference) ** powers[rule])
 
 
