@@ -315,9 +315,12 @@ class Dataset(Splitting, Verbs):
     def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
         given: Any = names
-        if not isinstance(given, Iterable):
+        if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
             expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
             raise BadConfig(where, "not names of columns", got=given, expected=expected, remedy=remedy)
+        for name in as_list(given):
+            if not isinstance(name, str):
+                raise ColumnNotFound.among(where, name, self.columns)
         for name in (name for name in as_list(names) if name not in self.schema):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(

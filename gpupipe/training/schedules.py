@@ -92,6 +92,7 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
     share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
     check_number("Trainer", "[0, 1)", warmup=share)
     check_number("Trainer", "(0, inf)", lr=lr)
+    lr = float(lr)
     step = torch.arange(steps, dtype=torch.float64)
     if callable(name):
         try:

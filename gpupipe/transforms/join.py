@@ -64,7 +64,7 @@ class Join(Transform):
         many: bool = False,
         name: str | None = None,
     ) -> None:
-        if hasattr(right, "__arrow_c_stream__") and not (_is_dataset(right) or is_frame(right)):
+        if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             right = select("cpu").from_arrow(*fields_of(right, "Join"))
         if not (_is_dataset(right) or is_frame(right)):
             raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
