@@ -25,6 +25,7 @@ from safetensors.torch import save_file as save_tensors
 from gpupipe import __version__, models
 from gpupipe.atomic import replacing
 from gpupipe.backend import resolve
+from gpupipe.config import BACKENDS
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
@@ -35,6 +36,7 @@ from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.profiles import Profile
 from gpupipe.scorer import Scorer
+from gpupipe.support.validation import check_choice
 
 __all__ = ["load", "save"]
 
@@ -153,6 +155,7 @@ def load(
         )
     if not isinstance(model, torch.nn.Module | None):
         raise _no_model("load(model=)", model)
+    check_choice(load, BACKENDS, backend=backend)
     resolve(backend)  # what is wrong with it is not the file's fault
     paths: Any = allow
     allowed = [paths] if isinstance(paths, str) or callable(paths) else list(paths)

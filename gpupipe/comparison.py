@@ -90,7 +90,7 @@ def baselines(
             expected="a Trainer, or several by the names to show",
             remedy="gp.baselines(train, valid, {'wide': trainer})",
         )
-    check_integer("baselines", "[0, inf)", seed=seed)
+    check_integer(baselines, "[0, inf)", seed=seed)
     blocks = [_block_of(loader, name) for loader, name in ((train, "train"), (valid, "valid"))]
     schema = blocks[0].schema
     names = [

@@ -138,7 +138,8 @@ class Expectations:
     """
 
     def __init__(self, by_name: Mapping[Any, Any], on_violation: str = "report") -> None:
-        check_instance("Pipeline", Mapping, "a mapping from columns to gp.Expect", expect=by_name)
+        expects, remedy = "a mapping from columns to gp.Expect", "expect={'x': gp.Expect(min=0)}"
+        check_instance("Pipeline", Mapping, expects, remedy=remedy, expect=by_name)
         for name, expected in by_name.items():
             if not (isinstance(name, str) and isinstance(expected, Expect)):
                 expects = f"a gp.Expect for column {name!r}"

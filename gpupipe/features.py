@@ -67,10 +67,9 @@ class Features:
         self.groups = [
             group_of(one) for given in groups for one in (given.items() if isinstance(given, Mapping) else [given])
         ]
-        check_names("Features", None, empty=False, target=target)
+        _check_labels("Features", target, weight, keep)
         check_choice("Features", TASKS, task=task)
-        check_name("Features", None, weight=weight)
-        check_names("Features", keep=keep, allow_leak=allow_leak)
+        check_names("Features", allow_leak=allow_leak)
         chain = _chain_of(target_transform)
         self.target = None if target is None else Targets(as_list(target), chain, task)
         self.weight = None if weight is None else Weight(weight)
@@ -142,6 +141,7 @@ class Features:
                 target='late',
             )
         """
+        _check_labels("Features.auto", target, weight, keep)
         schema, ids, empty = looked_at(data)
         taken = {*as_list(keep), *empty}
         taken.update([] if target is None else Targets(as_list(target)).reads(schema))
@@ -353,6 +353,12 @@ def _columns_of(
     if isinstance(label, Targets):
         return label.columns(frame, schema, backend, stored=stored)
     return {label.field(schema).name: label.column(frame, schema, backend)}
+
+
+def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:
+    check_names(owner, None, empty=False, target=target)
+    check_name(owner, None, weight=weight)
+    check_names(owner, keep=keep)
 
 
 def _chain_of(target_transform: Any) -> list[FoldStep] | Literal["auto"]:

@@ -77,8 +77,8 @@ def importance(
             expected="a Trainer, what gp.load gives, or a torch.nn.Module",
             remedy="gp.importance(trainer, pipeline.loader(valid))",
         )
-    check_integer("importance", "[1, inf)", repeats=repeats)
-    check_seed("importance", seed=seed)
+    check_integer(importance, "[1, inf)", repeats=repeats)
+    check_seed(importance, seed=seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
     block: object = getattr(loader, "block", None)

@@ -84,9 +84,11 @@ class Pipeline(Watched):
         if isinstance(steps, Features) and features is None:
             listed, features = [], steps
         _check_steps(listed)
-        check_instance("Pipeline", Features, "gp.Features(...)", None, features=features)
-        check_choice("Pipeline", BACKENDS, backend=backend)
-        check_instance("Pipeline", Drift, "gp.Drift(...)", None, drift=drift)
+        check_instance(
+            self, Features, "gp.Features(...)", None, remedy="features=gp.Features(['x'])", features=features
+        )
+        check_choice(self, BACKENDS, backend=backend)
+        check_instance(self, Drift, "gp.Drift(...)", None, remedy="drift=gp.Drift()", drift=drift)
         names = [step.name for step in listed if isinstance(step, Join)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:

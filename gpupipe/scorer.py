@@ -147,7 +147,7 @@ class Scorer:
                 expected="a pipeline saved with one",
                 remedy="gp.save(path, pipeline, model)",
             )
-        check_integer("predict", "[1, inf)", batch_size=batch_size)
+        check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
         run = self.pipeline.bound_to(table, predicting=True, given=data)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}

@@ -42,7 +42,8 @@ class Step:
     def _parameters(cls) -> list[inspect.Parameter]:
         if cls.__init__ is object.__init__:
             return []
-        return [p for name, p in inspect.signature(cls.__init__).parameters.items() if name != "self"]
+        named = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return [parameter for parameter in named if parameter.kind != parameter.VAR_POSITIONAL]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments by name. `deep` is accepted for scikit-learn; steps hold no estimators."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.orc as orc
@@ -19,9 +22,11 @@ import torch
 from sklearn.preprocessing import MaxAbsScaler
 
 import gpupipe as gp
-from gpupipe import config, errors, models, selectors, transforms
+from gpupipe import config, errors, models, selectors, training, transforms
 from gpupipe import preprocessing as pre
 from gpupipe.cluster import cluster as cluster_module
+from gpupipe.preprocessing.whole_frame import WholeFrameStep
+from gpupipe.support.validation import check_integer
 from gpupipe.tensors import Batch
 
 FRAME = pd.DataFrame(
@@ -177,6 +182,36 @@ def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield f"Drift.{name}", lambda value, n=name: try_drift({n: value})
     for name in ("by_name", "by_dtype", "by_kind", "glob", "matches", "exclude"):
         yield f"selectors.{name}", lambda value, n=name: try_selector(getattr(selectors, n), value)
+    data = gp.from_frame(FRAME)
+    verbs: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+        "head": (data.head, {}),
+        "shuffle": (data.shuffle, {}),
+        "sample": (data.sample, {"fraction": 0.5}),
+        "sample of rows": (data.sample, {"n": 2}),
+        "split": (data.split, {"fraction": 0.5}),
+        "kfold": (data.kfold, {"n_splits": 2}),
+        "sort": (data.sort, {"by": "n"}),
+        "deduplicate": (data.deduplicate, {"on": "n"}),
+        "group_by": (data.group_by, {"keys": "s"}),
+        "select": (data.select, {"columns": "x"}),
+        "Features.auto": (gp.Features.auto, {"data": data}),
+        "from_frame": (gp.from_frame, {"obj": FRAME}),
+    }
+    for verb, (function, base) in verbs.items():
+        for name in parameters(function):
+            yield f"{verb}.{name}", lambda value, f=function, b=base, n=name: f(**{**b, n: value})
+    trainer = {"model": models.MLP(3), "max_epochs": 1}
+    for cls, base in (
+        (gp.Trainer, trainer),
+        (gp.EarlyStopping, {}),
+        (gp.Checkpoints, {"folder": "run"}),
+        (training.Plateau, {}),
+        (training.StepCache, {}),
+        (training.PerTarget, {"losses": ["mse"]}),
+        (training.scaled_rate, {"lr": 0.1, "batch_size": 8}),
+    ):
+        for name in parameters(cls):
+            yield f"{cls.__name__}.{name}", lambda value, c=cls, b=base, n=name: c(**{**b, n: value})
     for name in parameters(gp.configure):
         yield f"configure.{name}", lambda value, n=name: gp.configure(**{n: value})
 
@@ -309,7 +344,60 @@ def test_a_group_of_another_shape_is_refused_with_the_right_one(group: Any, reme
     assert (caught.value.got, caught.value.remedy) == (group, remedy)
 
 
-def test_features_in_the_place_of_steps_are_refused() -> None:
+def test_features_in_the_place_of_steps_are_a_pipeline_without_steps() -> None:
+    pipeline = gp.Pipeline(gp.Features(["x"]))
+    assert pipeline.steps == [] and pipeline.features is not None
+
+
+class Centre(WholeFrameStep):
+    """A step of a user's, who knows nothing of seeds."""
+
+    def __init__(self, max_rows: int = 100, random_state: int | None = None) -> None:
+        self.max_rows, self.random_state = max_rows, random_state
+
+    def _learn(self, rows: Any) -> None:
+        self.mean_ = rows.block().mean(axis=0)
+
+    def output_fields(self, fields: Any) -> Any:
+        return list(fields)
+
+    def transform_columns(self, columns: Any, backend: Any) -> Any:
+        return dict(columns)
+
+
+def test_a_step_of_a_user_has_a_seed_that_its_copies_share() -> None:
+    step = Centre().fit(FRAME[["x", "y"]])
+    assert step.random_state is None and Centre().random_state_ != step.random_state_
+    for made in (copy.copy(step), pickle.loads(pickle.dumps(step)), Centre().set_state(step.get_state())):
+        assert made.random_state_ == step.random_state_
+    assert step.set_params(random_state=7).random_state_ == 7
+
+
+@pytest.mark.parametrize(
+    "make", [pa.Table.from_pandas, pl.from_pandas, lambda frame: pa.Table.from_pandas(frame).to_reader()]
+)
+def test_a_join_takes_the_tables_that_from_frame_takes(make: Callable[[pd.DataFrame], Any]) -> None:
+    step = transforms.Join(make(RIGHT), on="s")
+    pd.testing.assert_frame_equal(step.transform(FRAME), transforms.Join(RIGHT, on="s").transform(FRAME))
+
+
+def test_a_join_refuses_a_column_that_nothing_can_hold() -> None:
+    odd = pa.UnionArray.from_dense(pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2])])
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        transforms.Join(pa.table({"s": ["a", "b"], "odd": odd}), on="s")
+    assert (caught.value.where, caught.value.problem) == ("Join, column 'odd'", "no column here can hold such values")
+
+
+def test_expressions_in_a_mapping_are_refused_with_the_way_to_give_them() -> None:
     with pytest.raises(errors.BadConfig) as caught:
-        gp.Pipeline(gp.Features(["x"]))  # type: ignore[arg-type]
-    assert (caught.value.where, caught.value.remedy) == ("Pipeline(steps=)", "Pipeline([], features)")
+        transforms.Derive({"z": "x > 1"})
+    assert (caught.value.where, caught.value.remedy) == ("Derive(named=)", "Derive(night='hour < 6')")
+
+
+@pytest.mark.parametrize(
+    ("owner", "remedy"), [("read", "files=None"), (gp.Dataset.write_parquet, "files=None"), (pre.PCA(), "files=None")]
+)
+def test_a_remedy_is_a_default_or_what_else_is_fine(owner: object, remedy: str) -> None:
+    with pytest.raises(errors.BadConfig) as caught:
+        check_integer(owner, "[1, inf)", None, files="many")
+    assert caught.value.remedy == remedy

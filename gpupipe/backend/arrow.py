@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list
+from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list, workable
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field, element_of, is_passenger, list_of
 
-__all__ = ["arrow_type", "conform", "dtype_of", "list_array", "opened_list", "parquet_path", "with_distinct_values"]
+__all__ = [
+    "arrow_type",
+    "conform",
+    "dtype_of",
+    "fields_of",
+    "list_array",
+    "opened_list",
+    "parquet_path",
+    "with_distinct_values",
+]
+
+_log = logging.getLogger("gpupipe")
 
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
 
@@ -85,6 +97,35 @@ def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.
     return pa.DictionaryArray.from_arrays(
         values.indices.cast(wanted.index_type), values.dictionary.cast(wanted.value_type), safe=False
     )
+
+
+def fields_of(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
+    """Read what has the Arrow C stream protocol, and the fields of its columns.
+
+    Raises:
+        SchemaMismatch: no column can hold what one of its columns holds.
+
+    Memory: all rows.
+
+    Example:
+        >>> fields_of(pa.table({"flight": [1]}), "Join")[1][0].dtype
+        'int64'
+    """
+    read = pa.RecordBatchReader.from_stream(table).read_all()
+    schema, readings = workable(read.schema)
+    for name, (kind, reading) in readings.items():
+        if reading.dtype is None:
+            raise SchemaMismatch(
+                f"{where}, column {name!r}",
+                "no column here can hold such values",
+                got=str(kind),
+                expected="a type of the table in docs/guide-files.md",
+                remedy=f"the table without {name!r}",
+            )
+        if reading.change:
+            level = logging.WARNING if reading.is_lossy else logging.INFO
+            _log.log(level, "%s, column %r, %s: %s", where, name, kind, reading.change)
+    return read, list(schema)
 
 
 def with_distinct_values(values: pa.DictionaryArray) -> pa.DictionaryArray:

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, element_of, is_passenger, list_of
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
 
-__all__ = ["Reading", "arrow_type", "dtype_of", "is_list", "read_as", "type_named", "written_type"]
+__all__ = ["Reading", "arrow_type", "dtype_of", "is_list", "read_as", "type_named", "workable", "written_type"]
 
 _OWN = {
     **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
@@ -94,6 +94,17 @@ def read_as(kind: pa.DataType) -> Reading:
     if plain is None:
         return Reading(None, change="nothing here carries such values")
     return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
+
+
+def workable(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
+    """The fields of those columns that can be carried, and of all columns the type and what it is read as."""
+    columns = {item.name: (item.type, read_as(item.type)) for item in schema}
+    fields = (
+        Field(name, reading.dtype, written_as=reading.written_as)
+        for name, (_, reading) in columns.items()
+        if reading.dtype is not None
+    )
+    return Schema(fields), columns
 
 
 def _time(kind: pa.DataType) -> Reading:

@@ -158,7 +158,12 @@ class Cluster(DaskExecutor):
 
 def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
     """Refuse what makes no sense; `own` is what can be asked of workers that are started here."""
-    check_integer("Cluster", "[1, inf)", None, n_workers=own["n_workers"])
+    workers = own["n_workers"]
+    if isinstance(workers, str):
+        raise refuse_argument(
+            "Cluster", "n_workers", workers, "an integer in [1, inf), or None", f"address={workers!r}"
+        )
+    check_integer("Cluster", "[1, inf)", None, n_workers=workers)
     check_bool("Cluster", None, gpu=own["gpu"])
     check_number("Cluster", "(0, inf]", patience=patience)
     named = [name for name, value in own.items() if value is not None]

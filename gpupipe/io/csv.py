@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from gpupipe.backend.arrow import arrow_type, dtype_of
+from gpupipe.backend.arrow_types import workable
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.dataset import Dataset
@@ -23,7 +24,7 @@ from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool, without_values, workable
+from gpupipe.io.spool import Spool, without_values
 from gpupipe.schema import DTYPES
 from gpupipe.support.validation import check_choice, check_instance, check_name, check_names
 from gpupipe.words import as_list, counted

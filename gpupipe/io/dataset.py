@@ -113,7 +113,7 @@ class Dataset(Splitting, Verbs):
 
         Memory: one row group.
         """
-        check_integer("head", "[0, inf)", n=n)
+        check_integer(Dataset.head, "[0, inf)", n=n)
         backend, frames, missing = select(self.backend), [], n
         for partition in self.partitions:
             for part in [partition.keep([span]) for span in partition.spans] or [partition]:
@@ -299,15 +299,15 @@ class Dataset(Splitting, Verbs):
         Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
             needs three partitions per worker, and twice the table on disk.
         """
-        check_integer("write_parquet", "[1, inf)", None, files=files)
+        check_integer(Dataset.write_parquet, "[1, inf)", None, files=files)
         place: Any = path
         if not isinstance(place, str | os.PathLike):
             remedy = "write_parquet('out/')"
             raise BadConfig("write_parquet(path=)", "not a path", got=place, expected="a path or a URL", remedy=remedy)
+        self.require(partition_by, "write_parquet(partition_by=)")
         keys = tuple(as_list(partition_by))
-        check_seed("write_parquet", seed=seed)
+        check_seed(Dataset.write_parquet, seed=seed)
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
-        self.require(keys, "write_parquet(partition_by=)")
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
@@ -315,9 +315,12 @@ class Dataset(Splitting, Verbs):
     def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
         given: Any = names
-        if not isinstance(given, Iterable):
+        if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
             expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
             raise BadConfig(where, "not names of columns", got=given, expected=expected, remedy=remedy)
+        for name in as_list(given):
+            if not isinstance(name, str):
+                raise ColumnNotFound.among(where, name, self.columns)
         for name in (name for name in as_list(names) if name not in self.schema):
             if name in self.source.left_out and self.query.keeps_columns:
                 raise SchemaMismatch(

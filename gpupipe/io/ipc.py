@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from gpupipe.backend.arrow_types import workable
 from gpupipe.errors import BadFile
 from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.damage import one_line, unreadable
@@ -18,7 +19,7 @@ from gpupipe.io.files import FileSource, TableFile
 from gpupipe.io.hostfile import HostFile, narrowest
 from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file, peek
 from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool, workable
+from gpupipe.io.spool import Spool
 from gpupipe.support.validation import check_names
 from gpupipe.words import as_list
 

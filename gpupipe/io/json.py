@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_of
+from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_of, workable
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.csv import check_dtypes
@@ -22,7 +22,7 @@ from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool, without_values, workable
+from gpupipe.io.spool import Spool, without_values
 from gpupipe.schema import DTYPES, LISTS, is_passenger
 from gpupipe.support.validation import check_instance, check_names
 from gpupipe.words import as_list

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import backend_of, is_frame, select
-from gpupipe.backend.arrow_types import Reading
+from gpupipe.backend.arrow_types import Reading, workable
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.admission import Admission, open_in_two
@@ -26,7 +26,7 @@ from gpupipe.io.frames import FrameSource
 from gpupipe.io.parquet import fetch_end, parse_end
 from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
-from gpupipe.io.spool import Spool, workable
+from gpupipe.io.spool import Spool
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_integer, check_names
 from gpupipe.words import as_list, counted
@@ -140,7 +140,7 @@ def from_frame(
         2
     """
     limit = partition_limit(partition_bytes, backend)
-    check_integer("from_frame", "[1, inf)", None, num_partitions=num_partitions)
+    check_integer(from_frame, "[1, inf)", None, num_partitions=num_partitions)
     files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
     if num_partitions is not None and (files or not hasattr(obj, "__len__")):
         raise BadConfig(

@@ -244,7 +244,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
         # Each thread holds a partition as read, as transformed and as put out, and what is between.
         shared, limit = 8 * default_threads(), configured.memory_limit
         return min(_HOST_BYTES, limit // shared) if limit else _HOST_BYTES
-    check_integer("read", "[1, inf)", partition_bytes=partition_bytes)
+    check_integer("read", "[1, inf)", None, partition_bytes=partition_bytes)
     return partition_bytes
 
 

@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
 from gpupipe.schema import FLOATS, INTEGERS, Field
-from gpupipe.support.validation import check_integer, is_integer, is_number
+from gpupipe.support.validation import check_integer, is_integer, is_number, is_sequence
 
 __all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]
 
@@ -130,9 +130,8 @@ def shares_of(fraction: float | Sequence[float]) -> list[float]:
     Raises:
         BadConfig: shares that are not positive or do not sum to 1.
     """
-    told: Any = fraction
-    if is_number(told):
-        told = [told, 1 - told]
+    given: Any = fraction
+    told: list[Any] = [given, 1 - given] if is_number(given) else list(given) if is_sequence(given) else [None]
     shares = [float(share) if is_number(share) else math.nan for share in told]
     if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-9:
         raise BadConfig(

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
-from gpupipe.backend.arrow_types import Reading, read_as, written_type
+from gpupipe.backend.arrow_types import written_type
 from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.hostfile import host_table
 from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
 from gpupipe.io.source import row_bytes
-from gpupipe.schema import Field, Schema, element_of
+from gpupipe.schema import Field, element_of
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Spool", "without_values", "workable"]
+__all__ = ["Spool", "without_values"]
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
@@ -104,17 +104,6 @@ def without_values(file: ParquetFile, types: Mapping[str, pa.DataType]) -> Parqu
     """The same file, whose columns of type null are told as such: they fit what another file tells of their type."""
     schema = [item.with_type(pa.null()) if pa.types.is_null(types[item.name]) else item for item in file.schema]
     return replace(file, schema=pa.schema(schema))
-
-
-def workable(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
-    """The fields of those columns that can be carried, and of all columns the type and what it is read as."""
-    columns = {item.name: (item.type, read_as(item.type)) for item in schema}
-    fields = (
-        Field(name, reading.dtype, written_as=reading.written_as)
-        for name, (_, reading) in columns.items()
-        if reading.dtype is not None
-    )
-    return Schema(fields), columns
 
 
 def _stored_type(item: Field) -> pa.DataType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
@@ -12,7 +12,16 @@ from gpupipe.io.duplicates import deduplicated
 from gpupipe.io.grouping import GroupBy
 from gpupipe.io.joining import Plan, joined
 from gpupipe.io.rearranging import shuffled, sorted_by
-from gpupipe.support.validation import check_choice, is_integer, is_number, refuse_argument
+from gpupipe.support.validation import (
+    check_choice,
+    check_integer,
+    check_seed,
+    is_bool,
+    is_integer,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.words import as_list, counted
 
 if TYPE_CHECKING:
@@ -52,7 +61,11 @@ class Verbs:
             2  1
         """
         table, names = self._table, _columns(self._table, by, "sort")
-        upward = [ascending] * len(names) if isinstance(ascending, bool) else list(ascending)
+        given: Any = ascending
+        upward: list[Any] = [given] * len(names) if is_bool(given) else list(given) if is_sequence(given) else [None]
+        if not all(map(is_bool, upward)):
+            expected = "True or False, or a list of them"
+            raise refuse_argument("sort", "ascending", given, expected, "ascending=False")
         if len(upward) != len(names):
             raise BadConfig(
                 "sort",
@@ -72,6 +85,7 @@ class Verbs:
             seed: any integer: the same one, the same order.
 
         Raises:
+            BadConfig: no seed.
             BadFile: a temporary file cannot be read.
 
         Memory: as `sort`.
@@ -81,6 +95,7 @@ class Verbs:
             >>> gp.from_frame(pd.DataFrame({"x": range(6)}), num_partitions=3).shuffle(1).compute()["x"].tolist()
             [0, 5, 1, 4, 2, 3]
         """
+        check_seed("shuffle", seed=seed)
         return shuffled(self._table, seed)
 
     def deduplicate(
@@ -233,6 +248,8 @@ class Verbs:
                 expected="fraction= or n=",
                 remedy="n=1000",
             )
+        check_seed("sample", seed=seed)
+        check_integer("sample", "[0, inf)", None, n=n)
         if n is not None:
             return drawn(self._table, n, seed)
         if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
@@ -247,8 +264,8 @@ class Verbs:
 
 def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:
     """Names of columns that are there, one at least."""
-    found = list(dict.fromkeys(as_list(names or ())))
-    table.require(found, where)
+    table.require(() if names is None else names, where)
+    found = list(dict.fromkeys(as_list(() if names is None else names)))
     require_comparable(table.schema.select(found), where)
     if not found:
         raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")

@@ -1,8 +1,8 @@
 """Checks of arguments, called where an object is made: the first that makes no sense is a `BadConfig`.
 
-Each takes the owner (the object being made, or a function's name), what is allowed, and the arguments by name. Values
-are compared by type as well: `True` is no number, and what cannot be compared is simply not equal. NumPy's scalars
-count as the numbers they are. A check returns nothing, for a constructor stores what it is given.
+Each takes the owner (the object being made, or a function or its name), what is allowed, and the arguments by name.
+Values are compared by type as well: `True` is no number, and what cannot be compared is simply not equal. NumPy's
+scalars count as the numbers they are. A check returns nothing, for a constructor stores what it is given.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _MOST = 2**63 - 1
+_NONE = object()
 
 
 def check_choice(owner: object, choices: Iterable[Any], /, *also: Any, **given: Any) -> None:
@@ -92,7 +93,7 @@ def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> 
     for name, value in given.items():
         if not (is_integer(value) and _lies_in(value, interval)) and not is_one_of(value, also):
             expected = ", or ".join([f"an integer in {interval}", *map(repr, also)])
-            raise refuse_argument(owner, name, value, expected, example=_example(interval))
+            raise refuse_argument(owner, name, value, expected, example=also[0] if also else _example(interval))
 
 
 def check_integers(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
@@ -105,7 +106,7 @@ def check_integers(owner: object, interval: str, /, *also: Any, **given: Any) ->
         numbers = list(value) if is_sequence(value) else [None]
         if not all(is_integer(one) and _lies_in(one, interval) for one in numbers) and not is_one_of(value, also):
             expected = ", or ".join([f"a list of integers in {interval}", *map(repr, also)])
-            raise refuse_argument(owner, name, value, expected, example=[_example(interval)])
+            raise refuse_argument(owner, name, value, expected, example=also[0] if also else [_example(interval)])
 
 
 def check_number(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
@@ -122,7 +123,7 @@ def check_number(owner: object, interval: str, /, *also: Any, **given: Any) -> N
     for name, value in given.items():
         if not (is_number(value) and _lies_in(value, interval)) and not is_one_of(value, also):
             expected = ", or ".join([f"a number in {interval}", *map(repr, also)])
-            raise refuse_argument(owner, name, value, expected, example=_example(interval))
+            raise refuse_argument(owner, name, value, expected, example=also[0] if also else _example(interval))
 
 
 def check_seed(owner: object, /, *also: Any, **given: Any) -> None:
@@ -207,7 +208,15 @@ def check_callable(owner: object, /, *also: Any, **given: Any) -> None:
             raise refuse_argument(owner, name, value, "a function", f"{name}=function")
 
 
-def check_instance(owner: object, kinds: type | tuple[type, ...], expected: str, /, *also: Any, **given: Any) -> None:
+def check_instance(
+    owner: object,
+    kinds: type | tuple[type, ...],
+    expected: str,
+    /,
+    *also: Any,
+    remedy: str | None = None,
+    **given: Any,
+) -> None:
     """Raise `BadConfig` for an argument that is of none of these classes, nor one of `also`.
 
     Example:
@@ -215,7 +224,8 @@ def check_instance(owner: object, kinds: type | tuple[type, ...], expected: str,
     """
     for name, value in given.items():
         if not isinstance(value, kinds) and not is_one_of(value, also):
-            raise refuse_argument(owner, name, value, ", or ".join([expected, *map(repr, also)]))
+            wanted, example = ", or ".join([expected, *map(repr, also)]), also[0] if also else _NONE
+            raise refuse_argument(owner, name, value, wanted, remedy, example=example)
 
 
 def refuse_argument(
@@ -225,17 +235,17 @@ def refuse_argument(
     expected: str,
     remedy: str | None = None,
     *,
-    example: object = None,
+    example: object = _NONE,
     problem: str = "makes no sense",
 ) -> BadConfig:
     """Build the error for an argument.
 
     Args:
-        owner: the object being made, or a function's name.
+        owner: the object being made, or a function or its name.
         name: of the argument.
         value: what was given.
         expected: what would have done.
-        remedy: what to try; by default the constructor's own default, or the example.
+        remedy: what to try; by default the argument's own default, or the example.
         example: a value that would have done.
         problem: what is wrong.
 
@@ -243,14 +253,15 @@ def refuse_argument(
         >>> refuse_argument("split", "fraction", 2, "a share", "fraction=0.8").where
         'split(fraction=)'
     """
-    if isinstance(owner, str):
-        called, default = owner, None
-    else:
-        called, default = type(owner).__name__, inspect.signature(type(owner)).parameters.get(name)
-    if remedy is None and default is not None and default.default is not default.empty:
-        remedy = f"{name}={default.default!r}"
+    called, default = owner, inspect.Parameter.empty
+    if not isinstance(owner, str):
+        makes = owner if inspect.isfunction(owner) else type(owner)
+        called, parameter = makes.__name__, inspect.signature(makes).parameters.get(name)
+        default = default if parameter is None else parameter.default
+    if remedy is None and default is not inspect.Parameter.empty:
+        remedy = f"{name}={default!r}"
     elif remedy is None:
-        remedy = f"another {name}" if example is None else f"{name}={example!r}"
+        remedy = f"another {name}" if example is _NONE else f"{name}={example!r}"
     return BadConfig(f"{called}({name}=)", problem, got=value, expected=expected, remedy=remedy)
 
 

@@ -20,6 +20,7 @@ from gpupipe.support.validation import (
     check_number,
     check_seed,
     is_number,
+    is_one_of,
     is_sequence,
     refuse_argument,
     refuse_choice,
@@ -303,7 +304,7 @@ def check(trainer: Trainer) -> None:
     check_optimizer(trainer.optimizer)
     learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
     choose_metrics(trainer.metrics, trainer.loss)
-    if trainer.loss != "auto":
+    if not is_one_of(trainer.loss, ["auto"]):
         choose_loss(trainer.loss, None)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.schema import Schema
-from gpupipe.support.validation import refuse_choice
+from gpupipe.support.validation import is_one_of, refuse_choice
 from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
 from gpupipe.training.together import Together
 
@@ -76,7 +76,7 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         return _checked(loss)
     if isinstance(loss, str) and loss in LOSSES:
         return loss
-    if loss != "auto":
+    if not is_one_of(loss, ["auto"]):
         raise refuse_choice(
             "Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch"
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
-from gpupipe.support.validation import refuse_choice
+from gpupipe.support.validation import is_one_of, refuse_choice
 from gpupipe.training.rows import full_precision, matching_target, weight_of
 
 __all__ = [
@@ -483,7 +483,7 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
         >>> [metric.name for metric in choose_metrics("auto", "bce")]
         ['auc', 'accuracy']
     """
-    if metrics == "auto":
+    if is_one_of(metrics, ["auto"]):
         metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
     elif isinstance(metrics, str):
         metrics = [metrics]

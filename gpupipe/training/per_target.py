@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.support.validation import is_number, refuse_choice
+from gpupipe.support.validation import is_number, is_sequence, refuse_choice
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.rows import matching_target
 
@@ -42,13 +42,14 @@ class PerTarget:
         for name in losses if isinstance(losses, list | tuple) else [losses]:
             if not isinstance(losses, list | tuple) or name not in NAMES:
                 raise refuse_choice("PerTarget", "losses", name, NAMES, "a list of these, one a target")
-        weights = [1.0] * len(losses) if weights is None else list(weights)
+        given: Any = [1.0] * len(losses) if weights is None else weights
+        weights = list(given) if is_sequence(given) else []
         good = len(weights) == len(losses) and all(is_number(weight) and 0 <= weight < inf for weight in weights)
         if not good or not sum(weights):
             raise BadConfig(
                 "PerTarget(weights=)",
                 "not a weight for each loss",
-                got=weights,
+                got=given,
                 expected=f"{len(losses)} numbers of at least 0, not all 0",
                 remedy="weights=None",
             )

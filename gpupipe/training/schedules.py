@@ -92,6 +92,7 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
     share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
     check_number("Trainer", "[0, 1)", warmup=share)
     check_number("Trainer", "(0, inf)", lr=lr)
+    lr = float(lr)
     step = torch.arange(steps, dtype=torch.float64)
     if callable(name):
         try:
@@ -139,9 +140,9 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
         0.004
     """
     powers = {"linear": 1.0, "sqrt": 0.5}
-    check_number("scaled_rate", "(0, inf)", lr=lr)
-    check_integer("scaled_rate", "[1, inf)", batch_size=batch_size, reference=reference)
-    check_choice("scaled_rate", powers, rule=rule)
+    check_number(scaled_rate, "(0, inf)", lr=lr)
+    check_integer(scaled_rate, "[1, inf)", batch_size=batch_size, reference=reference)
+    check_choice(scaled_rate, powers, rule=rule)
     return float(lr * (batch_size / reference) ** powers[rule])
 
 

@@ -92,7 +92,7 @@ class Rename(Transform):
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        check_instance(self, Mapping, "new names by the old ones", names=names)
+        check_instance(self, Mapping, "new names by the old ones", remedy="names={'old': 'new'}", names=names)
         check_names(self, names=list(names))
         check_names(self, names=list(names.values()))
         self.names = dict(names)
@@ -131,7 +131,7 @@ class Cast(Transform):
     """
 
     def __init__(self, dtypes: Mapping[str, str]) -> None:
-        check_instance(self, Mapping, "types by the names of columns", dtypes=dtypes)
+        check_instance(self, Mapping, "types by the names of columns", remedy="dtypes={'x': 'float32'}", dtypes=dtypes)
         check_names(self, dtypes=list(dtypes))
         for dtype in dtypes.values():
             check_choice(self, (*DTYPES, *LISTS), dtypes=dtype)

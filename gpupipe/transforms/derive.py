@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
+from gpupipe.support.validation import refuse_argument
 from gpupipe.transforms.transform import Transform
 
 __all__ = ["Derive"]
@@ -33,7 +35,11 @@ class Derive(Transform):
         1    12  False
     """
 
-    def __init__(self, /, **named: str) -> None:
+    def __init__(self, /, *given: Any, **named: str) -> None:
+        if given:
+            raise refuse_argument(
+                "Derive", "named", given[0], "expressions by the names of columns", "Derive(night='hour < 6')"
+            )
         for name, text in named.items():
             parse(text, f"Derive({name}=...)")
         self.named = named

@@ -8,7 +8,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Literal, Self
 
-from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend import Backend, Column, Frame, backend_of, is_frame, select
+from gpupipe.backend.arrow import fields_of
 from gpupipe.backend.columns import as_key, key_dtype, require_comparable, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
@@ -24,7 +25,8 @@ class Join(Transform):
     """Join a table on equal keys: a lookup that keeps the rows and their order, or with `many=True` a general merge.
 
     Args:
-        right: the table, a Dataset or a frame. It is read once, and has to fit in memory.
+        right: the table, a Dataset, a frame, or another library's that `from_frame` takes. It is read once, and has to
+            fit in memory.
         on: the key column or columns, named alike on both sides. A missing key matches nothing; numbers match by
             value, whatever their types.
         how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
@@ -62,7 +64,9 @@ class Join(Transform):
         many: bool = False,
         name: str | None = None,
     ) -> None:
-        if not hasattr(right, "columns") or isinstance(right, type):
+        if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
+            right = select("cpu").from_arrow(*fields_of(right, "Join"))
+        if not (_is_dataset(right) or is_frame(right)):
             raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
         check_names(self, empty=False, on=on)
         check_choice(self, ("left", "inner"), how=how)
@@ -177,7 +181,7 @@ class Join(Transform):
     def right_schema(self) -> Schema:
         """The schema of the right table."""
         if self._schema is None:
-            if hasattr(self.right, "partitions"):
+            if _is_dataset(self.right):
                 self._schema = self.right.schema
             else:
                 backend = backend_of(self.right)
@@ -189,7 +193,7 @@ class Join(Transform):
     def table(self, backend: Backend) -> Frame:
         """The right table as a coded frame: the keys and the columns the join adds."""
         names = [*self.on, *self._names_out(Schema())]
-        if hasattr(self.right, "partitions"):
+        if _is_dataset(self.right):
             return backend.concat([self.right.read(part, names, backend) for part in self.right.partitions])
         owner = backend_of(self.right)
         frame = owner.encode(owner.select(self.right, names))
@@ -234,6 +238,10 @@ class Join(Transform):
                     extended = {n: with_missing_row(backend.column(table, n), backend.xp) for n in table.columns}
                     self._tables[backend.name] = backend.frame(extended, len(table) + 1), lookup
             return self._tables[backend.name]
+
+
+def _is_dataset(table: Any) -> bool:
+    return hasattr(table, "partitions") and hasattr(table, "read")
 
 
 def _family(item: Field) -> str:

@@ -171,7 +171,7 @@ class Replace(Transform):
     """
 
     def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:
-        check_instance(self, Mapping, "for each column a mapping", values=values)
+        check_instance(self, Mapping, "for each column a mapping", remedy="values={'x': {-1: None}}", values=values)
         check_names(self, values=list(values))
         for name, pairs in values.items():
             if not isinstance(pairs, Mapping):

@@ -48,7 +48,7 @@ def test_a_gpu_where_there_is_none_is_an_error_with_the_install_line(requested: 
 
 @pytest.mark.parametrize("requested", ["gpu", "tpu:0", "meta", ""])
 def test_an_unknown_device_is_an_error(requested: str) -> None:
-    with pytest.raises(BadConfig, match="one of 'auto', 'cpu', 'cuda'"):
+    with pytest.raises(BadConfig, match="Expected 'auto', 'cpu', 'cuda'"):
         choose_device(requested, [])
 
 

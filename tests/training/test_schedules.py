@@ -67,10 +67,10 @@ def test_a_rate_for_each_update_never_above_the_highest(schedule: str, steps: in
     ("arguments", "message"),
     [
         ({"schedule": "onecycle"}, "one-cycle"),
-        ({"lr": 0.0}, "a finite number above 0"),
-        ({"lr": float("nan")}, "a finite number above 0"),
-        ({"warmup": 1.0}, r"a share in \[0, 1\)"),
-        ({"warmup": -0.1}, r"a share in \[0, 1\)"),
+        ({"lr": 0.0}, r"a number in \(0, inf\)"),
+        ({"lr": float("nan")}, r"a number in \(0, inf\)"),
+        ({"warmup": 1.0}, r"a number in \[0, 1\)"),
+        ({"warmup": -0.1}, r"a number in \[0, 1\)"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, object], message: str) -> None:
