@@ -88,7 +88,7 @@ def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> 
         Traceback (most recent call last):
         gpupipe.errors.BadConfig: PCA(n_components=): makes no sense, got True.
         Expected an integer in [1, inf), or None.
-        Try: n_components=1
+        Try: n_components=None
     """
     for name, value in given.items():
         if not (is_integer(value) and _lies_in(value, interval)) and not is_one_of(value, also):
