@@ -284,7 +284,7 @@ class Dataset(Splitting, Verbs):
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
             shuffle: `"full"` puts the rows in a random order, as `shuffle` does, before they are cut into parts;
                 `"partition"` those of each part that is read, for less.
-            seed: any integer: the same one, the same order.
+            seed: an integer of at most 64 bits: the same one, the same order.
             overwrite: replace what is there; in a store what jobs wrote there, other files stay.
             storage_options: for the file system of a URL; see `read_parquet`.
 

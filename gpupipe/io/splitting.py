@@ -41,7 +41,7 @@ class Splitting:
                 Times are text in ISO format, dates or datetimes, in UTC.
             fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
                 its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
-            seed: any integer; only for `fraction`.
+            seed: an integer of at most 64 bits; only for `fraction`.
             stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
                 row.
             gap: with `at`, how wide a stretch before each cut belongs to no part, such as what a feature looks ahead: a
@@ -95,7 +95,8 @@ class Splitting:
         Args:
             n_splits: at least 2.
             by: a column whose equal values stay together.
-            seed: any integer; rows (or the values of `by`) are drawn as by `split`, so that sizes are nearly equal.
+            seed: an integer of at most 64 bits; rows (or the values of `by`) are drawn as by `split`, so that sizes are
+                nearly equal.
             stratify: a column of each of whose values each fold has its share, to a row.
 
         Raises:

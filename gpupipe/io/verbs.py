@@ -82,7 +82,7 @@ class Verbs:
         The order follows from the seed and the rows' identities alone.
 
         Args:
-            seed: any integer: the same one, the same order.
+            seed: an integer of at most 64 bits: the same one, the same order.
 
         Raises:
             BadConfig: no seed.
@@ -227,7 +227,7 @@ class Verbs:
         Args:
             fraction: the share of rows: each is drawn by the seed and its identity alone, and nothing is read for that.
             n: exactly so many rows; takes a pass over what tells the rows apart.
-            seed: any integer: the same one, the same rows.
+            seed: an integer of at most 64 bits: the same one, the same rows.
 
         Raises:
             BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.

@@ -88,7 +88,7 @@ def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> 
         Traceback (most recent call last):
         gpupipe.errors.BadConfig: PCA(n_components=): makes no sense, got True.
         Expected an integer in [1, inf), or None.
-        Try: n_components=1
+        Try: n_components=None
     """
     for name, value in given.items():
         if not (is_integer(value) and _lies_in(value, interval)) and not is_one_of(value, also):
@@ -127,12 +127,15 @@ def check_number(owner: object, interval: str, /, *also: Any, **given: Any) -> N
 
 
 def check_seed(owner: object, /, *also: Any, **given: Any) -> None:
-    """Raise `BadConfig` for an argument that is no integer of at most 63 bits.
+    """Raise `BadConfig` for an argument that is no integer of at most 64 bits, with a sign or without.
 
     Example:
         >>> check_seed("split", seed=-7)
     """
-    check_integer(owner, "(-inf, inf)", *also, **given)
+    for name, value in given.items():
+        if not is_integer(value, -(2**63), 2**64 - 1) and not is_one_of(value, also):
+            expected = ", or ".join(["an integer of at most 64 bits", *map(repr, also)])
+            raise refuse_argument(owner, name, value, expected, example=0)
 
 
 def check_pair(owner: object, interval: str, /, **given: Any) -> None:

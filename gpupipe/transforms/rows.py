@@ -146,7 +146,7 @@ class Sample(Transform):
 
     Args:
         fraction: the share that is kept, of many rows.
-        seed: any integer.
+        seed: an integer of at most 64 bits.
         when: as for `Filter`; by default a loaded pipeline predicts for every row.
 
     Raises:

@@ -66,8 +66,8 @@ def test_types_can_be_given(tmp_path: Path) -> None:
     }
     with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\): no such choice, got 'text'"):
         gp.read_csv(path, dtypes={"x": "text"})
-    with pytest.raises(ColumnNotFound, match=r"'zop' not found.*\n.*\nTry: 'zip'"):
-        gp.read_csv(path, dtypes={"zop": "string"})
+    with pytest.raises(ColumnNotFound, match=r"'zpi' not found.*\n.*\nTry: 'zip'"):
+        gp.read_csv(path, dtypes={"zpi": "string"})
 
 
 def test_forms_of_text(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
         gp.read_json(path, dtypes={"n": "int8"})
     assert gp.read_json(path, columns="x").columns == ["x"]
     with pytest.raises(ColumnNotFound, match="Try: 'x'"):
-        gp.read_json(path, columns=["xx"])
+        gp.read_json(path, columns=["X"])
 
 
 def test_values_inside_values_are_left_out_and_explained(tmp_path: Path) -> None:

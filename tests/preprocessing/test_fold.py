@@ -60,7 +60,7 @@ def test_columns_are_taken_by_name() -> None:
     found = step.transform(pd.DataFrame({"other": ["text"], "y": [5.0], "x": [7.0]}))
     assert found.to_dict("list") == {"x": [7.0], "y": [5.0]}
     with pytest.raises(errors.ColumnNotFound, match=r"Share: column 'x' not found(.|\n)*closest name") as caught:
-        step.transform(pd.DataFrame({"xx": [1.0], "y": [2.0]}))
+        step.transform(pd.DataFrame({"X": [1.0], "y": [2.0]}))
     assert caught.value.column == "x"
 
 
