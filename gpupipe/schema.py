@@ -180,7 +180,8 @@ class Field:
 
     def as_source(self) -> Field:
         """The same column as the start of a lineage."""
-        return replace(self, lineage=frozenset({self.name}))
+        own = frozenset({self.name})
+        return self if self.lineage == own else replace(self, lineage=own)
 
 
 _KIND_OF = {
