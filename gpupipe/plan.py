@@ -134,14 +134,15 @@ def marked_source(steps: Sequence[Transform], features: Features | None, schema:
 
     Labels are the columns that only target, weight and filters that act in training only read.
     """
-    plain = Schema(replace(item.as_source(), role=None) for item in schema)
+    sources = (item.as_source() for item in schema)
+    plain = Schema(item if item.role is None else replace(item, role=None) for item in sources)
     if features is None:
         return plain
     schemas = _known_schemas(steps, plain)
     by_labels = _backwards(steps, schemas, features.label_reads(schemas[-1]))
     by_features = _backwards(steps, schemas, features.inputs, predicting=True)
     labels = by_labels - by_features
-    return Schema(replace(item, role=Role.LABEL if item.name in labels else None) for item in plain)
+    return Schema(replace(item, role=Role.LABEL) if item.name in labels else item for item in plain)
 
 
 def resolve_selectors(

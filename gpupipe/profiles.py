@@ -89,7 +89,8 @@ class Sample:
         """
         found = {name: Profile(share) for name, share in missing.items()}
         if self.names:
-            table = np.sort(np.concatenate(self.numbers, axis=1), axis=1)  # NaN last
+            table = np.concatenate(self.numbers, axis=1)
+            table.sort(axis=1)  # NaN last
             totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
             rows = zip(self.names, table, totals.tolist(), strict=True)
             found |= {name: _of_numbers(values[:total], missing[name]) for name, values, total in rows if total}
@@ -207,14 +208,15 @@ def _tally(column: Column, profile: Profile, unknown: Array | None, backend: Bac
 def _of_numbers(values: Any, missing: float) -> Profile:
     """The profile of finite numbers, given in ascending order: so they make the same sums in any partitions."""
     total = len(values)
-    edges = np.unique(_quantiles(values, _DECILES)) + 0.0  # without a sign where they are zero
+    deciles = _quantiles(values, _DECILES)
+    edges = deciles[_ends_of_runs(deciles)] + 0.0  # without a sign where they are zero
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-    last = np.flatnonzero(np.append(values[1:] != values[:-1], True))
-    known, weight = values[last], np.diff(last, prepend=-1) / total
+    last = _ends_of_runs(values)
+    known, weight = values[last], _increases(last + 1) / total
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((known * weight).sum())
     std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
-    bins = np.diff(np.searchsorted(values, edges, side="right"), prepend=0, append=total)
+    bins = _increases(np.array([*np.searchsorted(values, edges, side="right"), total]))
     return Profile(
         missing=missing,
         mean=mean,
@@ -222,6 +224,20 @@ def _of_numbers(values: Any, missing: float) -> Profile:
         edges=tuple(edges.tolist()),
         shares=tuple((bins / total).tolist()),
     )
+
+
+def _ends_of_runs(values: Any) -> Any:
+    """The position of the last of equal neighbours."""
+    is_last = np.ones(len(values), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=is_last[:-1])
+    return np.flatnonzero(is_last)
+
+
+def _increases(numbers: Any) -> Any:
+    """By how much each number exceeds the one before, and the first one zero."""
+    made = numbers.copy()
+    made[1:] -= numbers[:-1]
+    return made
 
 
 def _quantiles(values: Any, shares: Any) -> Any:

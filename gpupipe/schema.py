@@ -144,7 +144,8 @@ class Field:
     written_as: str = ""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES and self.dtype not in LISTS and not is_passenger(self.dtype):
+        kind = _KIND_OF.get(self.dtype) or (Kind.PASSENGER if is_passenger(self.dtype) else None)
+        if kind is None:
             raise BadConfig(
                 f"column {self.name!r}",
                 "unknown type",
@@ -153,7 +154,6 @@ class Field:
                 remedy="dtype='float64'",
             )
         if self.kind is None:
-            kind = Kind.PASSENGER if is_passenger(self.dtype) else _KIND_OF.get(self.dtype, Kind.CONTINUOUS)
             object.__setattr__(self, "kind", kind)
 
     @classmethod
@@ -180,10 +180,16 @@ class Field:
 
     def as_source(self) -> Field:
         """The same column as the start of a lineage."""
-        return replace(self, lineage=frozenset({self.name}))
+        own = frozenset({self.name})
+        return self if self.lineage == own else replace(self, lineage=own)
 
 
-_KIND_OF = {"string": Kind.TEXT, "timestamp": Kind.TIME} | dict.fromkeys(LISTS, Kind.LIST)
+_KIND_OF = {
+    **dict.fromkeys(DTYPES, Kind.CONTINUOUS),
+    "string": Kind.TEXT,
+    "timestamp": Kind.TIME,
+    **dict.fromkeys(LISTS, Kind.LIST),
+}
 
 
 @dataclass(frozen=True)

@@ -132,10 +132,13 @@ class Pass:
                 columns = task.group.through(raw, backend, task.position)
             else:
                 columns = task.group.columns_of(frame, backend, task.position, row_ids)
-            found, took = [], []
+            found, took, before = list[Any](), [], task.steps[task.free].summary_key
             for place, step in enumerate(task.steps):
                 started = time.perf_counter()
-                found.append(_summary(step, columns, backend, raw, row_ids))
+                if place > task.free and step.summary_key is not None and step.summary_key == before:
+                    found.append(found[-1])
+                else:
+                    found.append(_summary(step, columns, backend, raw, row_ids))
                 took.append(Cost(time.perf_counter() - started, _num_bytes(columns)))
                 columns = step.transform_columns(columns, backend) if place < task.free else columns
             if task.position == 0 and not task.group.of_target:

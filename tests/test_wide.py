@@ -24,6 +24,7 @@ from gpupipe.backend import Column, Matrix, compiled, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.numbers import look
 from gpupipe.preprocessing.blocks import tabulate
+from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Histogram
 from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.tables import html_table, text_table
@@ -259,6 +260,28 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
             pipeline(CHAINS["mean"]()).fit(frame).transform(frame)
             numbers.append(sum(found.values()))
     assert numbers[0] == numbers[1] < 12
+
+
+class OtherScaler(pre.StandardScaler):
+    def summarise(self, columns: Any, backend: Any) -> Any:
+        return super().summarise(columns, backend)
+
+
+@pytest.mark.parametrize(
+    ("steps", "times"),
+    [
+        ([pre.SimpleImputer(), pre.StandardScaler()], 1),
+        ([pre.Log1p(), pre.SimpleImputer(), pre.StandardScaler()], 1),
+        ([pre.SimpleImputer(), OtherScaler()], 2),
+        ([pre.SimpleImputer(strategy="median"), pre.StandardScaler()], 1),
+    ],
+)
+def test_moments_are_summed_once(steps: Any, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    original = Moments.of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Moments, "of", classmethod(lambda cls, *given: found.append(1) or original(cls, *given)))  # type: ignore[func-returns-value]
+    pipeline(steps).fit(table(60, columns=20))
+    assert len(found) == times
 
 
 def _counting(function: Callable[..., Any], found: Counter[str]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from gpupipe.backend import Backend, Frame, backend_of
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.bounds import Bounds
 from gpupipe.io.source import FileNote, Partition, Reads, Span, conversions, row_bytes
-from gpupipe.schema import Field
+from gpupipe.schema import Field, Schema
 
 __all__ = ["FrameSource"]
 
@@ -21,7 +21,7 @@ class FrameSource:
 
     Args:
         frame: coded; shared, not copied.
-        owner: the backend whose frame it is.
+        schema: of the frame.
         cuts: first row and number of rows of each partition.
         readings: of each column of the table its type and what it is read as.
     """
@@ -31,11 +31,11 @@ class FrameSource:
     def __init__(
         self,
         frame: Frame,
-        owner: Backend,
+        schema: Schema,
         cuts: Sequence[tuple[int, int]],
         readings: Mapping[str, tuple[object, Reading]],
     ) -> None:
-        self.schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
+        self.schema = schema
         self.left_out: Mapping[str, str] = {
             name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
         }

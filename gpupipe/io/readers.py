@@ -175,9 +175,9 @@ def from_frame(
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
-    cuts = _cuts(len(frame), num_partitions or -(-len(frame) * row_bytes(owner.schema_of(frame)) // limit))
-    memory = FrameSource(frame, owner, cuts, readings)
-    return Dataset(memory, memory.schema, backend)
+    schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
+    cuts = _cuts(len(frame), num_partitions or -(-len(frame) * row_bytes(schema) // limit))
+    return Dataset(FrameSource(frame, schema, cuts, readings), schema, backend)
 
 
 def as_dataset(data: Any) -> Dataset:

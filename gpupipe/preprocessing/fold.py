@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from secrets import randbits
 from typing import Any, Protocol, Self
@@ -58,6 +58,10 @@ class FoldStep(Step, ABC):
     """Whether all arrays it puts out are new, and nobody else's: then a user's frame is made of them, not of copies.
 
     It is said of one `transform_columns`: a subclass with another one says it anew."""
+    summary_key: Hashable = None
+    """Steps that have the same key make the same summary of the same columns, so that it is made once for both.
+
+    It is said of one `summarise`: a subclass with another one says it anew."""
     names_in_: list[str]
 
     _dtypes_seen: Mapping[str, str] = {}
@@ -67,6 +71,8 @@ class FoldStep(Step, ABC):
         super().__init_subclass__(**options)
         if "transform_columns" in vars(cls) and "allocates" not in vars(cls):
             cls.allocates = False
+        if "summarise" in vars(cls) and "summary_key" not in vars(cls):
+            cls.summary_key = None
 
     @abstractmethod
     def summarise(self, columns: Columns, backend: Backend) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -85,6 +85,11 @@ class SimpleImputer(FoldStep):
     def allocates(self) -> bool:  # type: ignore[override]
         """Numbers are copied where they are averaged; other columns are shared where nothing is missing."""
         return self.strategy in ("mean", "median")
+
+    @property
+    def summary_key(self) -> Hashable:  # type: ignore[override]
+        """That of the moments or the quantiles it learns from."""
+        return {"mean": "moments", "median": ("quantiles", self.exact)}.get(self.strategy)
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         averaged = self.strategy in ("mean", "median")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -88,6 +88,8 @@ class StandardScaler(_Scaler):
         >>> StandardScaler().fit_transform(pd.DataFrame({"x": [1e9, 1e9 + 2, None]}))["x"].tolist()
         [-1.0, 1.0, nan]
     """
+
+    summary_key = "moments"
 
     def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
         check_bool(self, with_mean=with_mean, with_std=with_std)
@@ -238,6 +240,11 @@ class RobustScaler(_Scaler):
         check_pair(self, "[1e-9, 99.999999999]" if unit_variance else "[0, 100]", quantile_range=quantile_range)
         self.with_centering, self.with_scaling, self.quantile_range = with_centering, with_scaling, quantile_range
         self.unit_variance, self.exact = unit_variance, exact
+
+    @property
+    def summary_key(self) -> Hashable:  # type: ignore[override]
+        """That of the quantiles it learns from."""
+        return "quantiles", self.exact
 
     def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "RobustScaler", exact=self.exact)

@@ -81,6 +81,7 @@ class VarianceThreshold(_Selector):
     """
 
     fills_late = True
+    summary_key = "moments"
     _limits = "[0, inf)"
 
     def __init__(self, threshold: float = 0.0) -> None:
