@@ -220,7 +220,7 @@ def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metri
     loss = choose_loss(trainer.loss, schema)
     metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
     check_units(loss, units)
-    if schema is not None:
+    if schema is not None and trainer.metrics != "auto":  # those that go with a loss are defined where it is
         check_task(metrics, schema)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]

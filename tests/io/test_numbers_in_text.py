@@ -156,7 +156,8 @@ def test_times_with_a_fraction_in_json_are_times_as_in_csv(tmp_path: Path, texts
     )
     for dataset in (from_csv, from_json):
         assert dataset.schema["v"].dtype == "timestamp"
-        assert dataset.to_pandas()["v"].to_numpy().astype("M8[us]").tolist() == np.array(times, "M8[us]").tolist()
+        found = pd.to_datetime(dataset.to_pandas()["v"], utc=True)
+        assert found.tolist() == pd.to_datetime(times, utc=True).tolist()
 
 
 @pytest.mark.parametrize(
