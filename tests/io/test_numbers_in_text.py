@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import gpupipe as gp
@@ -157,7 +158,7 @@ def test_times_with_a_fraction_in_json_are_times_as_in_csv(tmp_path: Path, texts
     for dataset in (from_csv, from_json):
         assert dataset.schema["v"].dtype == "timestamp"
         found = pd.to_datetime(dataset.to_pandas()["v"], utc=True)
-        assert found.tolist() == pd.to_datetime(times, utc=True).tolist()
+        assert found.tolist() == pd.to_datetime(times, utc=True, format="ISO8601").tolist()
 
 
 @pytest.mark.parametrize(
