@@ -188,7 +188,7 @@ def test_what_makes_no_sense_is_refused(fitted: Any) -> None:
     with pytest.raises(BadConfig, match="no such choice, got 'rsme'") as caught:
         gp.importance(trainer, loader, metric="rsme")
     assert caught.value.remedy == "metric='rmse'"
-    with pytest.raises(BadConfig, match="fewer than one repeat"):
+    with pytest.raises(BadConfig, match=r"\(repeats=\): makes no sense, got 0"):
         gp.importance(trainer, loader, repeats=0)
     with pytest.raises(BadConfig, match="not in memory as one block"):
         gp.importance(trainer, [])

@@ -204,7 +204,9 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
 
 def _check_bytes(name: str, value: Any) -> None:
     try:
-        good = parse_bytes(value) > 0 if isinstance(value, str) else value is None or (is_number(value) and value > 0)
+        size = parse_bytes(value) if isinstance(value, str) else value
+        least = 1 if name == "device_memory" else 0  # of the host's memory Dask takes a share, too
+        good = size is None or (is_number(size) and size > 0 and size >= least)
     except ValueError:
         good = False
     if not good:

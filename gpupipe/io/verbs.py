@@ -249,8 +249,8 @@ class Verbs:
                 remedy="n=1000",
             )
         check_seed("sample", seed=seed)
-        check_integer("sample", "[0, inf)", None, n=n)
         if n is not None:
+            check_integer("sample", "[0, inf)", n=n)
             return drawn(self._table, n, seed)
         if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
             remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"

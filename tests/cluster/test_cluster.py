@@ -152,8 +152,8 @@ def test_a_dask_cluster_or_client_of_the_users_is_used_and_stays_open(flights: g
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"n_workers": 0}, "too few workers, got 0"),
-        ({"patience": 0}, "no patience, got 0"),
+        ({"n_workers": 0}, r"\(n_workers=\): makes no sense, got 0"),
+        ({"patience": 0}, r"\(patience=\): makes no sense, got 0"),
         ({"address": 8786}, "no address, got 8786"),
         ({"address": "tcp://h:1", "n_workers": 2, "gpu": True}, "n_workers and gpu cannot be had of workers that run"),
         ({"address": "tcp://h:1", "memory_limit": "8GB"}, "memory_limit cannot be had of workers that run"),
@@ -193,8 +193,8 @@ def test_without_dask_cuda_or_a_gpu_that_is_said() -> None:
     ("given", "message"),
     [
         ({"device_memory": "4 GB", "gpu": False}, "device_memory without GPUs"),
-        ({"device_memory": 0.5, "gpu": True}, "device_memory is no number of bytes"),
-        ({"memory_limit": "12 parsecs"}, "memory_limit is no number of bytes"),
+        ({"device_memory": 0.5, "gpu": True}, r"\(device_memory=\): makes no sense, got 0.5"),
+        ({"memory_limit": "12 parsecs"}, r"\(memory_limit=\): makes no sense"),
     ],
     ids=str,
 )
