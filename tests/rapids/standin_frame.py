@@ -92,6 +92,10 @@ class DataFrame:
         return pd.Index(list(self._columns))
 
     @property
+    def dtypes(self) -> pd.Series:
+        return pd.Series({name: series.dtype for name, series in self._columns.items()}, dtype=object)
+
+    @property
     def shape(self) -> tuple[int, int]:
         return len(self), len(self._columns)
 
