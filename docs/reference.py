@@ -48,9 +48,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Files
 def public_modules() -> list[ModuleType]:
     """The package, its folders, and the single files that users import from."""
     names = [f"gpupipe.{item.name}" for item in pkgutil.iter_modules(gpupipe.__path__) if item.ispkg]
-    names.remove("gpupipe.support")  # what the others are built with
     names += [f"gpupipe.{name}" for name in ("config", "errors", "schema", "selectors", "step", "tables", "words")]
-    return [gpupipe, *(importlib.import_module(name) for name in sorted(names))]
+    modules = (importlib.import_module(name) for name in sorted(names))
+    return [gpupipe, *(module for module in modules if module.__all__)]
 
 
 def page(module: ModuleType) -> str:
