@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import orc
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
@@ -54,6 +55,11 @@ class CpuBackend:
         strings = [item.name for item in fields if item.dtype == "string"]
         with pq.ParquetFile(source, metadata=metadata, read_dictionary=strings) as file:
             table = file.read_row_groups(list(row_groups), columns=[item.name for item in fields])
+        return self.from_arrow(table, fields)
+
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        file, names = orc.ORCFile(path), [item.name for item in fields]
+        table = pa.Table.from_batches([file.read_stripe(stripe, columns=names) for stripe in stripes])
         return self.from_arrow(table, fields)
 
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import finalize
@@ -82,7 +83,7 @@ class GpuBackend:
             empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
             return self.from_arrow(empty, fields)
         names = [item.name for item in fields]
-        try:
+        with _faults_of_the_file():
             frame = cudf.read_parquet(
                 source,
                 columns=names,
@@ -91,15 +92,22 @@ class GpuBackend:
                 dataset_kwargs={"partitioning": None},  # no columns from the path
                 ignore_missing_columns=False,
             )
-        except (RuntimeError, ValueError, IndexError, ArithmeticError) as cause:  # what C++ throws, by its kind
-            if "std::bad_alloc" in str(cause) or "CUDA error" in str(cause):
-                raise
-            raise OSError(str(cause)) from cause
         # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
         lost = sorted(set(names) - set(frame.columns))
         frame = frame.reset_index(drop=not lost)
         if not set(lost) <= set(frame.columns):
             frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
+        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
+
+    @explained("reading ORC")
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        # Not `cudf.read_orc`: it gives some stripes of a file that cuDF wrote the index of all of them, and fails.
+        options = plc.io.orc.OrcReaderOptions.builder(plc.io.SourceInfo([path])).build()
+        options.set_columns([item.name for item in fields])
+        options.set_stripes([list(stripes)])
+        options.set_timestamp_type(plc.DataType(plc.TypeId.TIMESTAMP_MICROSECONDS))  # nanoseconds end in 2262
+        with _faults_of_the_file():
+            frame = cudf.DataFrame.from_pylibcudf(plc.io.orc.read_orc(options))
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
 
     @explained("copying a table to the device")
@@ -278,6 +286,17 @@ class GpuBackend:
         """Keep the host copy of categories as long as cuDF keeps their type, which taken rows and new frames share."""
         self._dictionaries[id(dtype)] = dictionary
         finalize(dtype, self._dictionaries.pop, id(dtype), None)
+
+
+@contextmanager
+def _faults_of_the_file() -> Iterator[None]:
+    """Raise what C++ throws about a file's bytes, by its kind, as OSError; the device's own faults pass."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError, ArithmeticError) as cause:
+        if "std::bad_alloc" in str(cause) or "CUDA error" in str(cause):
+            raise
+        raise OSError(str(cause)) from cause
 
 
 def _pool_of(resource: Any) -> int | None:

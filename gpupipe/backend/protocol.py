@@ -144,6 +144,13 @@ class Backend(Protocol):
             OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
         """
 
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        """Read `fields`, whose types are those of the file, of these stripes of one local file as a coded frame.
+
+        Raises:
+            OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
+        """
+
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         """A coded frame of the columns `fields` name, typed as they say."""
 

@@ -195,6 +195,11 @@ class DataFrame:
             {name: as_series(table.column(name)) for name in table.column_names}, RangeIndex(table.num_rows)
         )
 
+    @classmethod
+    @checked("cudf.DataFrame.from_pylibcudf", real.DataFrame.from_pylibcudf)
+    def from_pylibcudf(cls, table: Any) -> DataFrame:
+        return cls.from_arrow(table)
+
     @own
     def to_arrow(self, preserve_index: Any = None) -> pa.Table:
         if preserve_index is not False:

@@ -12,6 +12,7 @@ import pylibcudf
 from cudf.core.accessors.lists import ListMethods
 
 from .signatures import check, checked, not_imitated
+from .standin_io import io
 
 
 class ListDtype:
@@ -122,6 +123,7 @@ def _bools_to_mask(*args: Any, **kwargs: Any) -> tuple[Any, int]:
 plc = SimpleNamespace(
     Column=PlcColumn,
     DataType=lambda kind: kind,
-    TypeId=SimpleNamespace(LIST="LIST"),
+    TypeId=SimpleNamespace(LIST="LIST", TIMESTAMP_MICROSECONDS="TIMESTAMP_MICROSECONDS"),
+    io=io,
     transform=SimpleNamespace(bools_to_mask=_bools_to_mask),
 )
