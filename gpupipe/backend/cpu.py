@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_readings
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, ParquetLayout, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, LISTS, Field, Schema, element_of, is_passenger
 
@@ -68,6 +69,11 @@ class CpuBackend:
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
+
+    def write_parquet(
+        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
+    ) -> bool:
+        return False
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         return {name: _reading(frame.iloc[:, place]) for place, name in enumerate(frame.columns)}

@@ -8,11 +8,13 @@ Inside coded frames floats hold NaN and no nulls, so that a column is shared wit
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from weakref import finalize
 
@@ -32,7 +34,7 @@ from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
 from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained, free_unused
-from gpupipe.backend.protocol import Array, Column, Frame, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, ParquetLayout, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
@@ -40,6 +42,8 @@ from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, eleme
 __all__ = ["GpuBackend"]
 
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
+_CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
+_LEAST_GROUP = 5_000  # rows that cuDF's writer encodes at a time
 _LEFT, _RIGHT = "\0left row", "\0right row"
 _log = logging.getLogger("gpupipe")
 
@@ -123,6 +127,36 @@ class GpuBackend:
         dtypes = ((item, arrow.dtype_of(item.type) or "") for item in table.schema)
         types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
         return table.cast(pa.schema(types))
+
+    @explained("writing Parquet")
+    def write_parquet(
+        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
+    ) -> bool:
+        zoned = {item.type.tz is not None for item in types if pa.types.is_timestamp(item.type)}
+        # A file's times are all UTC, or none is; those that are written frame by frame are.
+        times_fit = len(zoned) < 2 and (len(frames) == 1 or False not in zoned)
+        layout_fits = layout.compression in _CODECS and layout.rows_per_group >= _LEAST_GROUP
+        if not (times_fit and layout_fits and all(_is_written(item.type) for item in types)):
+            return False
+        sink: Any = plc.io.SinkInfo([str(path)])
+        writer: Any = None
+        for frame in frames:
+            plain = self.decode(self.select(frame(), types.names), own=types.names)
+            table = plc.Table([_written(plain[item.name], item.type) for item in types])
+            with _faults_of_the_file():
+                if len(frames) == 1:
+                    builder = plc.io.parquet.ParquetWriterOptions.builder(sink, table)
+                    options = _laid_out(builder, table, types, layout).utc_timestamps(True in zoned).build()
+                    plc.io.parquet.write_parquet(options)
+                    return True
+                if writer is None:
+                    builder = plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
+                    options = _laid_out(builder, table, types, layout).build()
+                    writer = plc.io.parquet.ChunkedParquetWriter.from_options(options)
+                writer.write(table)
+        with _faults_of_the_file():
+            writer.close([])
+        return True
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         return {name: _reading(frame[name].dtype) for name in frame.columns}
@@ -380,6 +414,39 @@ def _require_held(fields: Sequence[Field]) -> None:
                 expected="decimals of up to 128 bits, structs and lists of plain values, durations",
                 remedy="columns=[...] or .select([...]) without it, or backend='cpu'",
             )
+
+
+def _is_written(kind: pa.DataType) -> bool:
+    """Whether cuDF writes columns of a type as pyarrow does."""
+    if pa.types.is_large_list(kind):
+        return _is_written(kind.value_type) and not pa.types.is_timestamp(kind.value_type)
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_large_string)
+    return any(test(kind) for test in tests) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+
+
+def _written(series: Any, kind: pa.DataType) -> Any:
+    """A decoded column as cuDF's writer takes it; shares all but dates."""
+    column = series.to_pylibcudf()[0]
+    return plc.unary.cast(column, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(kind) else column
+
+
+def _laid_out(builder: Any, table: Any, types: pa.Schema, layout: ParquetLayout) -> Any:
+    """Set what both of cuDF's writers take; as in pyarrow's files, zones and metadata are in Arrow's own schema."""
+    described = plc.io.types.TableInputMetadata(table)
+    for item, column in zip(types, described.column_metadata, strict=True):
+        column.set_name(item.name).set_nullability(True)
+        values = column
+        if pa.types.is_large_list(item.type):
+            values = column.child(1).set_name("element").set_nullability(True)
+        if item.name not in layout.dictionary:
+            values.set_encoding(plc.io.types.ColumnEncoding.PLAIN)
+    return (
+        builder.metadata(described)
+        .key_value_metadata([{"ARROW:schema": base64.b64encode(types.serialize().to_pybytes()).decode()}])
+        .compression(getattr(plc.io.types.CompressionType, _CODECS[layout.compression]))
+        .stats_level(plc.io.types.StatisticsFreq.STATISTICS_ROWGROUP)
+        .row_group_size_rows(layout.rows_per_group)
+    )
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +21,7 @@ from gpupipe.backend.arrow_types import Reading
 from gpupipe.backend.ragged import module_of, places_of
 from gpupipe.schema import FLOATS, Field, Schema
 
-__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "Stored", "Transfers"]
+__all__ = ["Array", "Backend", "Column", "Frame", "PCAResult", "ParquetLayout", "Stored", "Transfers"]
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
@@ -94,6 +95,21 @@ class Stored:
     per_byte: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class ParquetLayout:
+    """How a Parquet file is laid out.
+
+    Args:
+        rows_per_group: rows of a row group.
+        compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
+        dictionary: the columns, in lists their elements, that get a dictionary where it is not too large.
+    """
+
+    rows_per_group: int
+    compression: str
+    dictionary: frozenset[str]
+
+
 @dataclass(slots=True)
 class Transfers:
     """How often, and how many bytes, went through the door from the device to the host.
@@ -156,6 +172,27 @@ class Backend(Protocol):
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         """A host table with plain strings; missing values are nulls, NaN included."""
+
+    def write_parquet(
+        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
+    ) -> bool:
+        """Write coded frames to one file, in the types' order, without a copy on the host.
+
+        Args:
+            frames: each is made when it is its turn.
+            types: of the columns in the file, with the metadata of their fields.
+            path: of the file.
+            layout: how it is laid out.
+
+        Returns:
+            Whether that was done. Else the backend has no writer for such columns or such a layout, and no frame was
+            made: the rows of `to_arrow` are then written by pyarrow.
+
+        Raises:
+            OSError: the file cannot be written.
+
+        Memory: one frame, decoded, and its encoded pages.
+        """
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         """What each column of a user's frame is read as."""

@@ -296,8 +296,9 @@ class Dataset(Splitting, Verbs):
                 written; another process is writing there; or the parent folder is missing.
             BadConfig: no path, no such codec or shuffle, or options that a single file cannot have.
 
-        Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
-            needs three partitions per worker, and twice the table on disk.
+        Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
+            what it can (docs/guide-files.md, not yet run on a GPU); else the partition is copied to the host. A full
+            shuffle needs three partitions per worker, and twice the table on disk.
         """
         if files is not None and not is_integer(files, 1):
             expected, remedy = "1 or more, or None for one per partition", "files=8"

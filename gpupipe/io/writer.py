@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import written_type
+from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.errors import BadConfig
 from gpupipe.io.hive import folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.words import is_integer
 
-__all__ = ["ParquetOptions", "write_file", "write_hive"]
+__all__ = ["ParquetOptions", "file_types", "group_rows", "write_file", "write_hive"]
 
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
@@ -67,17 +68,28 @@ class ParquetOptions:
                 remedy="rows_per_group=1_000_000",
             )
 
+    def layout(self, schema: Schema) -> ParquetLayout:
+        """Lay out a file of these columns."""
+        # A dictionary of floats costs a hash per value and is thrown away when it has grown too large.
+        coded = (item.name for item in schema if (element_of(item.dtype) or item.dtype) not in FLOATS)
+        return ParquetLayout(self.rows_per_group, self.compression, frozenset(coded))
 
-def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> list[int]:
-    """Write all tables to one file; returns the rows of each row group.
+
+def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> None:
+    """Write all tables to one file.
 
     Memory: as many tables as make a row group.
     """
-    types = _types(schema)
-    with pq.ParquetWriter(path, types, compression=options.compression, use_dictionary=_coded(schema)) as writer:
+    types, layout = file_types(schema), options.layout(schema)
+    coded = [parquet_path(item) for item in schema if item.name in layout.dictionary]
+    with pq.ParquetWriter(path, types, compression=layout.compression, use_dictionary=coded) as writer:
         typed = (table.select(types.names).cast(types) for table in tables)
-        for table in _gathered(typed, options.rows_per_group):
-            writer.write_table(table, row_group_size=options.rows_per_group)
+        for table in _gathered(typed, layout.rows_per_group):
+            writer.write_table(table, row_group_size=layout.rows_per_group)
+
+
+def group_rows(path: Path) -> list[int]:
+    """Read the rows of each row group of a file."""
     # Not collected by the writer: where a disk is full, it would raise for what it cannot collect, and hide why.
     written = pq.read_metadata(path)
     return [written.row_group(group).num_rows for group in range(written.num_row_groups)]
@@ -88,13 +100,17 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
     Memory: row groups of all the folders that are open.
     """
-    types = _types(schema)
+    types, layout = file_types(schema), options.layout(schema)
     # pyarrow escapes the keys' values, but not their names.
     names = [folder_name(name) if name in options.partition_by else name for name in types.names]
     written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
     keys = pa.schema([written.field(folder_name(key)) for key in options.partition_by])
     form = pads.ParquetFileFormat()
-    coded = [key for key in _coded(schema) if key not in options.partition_by]
+    coded = [
+        parquet_path(item)
+        for item in schema
+        if item.name in layout.dictionary and item.name not in options.partition_by
+    ]
     typed = (table.select(types.names).cast(types).rename_columns(names) for table in tables)
     batches = (batch for table in typed for batch in table.to_batches())
     pads.write_dataset(
@@ -104,24 +120,19 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
         format=form,
         partitioning=pads.partitioning(keys, flavor="hive"),
         basename_template=f"{name}-{{i}}.parquet",
-        file_options=form.make_write_options(compression=options.compression, use_dictionary=coded),
-        max_rows_per_group=options.rows_per_group,
+        file_options=form.make_write_options(compression=layout.compression, use_dictionary=coded),
+        max_rows_per_group=layout.rows_per_group,
         max_partitions=10_000,
         use_threads=False,
     )
 
 
-def _types(schema: Schema) -> pa.Schema:
-    """The types of the columns in files, with their units as metadata."""
+def file_types(schema: Schema) -> pa.Schema:
+    """Give the types of the columns in files, with their units as metadata."""
     return pa.schema(
         pa.field(item.name, written_type(item), metadata={"units": item.units} if item.units else None)
         for item in schema
     )
-
-
-def _coded(schema: Schema) -> list[str]:
-    """A dictionary of floats costs a hash per value and is thrown away when it has grown too large."""
-    return [parquet_path(item) for item in schema if (element_of(item.dtype) or item.dtype) not in FLOATS]
 
 
 def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:

@@ -31,6 +31,9 @@ RECEIVERS = (
     PCA,
     plc.io.orc.OrcReaderOptions,
     plc.io.orc.OrcReaderOptionsBuilder,
+    plc.io.parquet.ChunkedParquetWriter,
+    plc.io.parquet.ParquetWriterOptionsBuilder,
+    plc.io.types.ColumnInMetadata,
 )
 """What a method call may be of when its receiver is a value: it has to fit one of those that have the method."""
 
