@@ -58,6 +58,12 @@ class CpuBackend:
             table = file.read_row_groups(list(row_groups), columns=[item.name for item in fields])
         return self.from_arrow(table, fields)
 
+    def read_parquet_files(
+        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        files = zip(paths, row_groups, strict=True)
+        return self.concat([self.read_parquet(path, groups, fields) for path, groups in files])
+
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
         file, names = orc.ORCFile(path), [item.name for item in fields]
         table = pa.Table.from_batches([file.read_stripe(stripe, columns=names) for stripe in stripes])

@@ -34,7 +34,7 @@ from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
 from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained, free_unused
-from gpupipe.backend.protocol import Array, Column, Frame, ParquetLayout, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import LEAST_PAGE_ROWS, Array, Column, Frame, ParquetLayout, PCAResult, Stored, Transfers
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
@@ -43,7 +43,6 @@ __all__ = ["GpuBackend"]
 
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
 _CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
-_LEAST_GROUP = 5_000  # rows that cuDF's writer encodes at a time
 _LEFT, _RIGHT = "\0left row", "\0right row"
 _log = logging.getLogger("gpupipe")
 
@@ -82,26 +81,13 @@ class GpuBackend:
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
-        _require_held(fields)
-        if not row_groups:
-            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
-            return self.from_arrow(empty, fields)
-        names = [item.name for item in fields]
-        with _faults_of_the_file():
-            frame = cudf.read_parquet(
-                source,
-                columns=names,
-                row_groups=[list(row_groups)],
-                use_pandas_metadata=False,
-                dataset_kwargs={"partitioning": None},  # no columns from the path
-                ignore_missing_columns=False,
-            )
-        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
-        lost = sorted(set(names) - set(frame.columns))
-        frame = frame.reset_index(drop=not lost)
-        if not set(lost) <= set(frame.columns):
-            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
-        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
+        return self._read_parquet([source], [row_groups], fields)
+
+    @explained("reading Parquet")
+    def read_parquet_files(
+        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        return self._read_parquet(paths, row_groups, fields)
 
     @explained("reading ORC")
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
@@ -135,7 +121,7 @@ class GpuBackend:
         zoned = {item.type.tz is not None for item in types if pa.types.is_timestamp(item.type)}
         # A file's times are all UTC, or none is; those that are written frame by frame are.
         times_fit = len(zoned) < 2 and (len(frames) == 1 or False not in zoned)
-        layout_fits = layout.compression in _CODECS and layout.rows_per_group >= _LEAST_GROUP
+        layout_fits = layout.compression in _CODECS and layout.rows_per_group >= LEAST_PAGE_ROWS
         if not (times_fit and layout_fits and all(_is_written(item.type) for item in types)):
             return False
         sink: Any = plc.io.SinkInfo([str(path)])
@@ -143,15 +129,17 @@ class GpuBackend:
         for frame in frames:
             plain = self.decode(self.select(frame(), types.names), own=types.names)
             table = plc.Table([_written(plain[item.name], item.type) for item in types])
+            page_rows = layout.page_rows(len(plain))
             with _faults_of_the_file():
                 if len(frames) == 1:
                     builder = plc.io.parquet.ParquetWriterOptions.builder(sink, table)
                     options = _laid_out(builder, table, types, layout).utc_timestamps(True in zoned).build()
+                    options.set_max_page_size_rows(page_rows)
                     plc.io.parquet.write_parquet(options)
                     return True
                 if writer is None:
                     builder = plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
-                    options = _laid_out(builder, table, types, layout).build()
+                    options = _laid_out(builder, table, types, layout).max_page_size_rows(page_rows).build()
                     writer = plc.io.parquet.ChunkedParquetWriter.from_options(options)
                 writer.write(table)
         with _faults_of_the_file():
@@ -299,6 +287,30 @@ class GpuBackend:
             model = PCA(n_components=n_components, svd_solver="full", output_type="cupy").fit(block)
             parts = model.mean_, model.components_, model.explained_variance_
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
+
+    def _read_parquet(
+        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        _require_held(fields)
+        if not any(row_groups):
+            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
+            return self.from_arrow(empty, fields)
+        names = [item.name for item in fields]
+        with _faults_of_the_file():
+            frame = cudf.read_parquet(
+                list(sources),
+                columns=names,
+                row_groups=[list(groups) for groups in row_groups],
+                use_pandas_metadata=False,
+                dataset_kwargs={"partitioning": None},  # no columns from the path
+                ignore_missing_columns=False,
+            )
+        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
+        lost = sorted(set(names) - set(frame.columns))
+        frame = frame.reset_index(drop=not lost)
+        if not set(lost) <= set(frame.columns):
+            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
+        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
 
     def _series_of(self, columns: Mapping[str, Column]) -> dict[str, Any]:
         made = {name: _series(column) for name, column in columns.items()}

@@ -27,6 +27,11 @@ Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
 
 
+MOST_PAGE_ROWS = 20_000
+LEAST_PAGE_ROWS = 5_000
+"""What cuDF's writer encodes at a time."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
     """One column of a coded frame as arrays, shared with the frame and therefore read only.
@@ -103,11 +108,24 @@ class ParquetLayout:
         rows_per_group: rows of a row group.
         compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
         dictionary: the columns, in lists their elements, that get a dictionary where it is not too large.
+        has_many_pages: whether a column chunk is cut into a hundred pages at least, which a GPU decodes side by side.
     """
 
     rows_per_group: int
     compression: str
     dictionary: frozenset[str]
+    has_many_pages: bool = False
+
+    def page_rows(self, num_rows: int) -> int:
+        """Return the rows of a page in a file of so many rows; 20,000 is what pyarrow and cuDF have by default.
+
+        Example:
+            >>> ParquetLayout(10_000_000, "snappy", frozenset(), has_many_pages=True).page_rows(1_200_000)
+            12000
+        """
+        if not self.has_many_pages:
+            return MOST_PAGE_ROWS
+        return min(MOST_PAGE_ROWS, max(LEAST_PAGE_ROWS, min(num_rows, self.rows_per_group) // 100))
 
 
 @dataclass(slots=True)
@@ -158,6 +176,15 @@ class Backend(Protocol):
 
         Raises:
             OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
+        """
+
+    def read_parquet_files(
+        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        """Read `fields` of several local files of one schema in one call, of each its row groups, in this order.
+
+        Raises:
+            OSError: the bytes of one of them are damaged or not there (or what pyarrow has for it, on the CPU).
         """
 
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:

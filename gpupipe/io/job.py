@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 from gpupipe.atomic import publish, replacing, sync, writing
 from gpupipe.io.lock import draft_folder
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, Manifest, Part, write_quarantine
-from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, write_parts, write_whole
+from gpupipe.io.parts import (
+    PartWriter,
+    check_same_job,
+    digest_of,
+    in_order,
+    in_parts,
+    only_new,
+    write_parts,
+    write_whole,
+)
 from gpupipe.io.writer import ParquetOptions, group_rows
 
 if TYPE_CHECKING:
@@ -51,8 +60,7 @@ def write_folder(
             dataset = new
         dataset = in_order(dataset, options)
         piece_rows = max(partition.num_rows for partition in dataset.partitions)
-        if files is not None:
-            dataset = dataset.of_partitions(cut(dataset.partitions, files))
+        dataset = in_parts(dataset, options, files, backend)
         resumable = job is not None and inputs is not None
         draft = drafts / digest_of(dataset, job, inputs, before)
         _remove_all(drafts, but=draft if resumable else None)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = [
     "PartWriter",
     "check_same_job",
-    "cut",
     "digest_of",
     "in_order",
+    "in_parts",
     "only_new",
     "write_parts",
     "write_whole",
@@ -188,7 +188,15 @@ def check_same_job(
     return before
 
 
-def cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
+def in_parts(dataset: Dataset, options: ParquetOptions, files: int | None, backend: str) -> Dataset:
+    """Cut the rows into a partition for each part that a folder gets."""
+    if files is None and options.layout == "gpu" and backend == "cpu":  # a GPU's partitions are as large
+        num_rows = sum(partition.num_rows for partition in dataset.partitions)
+        files = max(1, -(-num_rows // options.lay_out(dataset.schema).rows_per_group))
+    return dataset if files is None else dataset.of_partitions(_cut(dataset.partitions, files))
+
+
+def _cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
     """The same rows in as many partitions of nearly equal size."""
     rest = Partition(0, tuple(span for partition in partitions for span in partition.spans), "")
     total, found = rest.num_rows, []
@@ -242,7 +250,7 @@ def _write_on_device(
     if options.partition_by:
         return False
     try:
-        return select(backend).write_parquet(frames, file_types(schema), path, options.layout(schema))
+        return select(backend).write_parquet(frames, file_types(schema), path, options.lay_out(schema))
     except Exception as cause:
         if not is_out_of_memory(cause):
             raise

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 from gpupipe.atomic import writing
 from gpupipe.errors import BadFile
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest, Part, quarantine_lines
-from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, write_parts, write_whole
+from gpupipe.io.parts import (
+    PartWriter,
+    check_same_job,
+    digest_of,
+    in_order,
+    in_parts,
+    only_new,
+    write_parts,
+    write_whole,
+)
 from gpupipe.io.remote import StorageOptions, stamp_of
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
 from gpupipe.io.writer import ParquetOptions, group_rows
@@ -70,8 +79,7 @@ def write_store_folder(
         dataset = new
     dataset = in_order(dataset, options)
     piece_rows = max(partition.num_rows for partition in dataset.partitions)
-    if files is not None:
-        dataset = dataset.of_partitions(cut(dataset.partitions, files))
+    dataset = in_parts(dataset, options, files, backend)
     known = job is not None and inputs is not None
     # With the manifest that is there, so that what it lists is never written over.
     digest = (

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import parquet_path
-from gpupipe.backend.arrow_types import written_type
+from gpupipe.backend.arrow_types import is_list, written_type
 from gpupipe.backend.protocol import ParquetLayout
+from gpupipe.cluster.local import default_threads
+from gpupipe.config import settings
 from gpupipe.errors import BadConfig
 from gpupipe.io.hive import folder_name
+from gpupipe.io.source import row_bytes
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.words import is_integer
 
 __all__ = ["ParquetOptions", "file_types", "group_rows", "write_file", "write_hive"]
 
+_GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
+_TEXT_BYTES = 16  # a guess
+_SAMPLED_ROWS, _DICTIONARY_BYTES = 1_000_000, 8 << 20
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
 
@@ -29,18 +37,20 @@ class ParquetOptions:
     """How files are written.
 
     Args:
-        rows_per_group: rows of a row group; smaller tables are gathered.
+        rows_per_group: rows of a row group; smaller tables are gathered. None is what the layout has.
         compression: Parquet's name of a codec.
         partition_by: columns whose values become folders (`month=3/`) and are left out of the files.
         shuffle: which rows are put in a random order: none (False), those of each partition, or all (`"full"`).
         seed: of that order.
+        layout: what row groups, pages and dictionaries are sized for: any reader (`"default"`) or a GPU (`"gpu"`).
     """
 
-    rows_per_group: int = 1_000_000
+    rows_per_group: int | None = None
     compression: str = "snappy"
     partition_by: tuple[str, ...] = ()
     shuffle: Literal[False, "partition", "full"] = False
     seed: int = 0
+    layout: Literal["default", "gpu"] = "default"
 
     def __post_init__(self) -> None:
         if self.compression not in _CODECS:
@@ -59,7 +69,15 @@ class ParquetOptions:
                 expected="False, 'partition' or 'full'",
                 remedy="shuffle='full'",
             )
-        if not is_integer(self.rows_per_group, 1):
+        if self.layout not in ("default", "gpu"):
+            raise BadConfig(
+                "write_parquet",
+                "no such layout",
+                got=self.layout,
+                expected="'default' or 'gpu'",
+                remedy="layout='gpu'",
+            )
+        if self.rows_per_group is not None and not is_integer(self.rows_per_group, 1):
             raise BadConfig(
                 "write_parquet",
                 "rows_per_group is too small",
@@ -68,11 +86,13 @@ class ParquetOptions:
                 remedy="rows_per_group=1_000_000",
             )
 
-    def layout(self, schema: Schema) -> ParquetLayout:
+    def lay_out(self, schema: Schema) -> ParquetLayout:
         """Lay out a file of these columns."""
+        for_gpu = self.layout == "gpu"
+        rows = self.rows_per_group or (_gpu_group_rows(schema) if for_gpu else _GROUP_ROWS)
         # A dictionary of floats costs a hash per value and is thrown away when it has grown too large.
         coded = (item.name for item in schema if (element_of(item.dtype) or item.dtype) not in FLOATS)
-        return ParquetLayout(self.rows_per_group, self.compression, frozenset(coded))
+        return ParquetLayout(rows, self.compression, frozenset(coded), has_many_pages=for_gpu)
 
 
 def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> None:
@@ -80,11 +100,17 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
 
     Memory: as many tables as make a row group.
     """
-    types, layout = file_types(schema), options.layout(schema)
-    coded = [parquet_path(item) for item in schema if item.name in layout.dictionary]
-    with pq.ParquetWriter(path, types, compression=layout.compression, use_dictionary=coded) as writer:
-        typed = (table.select(types.names).cast(types) for table in tables)
-        for table in _gathered(typed, layout.rows_per_group):
+    types, layout = file_types(schema), options.lay_out(schema)
+    gathered = _gathered((table.select(types.names).cast(types) for table in tables), layout.rows_per_group)
+    first = next(gathered)
+    fields, sizes = [item for item in schema if item.name in layout.dictionary], {}
+    if options.layout == "gpu":
+        fields = [item for item in fields if _repeats(first.column(item.name))]
+        # One that grows too large in the middle of a chunk leaves pages of two encodings.
+        sizes = {"dictionary_pagesize_limit": _DICTIONARY_BYTES, "max_rows_per_page": layout.page_rows(first.num_rows)}
+    coded = [parquet_path(item) for item in fields]
+    with pq.ParquetWriter(path, types, compression=layout.compression, use_dictionary=coded, **sizes) as writer:
+        for table in chain([first], gathered):
             writer.write_table(table, row_group_size=layout.rows_per_group)
 
 
@@ -100,7 +126,7 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
     Memory: row groups of all the folders that are open.
     """
-    types, layout = file_types(schema), options.layout(schema)
+    types, layout = file_types(schema), options.lay_out(schema)
     # pyarrow escapes the keys' values, but not their names.
     names = [folder_name(name) if name in options.partition_by else name for name in types.names]
     written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
@@ -125,6 +151,38 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
         max_partitions=10_000,
         use_threads=False,
     )
+
+
+def _gpu_group_rows(schema: Schema) -> int:
+    """Count the rows of a row group that fills a GPU: 10 million, or 128 MB of the widest column; less by the memory.
+
+    arXiv 2602.17335 measured which sizes decode fastest.
+
+    Example:
+        >>> from gpupipe.schema import Field
+        >>> _gpu_group_rows(Schema([Field("n", "int64")])), _gpu_group_rows(Schema([Field("s", "string")]))
+        (10000000, 8000000)
+    """
+    widest = max((_TEXT_BYTES if item.dtype == "string" else row_bytes([item]) for item in schema), default=1)
+    rows = min(_GPU_GROUP_ROWS, _GPU_CHUNK_BYTES // widest)
+    limit = settings().memory_limit
+    return rows if limit is None else max(1, min(rows, limit // (4 * default_threads() * max(1, row_bytes(schema)))))
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    """Tell whether a dictionary halves a column at least, by its first million rows.
+
+    Example:
+        >>> _repeats(pa.chunked_array([["JFK", "LGA"] * 50])), _repeats(pa.chunked_array([range(100)]))
+        (True, False)
+    """
+    values = column.slice(0, _SAMPLED_ROWS).drop_null()
+    values = values.combine_chunks().flatten() if is_list(values.type) else values
+    if not len(values) or pa.types.is_nested(values.type):
+        return bool(len(values))
+    distinct = pc.count_distinct(values).as_py()
+    codes = distinct.bit_length() * len(values) / (8 * values.nbytes)
+    return bool(codes + distinct / len(values) <= 0.5)
 
 
 def file_types(schema: Schema) -> pa.Schema:

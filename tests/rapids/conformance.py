@@ -32,6 +32,8 @@ RECEIVERS = (
     plc.io.orc.OrcReaderOptions,
     plc.io.orc.OrcReaderOptionsBuilder,
     plc.io.parquet.ChunkedParquetWriter,
+    plc.io.parquet.ChunkedParquetWriterOptionsBuilder,
+    plc.io.parquet.ParquetWriterOptions,
     plc.io.parquet.ParquetWriterOptionsBuilder,
     plc.io.types.ColumnInMetadata,
 )

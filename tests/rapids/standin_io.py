@@ -173,6 +173,7 @@ class ChunkedParquetWriter:
                 table.schema,
                 compression=self.given["compression"],
                 use_dictionary=coded,
+                max_rows_per_page=self.given["max_page_size_rows"],
                 store_schema=False,
             )
             self.writer.add_key_value_metadata(*self.given["key_value_metadata"])

@@ -15,6 +15,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
 from gpupipe.backend.protocol import Backend
+from gpupipe.io import inspect
 
 TIMES = [dt.datetime(1969, 12, 31, 23, 0, 0, 1), None, dt.datetime(2013, 1, 1), dt.datetime(2262, 6, 1)]  # noqa: DTZ001
 TABLE = pa.table(
@@ -80,6 +81,13 @@ def test_what_its_writer_cannot_write_is_copied_to_the_host_and_counted(
     assert rehearsed_backend.transfers.num_bytes - before > 100
     wanted = written(tmp_path / "cpu.parquet", table, "cpu", **options)
     assert found.schema_arrow.equals(wanted.schema_arrow, check_metadata=True) and found.read().equals(wanted.read())
+
+
+def test_a_layout_for_gpus(rehearsed_backend: Backend, tmp_path: Path) -> None:
+    numbers = pa.table({"n": np.arange(60_000), "x": np.arange(60_000) / 7})
+    written(tmp_path / "gpu.parquet", numbers, "gpu", layout="gpu")
+    found = inspect(gp.read_parquet(tmp_path / "gpu.parquet", backend="cpu")).layout
+    assert found is not None and found.pages_per_chunk == 12 and found.groups == (60_000,)
 
 
 @pytest.mark.parametrize("times", [[], [ZONED]])
