@@ -1,4 +1,4 @@
-"""Questions about frames and columns: masks, codes, aliases, merges, Parquet."""
+"""Questions about frames and columns: masks, codes, aliases, merges, files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from lab import TYPES, Lab, check, coded, flights_like
+from pyarrow import orc
 
 from gpupipe.backend import Column
-from gpupipe.schema import Field
+from gpupipe.io.writer import ParquetOptions
+from gpupipe.schema import Field, Schema
 from gpupipe.tensors import share
 
 
@@ -136,4 +138,38 @@ def parquet(lab: Lab) -> dict[str, Any]:
             "open_file_equal": opened.equals(part),
             "index_is_a_column": backend.to_arrow(backend.read_parquet(indexed, [0], fields[:2])).column_names,
             "ms": lab.milliseconds(lambda: backend.read_parquet(path, [0, 1, 2, 3], fields)),
+        }
+
+
+@check
+def files(lab: Lab) -> dict[str, Any]:
+    """Are ORC and several Parquet files read as pyarrow reads them, and does a file that is written hold its frame?"""
+    table, backend = flights_like(lab.rows), lab.backend
+    fields = [Field(name, kind) for name, kind in TYPES.items()]
+    layout = ParquetOptions(layout="gpu").lay_out(Schema(fields))
+    zoned = table.schema.set(table.schema.get_field_index("at"), pa.field("at", pa.timestamp("us", "Europe/Oslo")))
+    schemas = {"naive": table.schema, "zoned": zoned}
+    with tempfile.TemporaryDirectory() as folder:
+        stripes, plain, made = (Path(folder) / name for name in ("a.orc", "a.parquet", "made.parquet"))
+        orc.write_table(table, stripes, batch_size=max(lab.rows // 4, 1), stripe_size=1)
+        pq.write_table(table, plain)
+        part = backend.to_arrow(backend.read_orc(str(stripes), [0], fields))
+        twice = backend.to_arrow(backend.read_parquet_files([str(plain)] * 2, [[0], [0]], fields))
+        frame, written = coded(backend, table), {}
+        for name, types in schemas.items():
+            before = backend.transfers.num_bytes
+            is_written = backend.write_parquet([lambda: frame], types, made, layout)
+            told = pq.ParquetFile(made) if is_written else None
+            written[name] = told and {
+                "schema_equal": told.schema_arrow.equals(types),
+                "columns_equal": {item: told.read([item]).column(0).equals(table.cast(types)[item]) for item in TYPES},
+                "statistics": told.metadata.row_group(0).column(0).is_stats_set,
+                "host_bytes": backend.transfers.num_bytes - before,
+            }
+        return {
+            "orc_equal": part.equals(table.slice(0, len(part))),
+            "files_equal": twice.equals(pa.concat_tables([table, table]).combine_chunks()),
+            "written": written,
+            "orc_ms": lab.milliseconds(lambda: backend.read_orc(str(stripes), [0], fields)),
+            "write_ms": lab.milliseconds(lambda: backend.write_parquet([lambda: frame], table.schema, made, layout)),
         }

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, parts_of, refuse_type, stored_of, with_readings
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, Stored, Transfers
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, element_of, is_passenger
 
@@ -61,12 +63,28 @@ class CpuBackend:
             table = file.read_row_groups(list(row_groups), columns=[item.name for item in fields])
         return self.from_arrow(table, fields)
 
+    def read_parquet_files(
+        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        files = zip(paths, row_groups, strict=True)
+        return self.concat([self.read_parquet(path, groups, fields) for path, groups in files])
+
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        file, names = orc.ORCFile(path), [item.name for item in fields]
+        table = pa.Table.from_batches([file.read_stripe(stripe, columns=names) for stripe in stripes])
+        return self.from_arrow(table, fields)
+
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         columns = {item.name: _series_data(arrow.conform(table.column(item.name), item), item) for item in fields}
         return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
+
+    def write_parquet(
+        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
+    ) -> bool:
+        return False
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         known = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))

@@ -8,10 +8,13 @@ Inside coded frames floats hold NaN and no nulls, so that a column is shared wit
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from weakref import finalize
 
@@ -31,7 +34,17 @@ from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
 from gpupipe.backend.fusing import FusedRows
 from gpupipe.backend.memory import etl_limit, explained, free_unused
-from gpupipe.backend.protocol import Array, Column, Frame, Matrix, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import (
+    LEAST_PAGE_ROWS,
+    Array,
+    Column,
+    Frame,
+    Matrix,
+    ParquetLayout,
+    PCAResult,
+    Stored,
+    Transfers,
+)
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
@@ -39,6 +52,7 @@ from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, eleme
 __all__ = ["GpuBackend"]
 
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
+_CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 _LEFT, _RIGHT = "\0left row", "\0right row"
 _log = logging.getLogger("gpupipe")
 
@@ -77,29 +91,23 @@ class GpuBackend:
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
-        _require_held(fields)
-        if not row_groups:
-            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
-            return self.from_arrow(empty, fields)
-        names = [item.name for item in fields]
-        try:
-            frame = cudf.read_parquet(
-                source,
-                columns=names,
-                row_groups=[list(row_groups)],
-                use_pandas_metadata=False,
-                dataset_kwargs={"partitioning": None},  # no columns from the path
-                ignore_missing_columns=False,
-            )
-        except (RuntimeError, ValueError, IndexError, ArithmeticError) as cause:  # what C++ throws, by its kind
-            if "std::bad_alloc" in str(cause) or "CUDA error" in str(cause):
-                raise
-            raise OSError(str(cause)) from cause
-        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
-        lost = sorted(set(names) - set(frame.columns))
-        frame = frame.reset_index(drop=not lost)
-        if not set(lost) <= set(frame.columns):
-            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
+        return self._read_parquet([source], [row_groups], fields)
+
+    @explained("reading Parquet")
+    def read_parquet_files(
+        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        return self._read_parquet(paths, row_groups, fields)
+
+    @explained("reading ORC")
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        # Not `cudf.read_orc`: it gives some stripes of a file that cuDF wrote the index of all of them, and fails.
+        options = plc.io.orc.OrcReaderOptions.builder(plc.io.SourceInfo([path])).build()
+        options.set_columns([item.name for item in fields])
+        options.set_stripes([list(stripes)])
+        options.set_timestamp_type(plc.DataType(plc.TypeId.TIMESTAMP_MICROSECONDS))  # nanoseconds end in 2262
+        with _faults_of_the_file():
+            frame = cudf.DataFrame.from_pylibcudf(plc.io.orc.read_orc(options))
         return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
 
     @explained("copying a table to the device")
@@ -115,6 +123,38 @@ class GpuBackend:
         dtypes = ((item, arrow.dtype_of(item.type) or "") for item in table.schema)
         types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
         return table.cast(pa.schema(types))
+
+    @explained("writing Parquet")
+    def write_parquet(
+        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
+    ) -> bool:
+        zoned = {item.type.tz is not None for item in types if pa.types.is_timestamp(item.type)}
+        # A file's times are all UTC, or none is; those that are written frame by frame are.
+        times_fit = len(zoned) < 2 and (len(frames) == 1 or False not in zoned)
+        layout_fits = layout.compression in _CODECS and layout.rows_per_group >= LEAST_PAGE_ROWS
+        if not (times_fit and layout_fits and all(_is_written(item.type) for item in types)):
+            return False
+        sink: Any = plc.io.SinkInfo([str(path)])
+        writer: Any = None
+        for frame in frames:
+            plain = self.decode(self.select(frame(), types.names), own=types.names)
+            table = plc.Table([_written(plain[item.name], item.type) for item in types])
+            page_rows = layout.page_rows(len(plain))
+            with _faults_of_the_file():
+                if len(frames) == 1:
+                    builder = plc.io.parquet.ParquetWriterOptions.builder(sink, table)
+                    options = _laid_out(builder, table, types, layout).utc_timestamps(True in zoned).build()
+                    options.set_max_page_size_rows(page_rows)
+                    plc.io.parquet.write_parquet(options)
+                    return True
+                if writer is None:
+                    builder = plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
+                    options = _laid_out(builder, table, types, layout).max_page_size_rows(page_rows).build()
+                    writer = plc.io.parquet.ChunkedParquetWriter.from_options(options)
+                writer.write(table)
+        with _faults_of_the_file():
+            writer.close([])
+        return True
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         return {name: _reading(frame[name].dtype) for name in frame.columns}
@@ -265,6 +305,30 @@ class GpuBackend:
             parts = model.mean_, model.components_, model.explained_variance_
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
 
+    def _read_parquet(
+        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        _require_held(fields)
+        if not any(row_groups):
+            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
+            return self.from_arrow(empty, fields)
+        names = [item.name for item in fields]
+        with _faults_of_the_file():
+            frame = cudf.read_parquet(
+                list(sources),
+                columns=names,
+                row_groups=[list(groups) for groups in row_groups],
+                use_pandas_metadata=False,
+                dataset_kwargs={"partitioning": None},  # no columns from the path
+                ignore_missing_columns=False,
+            )
+        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
+        lost = sorted(set(names) - set(frame.columns))
+        frame = frame.reset_index(drop=not lost)
+        if not set(lost) <= set(frame.columns):
+            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
+        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
+
     def _series_of(self, columns: Mapping[str, Column]) -> dict[str, Any]:
         made = {name: _series(column) for name, column in columns.items()}
         for name, column in columns.items():
@@ -285,6 +349,17 @@ class GpuBackend:
         """Keep the host copy of categories as long as cuDF keeps their type, which taken rows and new frames share."""
         self._dictionaries[id(dtype)] = dictionary
         finalize(dtype, self._dictionaries.pop, id(dtype), None)
+
+
+@contextmanager
+def _faults_of_the_file() -> Iterator[None]:
+    """Raise what C++ throws about a file's bytes, by its kind, as OSError; the device's own faults pass."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError, ArithmeticError) as cause:
+        if "std::bad_alloc" in str(cause) or "CUDA error" in str(cause):
+            raise
+        raise OSError(str(cause)) from cause
 
 
 def _pool_of(resource: Any) -> int | None:
@@ -368,6 +443,39 @@ def _require_held(fields: Sequence[Field]) -> None:
                 expected="decimals of up to 128 bits, structs and lists of plain values, durations",
                 remedy="columns=[...] or .select([...]) without it, or backend='cpu'",
             )
+
+
+def _is_written(kind: pa.DataType) -> bool:
+    """Whether cuDF writes columns of a type as pyarrow does."""
+    if pa.types.is_large_list(kind):
+        return _is_written(kind.value_type) and not pa.types.is_timestamp(kind.value_type)
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_large_string)
+    return any(test(kind) for test in tests) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+
+
+def _written(series: Any, kind: pa.DataType) -> Any:
+    """A decoded column as cuDF's writer takes it; shares all but dates."""
+    column = series.to_pylibcudf()[0]
+    return plc.unary.cast(column, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(kind) else column
+
+
+def _laid_out(builder: Any, table: Any, types: pa.Schema, layout: ParquetLayout) -> Any:
+    """Set what both of cuDF's writers take; as in pyarrow's files, zones and metadata are in Arrow's own schema."""
+    described = plc.io.types.TableInputMetadata(table)
+    for item, column in zip(types, described.column_metadata, strict=True):
+        column.set_name(item.name).set_nullability(True)
+        values = column
+        if pa.types.is_large_list(item.type):
+            values = column.child(1).set_name("element").set_nullability(True)
+        if item.name not in layout.dictionary:
+            values.set_encoding(plc.io.types.ColumnEncoding.PLAIN)
+    return (
+        builder.metadata(described)
+        .key_value_metadata([{"ARROW:schema": base64.b64encode(types.serialize().to_pybytes()).decode()}])
+        .compression(getattr(plc.io.types.CompressionType, _CODECS[layout.compression]))
+        .stats_level(plc.io.types.StatisticsFreq.STATISTICS_ROWGROUP)
+        .row_group_size_rows(layout.rows_per_group)
+    )
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:

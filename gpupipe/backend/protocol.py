@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +21,7 @@ from gpupipe.backend.arrow_types import Reading
 from gpupipe.backend.ragged import module_of, places_of
 from gpupipe.schema import FLOATS, Field, Schema
 
-__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "Stored", "Transfers"]
+__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "ParquetLayout", "Stored", "Transfers"]
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
@@ -28,6 +29,11 @@ Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
 _LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
+
+
+MOST_PAGE_ROWS = 20_000
+LEAST_PAGE_ROWS = 5_000
+"""What cuDF's writer encodes at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +147,34 @@ class Stored:
     per_byte: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class ParquetLayout:
+    """How a Parquet file is laid out.
+
+    Args:
+        rows_per_group: rows of a row group.
+        compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
+        dictionary: the columns, in lists their elements, that get a dictionary where it is not too large.
+        has_many_pages: whether a column chunk is cut into a hundred pages at least, which a GPU decodes side by side.
+    """
+
+    rows_per_group: int
+    compression: str
+    dictionary: frozenset[str]
+    has_many_pages: bool = False
+
+    def page_rows(self, num_rows: int) -> int:
+        """Return the rows of a page in a file of so many rows; 20,000 is what pyarrow and cuDF have by default.
+
+        Example:
+            >>> ParquetLayout(10_000_000, "snappy", frozenset(), has_many_pages=True).page_rows(1_200_000)
+            12000
+        """
+        if not self.has_many_pages:
+            return MOST_PAGE_ROWS
+        return min(MOST_PAGE_ROWS, max(LEAST_PAGE_ROWS, min(num_rows, self.rows_per_group) // 100))
+
+
 @dataclass(slots=True)
 class Transfers:
     """How often, and how many bytes, went through the door from the device to the host.
@@ -191,11 +225,48 @@ class Backend(Protocol):
             OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
         """
 
+    def read_parquet_files(
+        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    ) -> Frame:
+        """Read `fields` of several local files of one schema in one call, of each its row groups, in this order.
+
+        Raises:
+            OSError: the bytes of one of them are damaged or not there (or what pyarrow has for it, on the CPU).
+        """
+
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        """Read `fields`, whose types are those of the file, of these stripes of one local file as a coded frame.
+
+        Raises:
+            OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
+        """
+
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         """A coded frame of the columns `fields` name, typed as they say."""
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         """A host table with plain strings; missing values are nulls, NaN included."""
+
+    def write_parquet(
+        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
+    ) -> bool:
+        """Write coded frames to one file, in the types' order, without a copy on the host.
+
+        Args:
+            frames: each is made when it is its turn.
+            types: of the columns in the file, with the metadata of their fields.
+            path: of the file.
+            layout: how it is laid out.
+
+        Returns:
+            Whether that was done. Else the backend has no writer for such columns or such a layout, and no frame was
+            made: the rows of `to_arrow` are then written by pyarrow.
+
+        Raises:
+            OSError: the file cannot be written.
+
+        Memory: one frame, decoded, and its encoded pages.
+        """
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         """What each column of a user's frame is read as."""

@@ -263,11 +263,12 @@ class Dataset(Splitting, Verbs):
         path: str | os.PathLike[str],
         *,
         files: int | None = None,
-        rows_per_group: int = 1_000_000,
+        rows_per_group: int | None = None,
         partition_by: str | Sequence[str] = (),
         compression: str = "snappy",
         shuffle: Literal[False, "partition", "full"] = False,
         seed: int = 0,
+        layout: Literal["default", "gpu"] = "default",
         overwrite: bool = False,
         storage_options: StorageOptions | None = None,
     ) -> Manifest:
@@ -278,13 +279,16 @@ class Dataset(Splitting, Verbs):
 
         Args:
             path: a file where it ends in `.parquet`; else a folder. A URL that fsspec knows is one in a store.
-            files: how many parts a folder gets; one per partition by default.
-            rows_per_group: rows of a row group.
+            files: how many parts a folder gets; one per partition by default, one per row group in the layout for GPUs.
+            rows_per_group: rows of a row group; a million by default, or what the layout has.
             partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
             shuffle: `"full"` puts the rows in a random order, as `shuffle` does, before they are cut into parts;
                 `"partition"` those of each part that is read, for less.
             seed: an integer of at most 64 bits: the same one, the same order.
+            layout: `"gpu"` for files that a GPU decodes fast: row groups of 10 million rows, or of 128 MB of the widest
+                column; a hundred pages in a column chunk; a dictionary where it halves the column. See
+                docs/guide-files.md.
             overwrite: replace what is there; in a store what jobs wrote there, other files stay.
             storage_options: for the file system of a URL; see `read_parquet`.
 
@@ -294,10 +298,11 @@ class Dataset(Splitting, Verbs):
         Raises:
             BadFile: something else is there and `overwrite` is False; input files have changed since a part was
                 written; another process is writing there; or the parent folder is missing.
-            BadConfig: no path, no such codec or shuffle, or options that a single file cannot have.
+            BadConfig: no path, no such codec, shuffle or layout, or options that a single file cannot have.
 
-        Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
-            needs three partitions per worker, and twice the table on disk.
+        Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
+            what it can (docs/guide-files.md, not yet run on a GPU); else the partition is copied to the host. A full
+            shuffle needs three partitions per worker, and twice the table on disk.
         """
         check_integer(Dataset.write_parquet, "[1, inf)", None, files=files)
         place: Any = path
@@ -307,7 +312,7 @@ class Dataset(Splitting, Verbs):
         self.require(partition_by, "write_parquet(partition_by=)")
         keys = tuple(as_list(partition_by))
         check_seed(Dataset.write_parquet, seed=seed)
-        options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0)
+        options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0, layout)
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 

@@ -17,7 +17,7 @@ from gpupipe.io.admission import Admission
 from gpupipe.io.agreement import agreed
 from gpupipe.io.bounds import Bounds, exactly
 from gpupipe.io.paths import Input
-from gpupipe.io.reading import frame_of, holds, listed, table_of
+from gpupipe.io.reading import frame_of, frame_of_files, holds, listed, table_of
 from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
 from gpupipe.io.spool import Spool
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
@@ -134,6 +134,9 @@ class FileSource:
             return frame_of(*files[0], fields, backend)
         if backend.name == "cpu":  # a frame for each of thousands of small files would take far more room than they
             return backend.from_arrow(pa.concat_tables(table_of(*file, fields) for file in files), fields)
+        whole = frame_of_files(files, fields, backend)
+        if whole is not None:
+            return whole
         frames = (frame_of(*file, fields, backend) for file in files)
         return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _AT_ONCE)), [])])
 

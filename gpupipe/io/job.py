@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,9 +15,17 @@ from typing import TYPE_CHECKING
 from gpupipe.atomic import publish, replacing, sync, writing
 from gpupipe.io.lock import draft_folder
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, Manifest, Part, write_quarantine
-from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, table_of, write_parts
-from gpupipe.io.passes import over_partitions
-from gpupipe.io.writer import ParquetOptions, write_file
+from gpupipe.io.parts import (
+    PartWriter,
+    check_same_job,
+    digest_of,
+    in_order,
+    in_parts,
+    only_new,
+    write_parts,
+    write_whole,
+)
+from gpupipe.io.writer import ParquetOptions, group_rows
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -53,8 +60,7 @@ def write_folder(
             dataset = new
         dataset = in_order(dataset, options)
         piece_rows = max(partition.num_rows for partition in dataset.partitions)
-        if files is not None:
-            dataset = dataset.of_partitions(cut(dataset.partitions, files))
+        dataset = in_parts(dataset, options, files, backend)
         resumable = job is not None and inputs is not None
         draft = drafts / digest_of(dataset, job, inputs, before)
         _remove_all(drafts, but=draft if resumable else None)
@@ -79,8 +85,8 @@ def write_single(dataset: Dataset, path: Path, options: ParquetOptions, backend:
     """
     with replacing(path, overwrite=overwrite) as draft:
         dataset = in_order(dataset, options)
-        with closing(over_partitions(partial(table_of, backend, options), dataset, backend, "write")) as tables:
-            groups = write_file(tables, dataset.schema, draft, options)
+        write_whole(dataset, draft, options, backend)
+        groups = group_rows(draft)
     write_quarantine(dataset.source.notes, path.with_suffix(".quarantine.jsonl"))
     rows_in = sum(partition.num_rows for partition in dataset.partitions)
     return Manifest(None, {}, (Part(path.name, {path.name: groups}, rows_in, []),), tuple(dataset.source.notes))

@@ -10,6 +10,8 @@ from typing import ClassVar
 import pyarrow as pa
 from pyarrow import orc
 
+from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadFile
 from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.damage import unreadable
@@ -17,7 +19,9 @@ from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
 from gpupipe.io.hostfile import HostFile, narrowest
 from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file
+from gpupipe.io.remote import is_remote
 from gpupipe.io.source import partition_limit
+from gpupipe.schema import Field, is_passenger
 from gpupipe.support.validation import check_names
 from gpupipe.words import as_list
 
@@ -36,9 +40,10 @@ def read_orc(
 ) -> Dataset:
     """Open ORC files as one lazy table.
 
-    Stripes are decoded by pyarrow on the host, for both backends, and only the columns that are asked for. Their
-    statistics are not used: a filter reads its column of every stripe. For many passes on a GPU write them once as
-    Parquet: `gp.read_orc(...).write_parquet(...)`.
+    Only the stripes and columns that are asked for are decoded: on a CPU by pyarrow, on a GPU by cuDF (not yet run on a
+    GPU). There pyarrow decodes, on the host, times with a zone, columns that are only carried (decimals, structs, maps,
+    binary), columns that are cast, and files in a store. Statistics are not used: a filter reads its column of every
+    stripe.
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.orc` below it), or a URL that fsspec knows. Folders
@@ -49,14 +54,14 @@ def read_orc(
         storage_options: for the file system of a URL; see `read_parquet`.
         partition_bytes: decoded bytes of a partition, which is one stripe at least; 128 MiB on the CPU and 1 GiB on
             the GPU by default.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: who decodes, and whose frames the dataset gives.
 
     Raises:
         BadFile: a file is missing, empty, cut off or no ORC file.
         SchemaMismatch: files differ; names file and column.
         ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
 
-    Memory: here one column of one stripe, to count its rows; later a partition, decoded on the host.
+    Memory: here one column of one stripe, to count its rows; later a partition.
 
     Example:
         >>> import pathlib, tempfile, pyarrow as pa, gpupipe as gp
@@ -83,9 +88,22 @@ class _OrcFile(HostFile):
 
     unit: ClassVar[str] = "stripe"
 
+    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
+        """Decoded by the backend where pyarrow and cuDF give the same."""
+        is_plain = all(_is_plain(self.schema.field(item.name).type, item) for item in fields)
+        if is_plain and not is_remote(self.origin.path):
+            return backend.read_orc(self.origin.path, groups, fields)
+        return super().read(groups, fields, backend)
+
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         with _reader(self.origin) as file:
             return pa.Table.from_batches([file.read_stripe(group, columns=list(names)) for group in groups])
+
+
+def _is_plain(kind: pa.DataType, item: Field) -> bool:
+    """Whether a column has its field's own type, and one that cuDF's reader has too."""
+    zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    return not (zoned or is_passenger(item.dtype)) and dtype_of(kind) == item.dtype
 
 
 def _open(one: Input) -> _OrcFile:

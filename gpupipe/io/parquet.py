@@ -63,6 +63,12 @@ class ParquetFile:
         with self._opened(groups, names, with_footer=backend.name == "gpu") as source:
             return backend.read_parquet(source, groups, fields, self.metadata)
 
+    def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
+        """Tell whether cuDF takes this file and another in one call: both are local, and their schemas are the same."""
+        is_local = bool(self.copy) or not is_remote(self.origin.path)
+        own = all(dtype_of(self.schema.field(item.name).type) == item.dtype for item in fields)
+        return is_local and own and (self.schema is other.schema or self.schema.equals(other.schema))
+
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         """Decoded on the host, strings as codes."""
         strings = [name for name in names if dtype_of(self.schema.field(name).type) == "string"]

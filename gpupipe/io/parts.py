@@ -7,24 +7,27 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from tqdm import tqdm
 
-from gpupipe.backend import select
+from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend.shortage import is_out_of_memory
+from gpupipe.cluster import active
 from gpupipe.errors import BadFile
 from gpupipe.io.buckets import shuffle_bits
 from gpupipe.io.manifest import Manifest, Part
-from gpupipe.io.passes import in_halves, over_partitions
+from gpupipe.io.passes import in_halves, in_partition, over_partitions
 from gpupipe.io.rearranging import shuffled
 from gpupipe.io.source import Partition
 from gpupipe.io.spooled import from_all_files
-from gpupipe.io.writer import ParquetOptions, write_file, write_hive
+from gpupipe.io.writer import ParquetOptions, file_types, group_rows, write_file, write_hive
+from gpupipe.schema import Schema
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -32,12 +35,12 @@ if TYPE_CHECKING:
 __all__ = [
     "PartWriter",
     "check_same_job",
-    "cut",
     "digest_of",
     "in_order",
+    "in_parts",
     "only_new",
-    "table_of",
     "write_parts",
+    "write_whole",
 ]
 
 _log = logging.getLogger("gpupipe")
@@ -69,10 +72,18 @@ class PartWriter(ABC):
         """Write the dataset's one partition, if need be in pieces."""
         (partition,) = part.partitions
         name, halved = self.names[partition.index], list[str]()
-        table = partial(table_of, self.backend, self.options)
+        table = partial(_table_of, self.backend, self.options)
         with self.scratch() as folder:
-            tables = (t for piece in self._pieces(part) for t in in_halves(table, piece, halved.append))
-            files = self._write(tables, part, folder, name + self.mark)
+            file, pieces = folder / f"{name}{self.mark}.parquet", list(self._pieces(part))
+            frames = [partial(_frame_of, select(self.backend), self.options, p, p.partitions[0]) for p in pieces]
+            if not _write_on_device(frames, part.schema, self.backend, self.options, file, halved.append):
+                tables = (t for piece in pieces for t in in_halves(table, piece, halved.append))
+                if self.options.partition_by:
+                    write_hive(tables, part.schema, folder, file.stem, self.options)
+                else:
+                    write_file(tables, part.schema, file, self.options)
+            written = sorted(folder.rglob("*.parquet"))
+            files = {str(path.relative_to(folder)): group_rows(path) for path in written}
             record = Part(name, files, partition.num_rows, part.source.files_of(partition), halved)
             self.keep(folder, record)
         return record
@@ -88,14 +99,6 @@ class PartWriter(ABC):
     @abstractmethod
     def records(self) -> list[Part]:
         """The parts that are whole."""
-
-    def _write(self, tables: Iterator[pa.Table], part: Dataset, scratch: Path, name: str) -> dict[str, list[int]]:
-        if not self.options.partition_by:
-            file = f"{name}.parquet"
-            return {file: write_file(tables, part.schema, scratch / file, self.options)}
-        write_hive(tables, part.schema, scratch, name, self.options)
-        found = sorted(path for path in scratch.rglob("*.parquet"))
-        return {str(path.relative_to(scratch)): _groups(path) for path in found}
 
     def _pieces(self, part: Dataset) -> Iterator[Dataset]:
         """The partition in parts that are no larger than it was before files were counted."""
@@ -185,7 +188,15 @@ def check_same_job(
     return before
 
 
-def cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
+def in_parts(dataset: Dataset, options: ParquetOptions, files: int | None, backend: str) -> Dataset:
+    """Cut the rows into a partition for each part that a folder gets."""
+    if files is None and options.layout == "gpu" and backend == "cpu":  # a GPU's partitions are as large
+        num_rows = sum(partition.num_rows for partition in dataset.partitions)
+        files = max(1, -(-num_rows // options.lay_out(dataset.schema).rows_per_group))
+    return dataset if files is None else dataset.of_partitions(_cut(dataset.partitions, files))
+
+
+def _cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
     """The same rows in as many partitions of nearly equal size."""
     rest = Partition(0, tuple(span for partition in partitions for span in partition.spans), "")
     total, found = rest.num_rows, []
@@ -203,18 +214,68 @@ def digest_of(dataset: Dataset, job: str | None, inputs: Mapping[str, str] | Non
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def table_of(backend_name: str, options: ParquetOptions, part: Dataset) -> pa.Table:
+def write_whole(dataset: Dataset, path: Path, options: ParquetOptions, backend: str) -> None:
+    """Write all rows to one local file; by the device's own writer where partitions are read in this process.
+
+    Memory: a partition per worker, and as many tables as make a row group.
+    """
+    with tqdm(dataset.partitions, "write", disable=None, leave=False) as bar:
+
+        def frame_of(partition: Partition) -> Frame:
+            with in_partition(partition):
+                frame = _frame_of(select(backend), options, dataset, partition)
+            bar.update()
+            return frame
+
+        frames = [partial(frame_of, partition) for partition in dataset.partitions]
+        if active().in_process and _write_on_device(frames, dataset.schema, backend, options, path, _log.warning):
+            return
+    with closing(over_partitions(partial(_table_of, backend, options), dataset, backend, "write")) as tables:
+        write_file(tables, dataset.schema, path, options)
+
+
+def _write_on_device(
+    frames: Sequence[Callable[[], Frame]],
+    schema: Schema,
+    backend: str,
+    options: ParquetOptions,
+    path: Path,
+    tell: Callable[[str], None],
+) -> bool:
+    """Write frames to one file where the backend has a writer for it; without enough memory say so and write nothing.
+
+    Returns:
+        Whether it is written.
+    """
+    if options.partition_by:
+        return False
+    try:
+        return select(backend).write_parquet(frames, file_types(schema), path, options.lay_out(schema))
+    except Exception as cause:
+        if not is_out_of_memory(cause):
+            raise
+        tell(f"{path.name}: the device has not enough memory to write it ({cause}), written on the host")
+    path.unlink(missing_ok=True)
+    return False
+
+
+def _table_of(backend_name: str, options: ParquetOptions, part: Dataset) -> pa.Table:
     """The rows of one partition on the host, in the order they are written in."""
     backend, (partition,) = select(backend_name), part.partitions
-    frame = part.read(partition, None, backend)
+    return backend.to_arrow(_frame_of(backend, options, part, partition))
+
+
+def _frame_of(backend: Backend, options: ParquetOptions, dataset: Dataset, partition: Partition) -> Frame:
+    """The rows of one partition in the order they are written in."""
+    frame = dataset.read(partition, None, backend)
     if options.shuffle == "partition":
         bits = shuffle_bits(options.seed, partition.row_ids(backend.xp)[backend.positions(frame)])
         frame = backend.take(frame, backend.xp.argsort(bits, kind="stable"))
-    return backend.to_arrow(frame)
+    return frame
 
 
 def in_order(dataset: Dataset, options: ParquetOptions) -> Dataset:
-    """The rows in the order they are written in, but for what `table_of` does."""
+    """The rows in the order they are written in, but for what `_frame_of` does."""
     return shuffled(dataset, options.seed) if options.shuffle == "full" else dataset
 
 
@@ -228,8 +289,3 @@ def only_new(dataset: Dataset, before: Manifest, inputs: Mapping[str, str], opti
     if new and options.shuffle == "full":
         raise from_all_files()
     return dataset.of_files(new) if new else None
-
-
-def _groups(path: Path) -> list[int]:
-    metadata = pq.read_metadata(path)
-    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]

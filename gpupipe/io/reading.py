@@ -14,6 +14,7 @@ from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.damage import one_line
 from gpupipe.io.hive import Keys
 from gpupipe.io.hostfile import host_table
+from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.source import Span
 from gpupipe.schema import Field
 from gpupipe.words import counted
@@ -21,7 +22,7 @@ from gpupipe.words import counted
 if TYPE_CHECKING:
     from gpupipe.io.files import TableFile
 
-__all__ = ["frame_of", "holds", "listed", "table_of"]
+__all__ = ["frame_of", "frame_of_files", "holds", "listed", "table_of"]
 
 
 def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
@@ -47,6 +48,34 @@ def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], ba
         constants = backend.from_arrow(host_table(pa.table(arrays), added), added)
     frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
     return backend.select(frame, [item.name for item in fields])
+
+
+def frame_of_files(
+    files: Sequence[tuple[TableFile, Sequence[Span]]], fields: Sequence[Field], backend: Backend
+) -> Frame | None:
+    """Read whole row groups of Parquet files of one schema in one call; None where the files are not such, or damaged.
+
+    Raises:
+        BadFile: a file is not what it was.
+    """
+    (first, _), paths, row_groups = files[0], list[str](), list[list[int]]()
+    for file, spans in files:
+        held, groups, num_rows = _asked(file, spans, fields)
+        is_whole = len(held) == len(fields) and _pieces(file, spans) == [(0, num_rows)]
+        if not (is_whole and isinstance(file, ParquetFile) and isinstance(first, ParquetFile)):
+            return None
+        if not file.is_read_with(first, fields):
+            return None
+        paths.append(file.copy or file.origin.path)
+        row_groups.append(groups)
+    try:
+        frame = backend.read_parquet_files(paths, row_groups, fields)
+    except OSError:  # one by one they tell which of them it is
+        return None
+    for file, spans in files:
+        _check_unchanged(file, [span.group for span in spans])
+    wanted = sum(span.num_rows for _, spans in files for span in spans)
+    return frame if len(frame) == wanted else None
 
 
 def table_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) -> pa.Table:
@@ -126,6 +155,10 @@ def _check(file: TableFile, groups: Sequence[int], found: int, expected: int | N
             expected=counted(expected, "row"),
             remedy="make the dataset again; the file was replaced",
         )
+    _check_unchanged(file, groups)
+
+
+def _check_unchanged(file: TableFile, groups: Sequence[int]) -> None:
     if change := file.change():
         raise BadFile(
             file.origin.path,

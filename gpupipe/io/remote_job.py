@@ -6,9 +6,8 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,11 +15,19 @@ from typing import TYPE_CHECKING
 from gpupipe.atomic import writing
 from gpupipe.errors import BadFile
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest, Part, quarantine_lines
-from gpupipe.io.parts import PartWriter, check_same_job, cut, digest_of, in_order, only_new, table_of, write_parts
-from gpupipe.io.passes import over_partitions
+from gpupipe.io.parts import (
+    PartWriter,
+    check_same_job,
+    digest_of,
+    in_order,
+    in_parts,
+    only_new,
+    write_parts,
+    write_whole,
+)
 from gpupipe.io.remote import StorageOptions, stamp_of
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
-from gpupipe.io.writer import ParquetOptions, write_file
+from gpupipe.io.writer import ParquetOptions, group_rows
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -72,8 +79,7 @@ def write_store_folder(
         dataset = new
     dataset = in_order(dataset, options)
     piece_rows = max(partition.num_rows for partition in dataset.partitions)
-    if files is not None:
-        dataset = dataset.of_partitions(cut(dataset.partitions, files))
+    dataset = in_parts(dataset, options, files, backend)
     known = job is not None and inputs is not None
     # With the manifest that is there, so that what it lists is never written over.
     digest = (
@@ -124,9 +130,9 @@ def write_object(
     parent, _, name = url.rpartition("/")
     store = StoreFolder(parent, storage_options)
     dataset = in_order(dataset, options)
-    made = over_partitions(partial(table_of, backend, options), dataset, backend, "write")
-    with closing(made) as tables, _scratch() as folder:
-        groups = write_file(tables, dataset.schema, folder / name, options)
+    with _scratch() as folder:
+        write_whole(dataset, folder / name, options, backend)
+        groups = group_rows(folder / name)
         store.put(folder / name, name)
     if lines := quarantine_lines(dataset.source.notes):
         store.put_text(lines, f"{name.removesuffix('.parquet')}.quarantine.jsonl")

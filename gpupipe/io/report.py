@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
+from gpupipe.io.layout import ParquetFacts, layout_of
 from gpupipe.io.readers import as_dataset
 from gpupipe.io.source import FileNote, Partition
 from gpupipe.schema import FLOATS, Field, Kind, element_of
@@ -56,12 +57,14 @@ class Report:
         partitions: what it is read in.
         columns: a report per column.
         notes: the files and columns that were not read, or not as they are.
+        layout: how Parquet files are laid out; None of other tables.
     """
 
     num_rows: int
     partitions: tuple[Partition, ...]
     columns: tuple[ColumnReport, ...]
     notes: tuple[FileNote, ...] = ()
+    layout: ParquetFacts | None = None
 
     def _title(self) -> str:
         parts = (self.num_rows, "row"), (len(self.columns), "column"), (len(self.partitions), "partition")
@@ -83,11 +86,13 @@ class Report:
             f"{part.index}: {counted(part.num_rows, 'row')}, {part.description}" for part in self.partitions
         )
         notes = "\n".join(["", "", *map(str, self.notes)]) if self.notes else ""
-        return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}{notes}"
+        layout = f"\n\n{self.layout}" if self.layout else ""
+        return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}{layout}{notes}"
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{html.escape(str(note))}</p>" for note in self.notes)
-        return f"<p>{html.escape(self._title())}</p>{html_table(self._table())}{notes}"
+        layout = f"<p>{html.escape(str(self.layout))}</p>" if self.layout else ""
+        return f"<p>{html.escape(self._title())}</p>{html_table(self._table())}{layout}{notes}"
 
 
 def inspect(data: Any) -> Report:
@@ -123,7 +128,8 @@ def inspect(data: Any) -> Report:
         for tally in tallies:
             tally.add(backend.column(frame, tally.field.name), backend)
     columns = tuple(tally.report() for tally in tallies)
-    return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes))
+    layout = layout_of(dataset.source)
+    return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes), layout)
 
 
 class _Tally:

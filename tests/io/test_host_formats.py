@@ -1,4 +1,4 @@
-"""ORC and Arrow IPC: decoded on the host by group, for both backends."""
+"""ORC and Arrow IPC: read by group."""
 
 from __future__ import annotations
 

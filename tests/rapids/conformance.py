@@ -11,6 +11,7 @@ from typing import Any
 
 import cudf
 import cupy
+import pylibcudf as plc
 from cudf.core.accessors.categorical import CategoricalAccessor
 from cudf.core.series import DatetimeProperties
 from cuml.cluster import KMeans
@@ -28,6 +29,13 @@ RECEIVERS = (
     cupy.ndarray,
     KMeans,
     PCA,
+    plc.io.orc.OrcReaderOptions,
+    plc.io.orc.OrcReaderOptionsBuilder,
+    plc.io.parquet.ChunkedParquetWriter,
+    plc.io.parquet.ChunkedParquetWriterOptionsBuilder,
+    plc.io.parquet.ParquetWriterOptions,
+    plc.io.parquet.ParquetWriterOptionsBuilder,
+    plc.io.types.ColumnInMetadata,
 )
 """What a method call may be of when its receiver is a value: it has to fit one of those that have the method."""
 

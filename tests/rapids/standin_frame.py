@@ -199,6 +199,11 @@ class DataFrame:
             {name: as_series(table.column(name)) for name in table.column_names}, RangeIndex(table.num_rows)
         )
 
+    @classmethod
+    @checked("cudf.DataFrame.from_pylibcudf", real.DataFrame.from_pylibcudf)
+    def from_pylibcudf(cls, table: Any) -> DataFrame:
+        return cls.from_arrow(table)
+
     @own
     def to_arrow(self, preserve_index: Any = None) -> pa.Table:
         if preserve_index is not False:
@@ -267,17 +272,22 @@ def read_parquet(
     dataset_kwargs: Any = None,
     ignore_missing_columns: bool = True,
 ) -> DataFrame:
-    with pq.ParquetFile(filepath_or_buffer) as file:
-        there = set(file.schema_arrow.names)
-        if not ignore_missing_columns and not set(columns) <= there:
-            raise ValueError(f"CUDF failure at: Encountered non-existent column {sorted(set(columns) - there)}")
-        (groups,) = row_groups
-        try:
-            table = file.read_row_groups(groups, columns=[name for name in columns if name in there])
-        except (OSError, pa.ArrowException) as cause:
-            raise RuntimeError(f"CUDF failure at: {cause}") from cause
-        start = sum(file.metadata.row_group(i).num_rows for i in range(min(groups)))
-        written = json.loads((file.schema_arrow.metadata or {}).get(b"pandas", b"{}"))
+    tables, schemas, start = [], [], 0
+    for source, groups in zip(filepath_or_buffer, row_groups, strict=True):
+        with pq.ParquetFile(source) as file:
+            there = set(file.schema_arrow.names)
+            if not ignore_missing_columns and not set(columns) <= there:
+                raise ValueError(f"CUDF failure at: Encountered non-existent column {sorted(set(columns) - there)}")
+            try:
+                tables.append(file.read_row_groups(groups, columns=[name for name in columns if name in there]))
+            except (OSError, pa.ArrowException) as cause:
+                raise RuntimeError(f"CUDF failure at: {cause}") from cause
+            start += sum(file.metadata.row_group(i).num_rows for i in range(min(groups)))
+            written = json.loads((file.schema_arrow.metadata or {}).get(b"pandas", b"{}"))
+            schemas.append(file.schema_arrow.remove_metadata())
+    if any(schema != schemas[0] for schema in schemas):
+        raise RuntimeError("CUDF failure at: All sources must have the same schema")
+    table = pa.concat_tables([one.replace_schema_metadata() for one in tables]).unify_dictionaries()
     # Parquet has one kind of list; that it was written from Arrow's large ones is not looked at.
     small = [
         item.with_type(pa.list_(item.type.value_type)) if pa.types.is_large_list(item.type) else item

@@ -12,6 +12,7 @@ import pylibcudf
 from cudf.core.accessors.lists import ListMethods
 
 from .signatures import check, checked, not_imitated
+from .standin_io import io, table
 
 
 class ListDtype:
@@ -119,9 +120,20 @@ def _bools_to_mask(*args: Any, **kwargs: Any) -> tuple[Any, int]:
     return found, int((~found).sum())
 
 
+def _cast(*args: Any) -> SimpleNamespace:
+    check("pylibcudf.unary.cast", pylibcudf.unary.cast, args, {})
+    column, kind = args
+    if kind != "TIMESTAMP_DAYS":
+        raise NotImplementedError("the stand-in casts times to days")
+    return SimpleNamespace(series=SimpleNamespace(to_arrow=lambda: column.series.to_arrow().cast(pa.date32())))
+
+
 plc = SimpleNamespace(
     Column=PlcColumn,
     DataType=lambda kind: kind,
-    TypeId=SimpleNamespace(LIST="LIST"),
+    TypeId=SimpleNamespace(**{name: name for name in ("LIST", "TIMESTAMP_MICROSECONDS", "TIMESTAMP_DAYS")}),
+    Table=table,
+    io=io,
+    unary=SimpleNamespace(cast=_cast),
     transform=SimpleNamespace(bools_to_mask=_bools_to_mask),
 )

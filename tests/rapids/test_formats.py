@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
 from gpupipe.backend.protocol import Backend
+from gpupipe.errors import BadFile
 
 TABLE = pa.table(
     {
@@ -62,8 +64,18 @@ def many(folder: Path) -> gp.Dataset:
 
 
 def as_orc(folder: Path) -> gp.Dataset:
-    orc.write_table(TABLE, folder / "1.orc")
+    table = TABLE.append_column("day", TABLE["at"].cast(pa.date32(), safe=False))
+    early = pa.array([-1, None, 0, 1_500_000_001], pa.timestamp("ns"))
+    orc.write_table(table.append_column("early", early), folder / "1.orc", batch_size=1, stripe_size=1)
     return gp.read_orc(folder)
+
+
+def partly_as_orc(folder: Path) -> gp.Dataset:
+    """Columns that cuDF's reader has otherwise are decoded on the host, all of the file."""
+    at = TABLE["at"].cast(pa.timestamp("us", "Europe/Oslo"))
+    orc.write_table(TABLE.append_column("zoned", at), folder / "1.orc")
+    orc.write_table(TABLE.set_column(0, "n", TABLE["n"].cast(pa.int64())), folder / "2.orc")
+    return gp.read_orc(folder, columns=["n", "s"], on_mismatch="cast")
 
 
 def as_ipc(folder: Path) -> gp.Dataset:
@@ -81,7 +93,7 @@ def fragments(folder: Path) -> gp.Dataset:
     return gp.from_frame(pads.dataset(folder, partitioning="hive"))
 
 
-@pytest.mark.parametrize("make", [hive, cast, untold, many, as_csv, as_orc, as_ipc, as_json, fragments])
+@pytest.mark.parametrize("make", [hive, cast, untold, many, as_csv, as_orc, partly_as_orc, as_ipc, as_json, fragments])
 def test_a_format_gives_the_same_on_both_backends(
     rehearsed_backend: Backend, tmp_path: Path, make: Callable[[Path], gp.Dataset]
 ) -> None:
@@ -95,3 +107,32 @@ def test_a_format_gives_the_same_on_both_backends(
         wanted = host.to_arrow(held.read(part, None, host))
         assert found.num_rows == part.num_rows
         pd.testing.assert_frame_equal(found.to_pandas(), wanted.to_pandas(), check_dtype=False)
+
+
+def test_orc_is_decoded_on_the_device_but_for_what_differs_there(
+    rehearsed_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = TABLE["at"].cast(pa.timestamp("us", "Europe/Oslo"))
+    price = pa.array([decimal.Decimal("0.50"), None, None, None], pa.decimal128(20, 2))
+    table = TABLE.append_column("zoned", at).append_column("price", price)
+    orc.write_table(table, tmp_path / "1.orc")
+    dataset = gp.read_orc(tmp_path)
+    on_host: list[list[str]] = []
+    monkeypatch.setattr(
+        type(dataset.source.files[0]), "table", lambda _, groups, names: on_host.append(names) or table.select(names)
+    )
+    for name in TABLE.column_names:
+        assert len(dataset.read(dataset.partitions[0], [name], rehearsed_backend)) == 4
+    assert on_host == []
+    dataset.read(dataset.partitions[0], ["n", "zoned"], rehearsed_backend)
+    assert on_host == [["n", "zoned"]]
+
+
+def test_a_damaged_stripe_is_a_fault_of_the_file(rehearsed_backend: Backend, tmp_path: Path) -> None:
+    path = tmp_path / "1.orc"
+    orc.write_table(TABLE, path)
+    dataset = gp.read_orc(path)
+    path.write_bytes(b"ORC" + bytes(path.stat().st_size))
+    with pytest.raises(BadFile) as caught:
+        dataset.read(dataset.partitions[0], None, rehearsed_backend)
+    assert caught.value.where == str(path) and isinstance(caught.value.__cause__, OSError)

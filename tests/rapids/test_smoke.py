@@ -34,6 +34,7 @@ def test_a_dry_run_asks_every_question(tmp_path: Path) -> None:
     saw = {name: result["saw"] for name, result in report["checks"].items()}
     assert all(saw["round_trip"]["equal"].values()) and all(saw["parquet"]["columns_equal"].values())
     assert saw["merging"]["left_order_kept"] and saw["merging"]["nulls_matched"] == 0
+    assert saw["files"]["orc_equal"] and saw["files"]["files_equal"]
     assert saw["graph_capture"]["largest_difference"] == 0 and saw["graph_capture"]["updates_counted"] > 4
     assert saw["main_job"]["rows_apart"] == 0
 
@@ -59,6 +60,10 @@ def test_the_gpu_twin_can_be_asked(rehearsed_backend: Any, monkeypatch: pytest.M
     elsewhere = ("graph_capture", "one_worker_cluster", "main_job")
     saw = {name: ask(lab) for name, ask in smoke.CHECKS.items() if name not in elsewhere}
     assert all(saw["round_trip"]["equal"].values()) and all(saw["parquet"]["columns_equal"].values())
+    assert saw["files"]["orc_equal"] and saw["files"]["files_equal"]
+    for found in saw["files"]["written"].values():
+        assert found["schema_equal"] and found["statistics"] and all(found["columns_equal"].values())
+        assert found["host_bytes"] == 0
     assert saw["aliasing"]["torch_shares"] and saw["aliasing"]["assigned_column_shares"]
     assert saw["merging"]["types"]["price"] == "double" and saw["merging"]["left_order_kept"]
     assert all(step["rows_apart"] == 0 for step in saw["parity_of_steps"].values()), saw["parity_of_steps"]
