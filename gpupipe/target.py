@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import refuse_passengers
+from gpupipe.backend.columns import as_float32, refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
@@ -238,7 +236,7 @@ class Target(_Label):
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         if self.classes_ is None:
-            data = _as_float32(column.data)
+            data = as_float32(column.data)
             return Column("float32", data if missing is None else xp.where(missing, xp.float32(xp.nan), data))
         there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
@@ -306,7 +304,7 @@ class Weight(_Label):
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
-        data = _as_float32(column.data)
+        data = as_float32(column.data)
         bad = (data < 0) | ~xp.isfinite(data)
         if missing is not None:
             bad |= missing
@@ -322,9 +320,3 @@ class Weight(_Label):
                 remedy=f"weight={text!r} or a Filter",
             )
         return Column("float32", data)
-
-
-def _as_float32(data: Array) -> Array:
-    """Numbers beyond its range are infinite, which whoever reads them refuses: NumPy need not warn."""
-    with np.errstate(over="ignore"):
-        return data.astype("float32")

@@ -551,7 +551,7 @@ def test_a_pipeline_takes_what_scikit_learn_passes_for_no_target(bench: Bench) -
 @pytest.mark.parametrize("make", [lambda text: text, T.Filter], ids=["dataset", "step"])
 @pytest.mark.parametrize("column", ["c", "t", "x", "many"])
 def test_what_is_no_condition_is_made_one(make: Any, column: str) -> None:
-    times = pd.to_datetime(["2013-01-01", None])
+    times = pd.Series([pd.Timestamp("2013-01-01"), pd.NaT])
     data = gp.from_frame(pl.DataFrame({"c": ["a", None], "t": times, "x": [1.0, 2.0], "many": [[1], None]}))
     keep = (lambda text: gp.Pipeline([T.Filter(text)]).fit(data).transform(data)) if make is T.Filter else data.filter
     with pytest.raises(errors.ExpressionError) as caught:
@@ -590,7 +590,7 @@ def test_keys_of_two_types_are_brought_together(left: Any, right: Any, casts: di
     for side, dtype in casts.items():
         cast = f"gp.Pipeline([T.Cast({{'k': {dtype!r}}})]).fit({side}).transform({side})"
         assert cast in caught.value.remedy
-        sides[side] = eval(cast, {"gp": gp, "T": T, **sides})  # noqa: S307 - the remedy's own words
+        sides[side] = eval(cast, {"gp": gp, "T": T, **sides})
     assert caught.value.remedy.count("T.Cast") == len(casts)
     assert len(sides["left"].join(sides["right"], on="k", how="outer").compute()) == 3
 

@@ -18,6 +18,7 @@ from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
 __all__ = [
+    "as_float32",
     "as_key",
     "check_names",
     "floats",
@@ -48,6 +49,20 @@ def floats(column: Column, xp: ModuleType) -> Array:
     """
     data = column.data.astype(xp.float64, copy=False)
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
+
+
+def as_float32(data: Array) -> Array:
+    """Store numbers as float32; what lies beyond its range is infinite, which whoever reads them has to refuse.
+
+    Memory: copies on the device.
+
+    Example:
+        >>> import numpy as np
+        >>> as_float32(np.array([0.5, 1e39]))
+        array([0.5, inf], dtype=float32)
+    """
+    with np.errstate(over="ignore"):
+        return data.astype("float32")
 
 
 def refuse_times(name: str, cause: Exception) -> NoReturn:

@@ -68,10 +68,9 @@ class GroupBy:
             2    LGA   104662   1620.0
         """
         if unnamed:
-            expected, remedy = "name=(column, function) for each column of the result", _named(unnamed[0], self.table)
-            raise BadConfig(
-                "agg", "the result's columns have no names", got=unnamed[0], expected=expected, remedy=remedy
-            )
+            asked, expected = unnamed[0], "name=(column, function) for each new column"
+            remedy = _named(asked, self.table)
+            raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
         for name, pair in cast(dict[str, Any], named).items():
             if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
                 expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"

@@ -157,9 +157,9 @@ def step_of(
     updates = -(-steps // trainer.accumulate) * trainer.max_epochs
     rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
 
-    if trainer.schedule == "one-cycle" and updates < FEW_UPDATES:
+    if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
         logger.warning(
-            "%d updates in all are few for 'one-cycle', the last with a rate of %.1g: smaller batch_size or more epochs",
+            "%d updates are few for 'one-cycle' (the last rate is %.1g): smaller batch_size or more epochs",
             updates,
             rates[-1],
         )

@@ -183,7 +183,7 @@ def test_numbers_come_from_numpy_too() -> None:
     assert [len(part) for part in plain] == [len(part) for part in other]
     assert len(dataset.split(fraction=np.float32(0.5))) == 2
     assert [len(part) for part in dataset.split(by="n", at=50, gap=np.int64(10))] == [40, 50]
-    assert len(dataset.kfold(2.0)) == 2
+    assert len(dataset.kfold(np.int64(2))) == 2
 
 
 def test_a_column_of_too_many_values_has_no_strata() -> None:
