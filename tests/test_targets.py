@@ -209,9 +209,9 @@ def test_a_later_pass_finds_the_target_again() -> None:
         ("delay > 3", LOG, "it is no number"),
         ("delay", [pre.Categorify()], "no categories"),
         ("delay", [pre.SimpleImputer()], "cannot be undone"),
-        (["delay", "delay"], [], "stands there twice"),
+        (["delay", "delay"], [], "a list of different ones"),
         ("legs", [], "column 'legs': lists are not compared"),
-        ([], [], "empty"),
+        ([], [], "a name, or a list"),
         (None, LOG, "target_transform: there is no target"),
     ],
 )

@@ -86,7 +86,7 @@ class Plan:
                     "join",
                     f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
                     expected="the same type on both sides" + (f" for how={how!r}" if KEPT[how][1] else ""),
-                    remedy=" and ".join(_casts(ours, theirs)),
+                    remedy="; ".join(_casts(ours, theirs)),
                 )
         chosen = right.names if columns is None else columns
         names = {name: name + suffix if name in left else name for name in chosen if name not in right_on}

@@ -159,7 +159,7 @@ def step_of(
 
     if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
         logger.warning(
-            "%d updates are few for 'one-cycle' (the last rate is %.1g): smaller batch_size or more epochs",
+            "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs",
             updates,
             rates[-1],
         )
