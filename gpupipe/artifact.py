@@ -196,6 +196,9 @@ def load(
         pipeline.forget({name: Profile.from_json(found) for name, found in description["profiles"].items()})
         pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
     network = _network(folder, model) if "model.json" in names else None
+    if model is None and isinstance(network, Tabular):
+        with blamed_on(folder / "model.json"):
+            network.check_schema(pipeline.schema)
     if network is None and model is not None:
         raise BadConfig(
             "load(model=...)",

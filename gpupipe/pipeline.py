@@ -109,13 +109,14 @@ class Pipeline(Watched):
         self._bindings = Bindings()
 
     # learning ---------------------------------------------------------------------------------------------------------
-    def fit(self, data: Any, *, executor: Executor | None = None) -> Self:
+    def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
         """Learn every step's state from a Dataset or a frame; returns self.
 
         Rows whose target is missing are left out and counted in `fit_report`.
 
         Args:
-            data: what to learn from.
+            data: what to learn from, the target's column with it.
+            y: None, as scikit-learn passes it; the target is named in `Features(target=)`.
             executor: a Cluster; by default the one whose `with` this stands in, or else this process.
 
         Raises:
@@ -123,9 +124,11 @@ class Pipeline(Watched):
             LeakageError: a feature is computed from a column the target is computed from.
             BadData: values a step cannot learn from.
             PartitionFailed: anything else that failed, with the partition's file and the cause.
+            BadConfig: a target beside the data.
 
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
+        _check_no_target("fit", y)
         for line in unsaveable(self.steps, self.features):
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
@@ -212,7 +215,7 @@ class Pipeline(Watched):
         run = self.bound_to(rows, given=data)
         return run.over(rows, run.apply, run.schema, self.backend, self.fingerprint, run.own)
 
-    def fit_transform(self, data: Any, *, executor: Executor | None = None) -> Any:
+    def fit_transform(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
 
         Where a step learns from the target (`TargetEncoder`), each row gets what rows of other folds taught: what a
@@ -229,6 +232,7 @@ class Pipeline(Watched):
             >>> pipeline.fit_transform(flights)["origin"].tolist(), pipeline.transform(flights)["origin"].tolist()
             ([2.0, 4.0, 1.0, 3.0], [1.5, 3.5, 1.5, 3.5])
         """
+        _check_no_target("fit_transform", y)
         data = as_rows(data, self.backend)
         self.fit(data, executor=executor)
         run = self.bound_to(data, out_of_fold=True)
@@ -388,6 +392,18 @@ class Pipeline(Watched):
 
 def _not_fitted() -> NotFitted:
     return NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
+
+
+def _check_no_target(method: str, y: object) -> None:
+    if y is not None:
+        raise refuse_argument(
+            f"Pipeline.{method}",
+            "y",
+            y,
+            "None: the target is a column of the data, named in Features",
+            "gp.Features(..., target='y'), and data with that column",
+            problem="the target stands beside the data",
+        )
 
 
 def _check_steps(steps: Any) -> None:

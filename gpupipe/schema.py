@@ -73,15 +73,19 @@ def is_passenger(dtype: str) -> bool:
     return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
 
 
+OF_A_DATASET = "of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
+"""How a step is applied to a lazy table, for an error's remedy."""
+
+
 def made_usable(name: str, dtype: str) -> str:
     """What makes numbers of a column that is only carried, or keeps it beside the features, for an error's remedy.
 
     Example:
         >>> made_usable("amount", "decimal128(20, 2)")
-        "T.Cast({'amount': 'float64'}) before"
+        "T.Cast({'amount': 'float64'}) before, of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
     """
     if dtype.startswith(("decimal", "duration", "time")):
-        return f"T.Cast({{{name!r}: 'float64'}}) before"
+        return f"T.Cast({{{name!r}: 'float64'}}) before, {OF_A_DATASET}"
     return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import refuse_passengers
+from gpupipe.backend.columns import as_float32, refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
@@ -236,7 +236,7 @@ class Target(_Label):
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         if self.classes_ is None:
-            data = column.data.astype("float32")
+            data = as_float32(column.data)
             return Column("float32", data if missing is None else xp.where(missing, xp.float32(xp.nan), data))
         there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
@@ -304,15 +304,19 @@ class Weight(_Label):
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
-        data = column.data.astype("float32")
+        data = as_float32(column.data)
         bad = (data < 0) | ~xp.isfinite(data)
         if missing is not None:
             bad |= missing
         if bool(bad.any()):
+            there = data if missing is None else data[~missing]
+            text = f"fillna({self.text}, 1.0)"
+            if len(there) == len(data):
+                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
             raise BadData(
                 f"weight {self.text!r}",
                 f"{int(bad.sum())} weights are negative, infinite or missing",
                 expected="numbers from 0 up",
-                remedy=f"weight='fillna({self.text}, 1.0)' or a Filter",
+                remedy=f"weight={text!r} or a Filter",
             )
         return Column("float32", data)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 from collections import OrderedDict
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.decomposition import FactorAnalysis
@@ -418,6 +420,8 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "pipeline: the schema before fit": (lambda b: b.unfitted.schema, errors.NotFitted, "Pipeline", None, "fit first", "pipeline.fit(train)"),
     "pipeline: an executor": (lambda b: b.unfitted.fit(b.frame, executor=4), CONFIG, "executor", 4, "a gp.Cluster", "with gp.Cluster()"),
     "features: an estimator that wants a target": (lambda b: gp.Features((["x"], [LogisticRegression()])), CONFIG, "WholeFrame(LogisticRegression)", LogisticRegression, "numbers alone", "TargetEncoder"),
+    "pipeline: X and y": (lambda b: b.unfitted.fit(b.frame[["x"]], b.frame["y"]), CONFIG, "Pipeline.fit(y=)", pd.Series, "None", "gp.Features(..., target='y')"),
+    "pipeline: X and y of fit_transform": (lambda b: b.unfitted.fit_transform(b.frame[["x"]], b.frame["y"]), CONFIG, "Pipeline.fit_transform(y=)", pd.Series, "None", "target="),
     # loaders
     "loader: a size in text": (lambda b: b.pipeline.loader(b.frame, batch_size="8"), CONFIG, "loader(batch_size=)", "8", "an integer in [1, inf)", "batch_size=1"),
     "loader: a shuffle": (lambda b: b.pipeline.loader(b.frame, shuffle=1), CONFIG, "loader(shuffle=)", 1, "'rows', 'blocks'", "shuffle='rows'"),
@@ -490,6 +494,18 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "write: files": (lambda b: b.data.write_parquet(b.folder / "out", files=0), CONFIG, "write_parquet(files=)", 0, "an integer in [1, inf), or None", "files=None"),
     "write: no path": (lambda b: b.data.write_parquet(None), CONFIG, "write_parquet(path=)", None, "a path", "out/"),
     "group: a function alone": (lambda b: b.data.group_by("k").agg(total="sum"), CONFIG, "agg(total=)", "sum", "(column, function)", "agg(total=("),
+    "group: functions by column": (lambda b: b.data.group_by("k").agg({"x": "mean"}), CONFIG, "agg", {"x": "mean"}, "name=(column, function)", "agg(x_mean=('x', 'mean'))"),
+    "group: several functions of a column": (lambda b: b.data.group_by("k").agg({"x": ["min", "max"], "a b": "sum"}), CONFIG, "agg", dict, "name=(column, function)", "agg(x_min=('x', 'min'), x_max=('x', 'max'), **{'a b_sum': ('a b', 'sum')})"),
+    "group: one function": (lambda b: b.data.group_by("k").agg("mean"), CONFIG, "agg", "mean", "name=(column, function)", "agg(x_mean=('x', 'mean'))"),
+    "a column": (lambda b: b.data["x"], CONFIG, "Dataset[...]", "x", "a method", "data.select('x')"),
+    "columns": (lambda b: b.data[["x", "y"]], CONFIG, "Dataset[...]", ["x", "y"], "a method", "data.select(['x', 'y'])"),
+    "rows": (lambda b: b.data[:5], CONFIG, "Dataset[...]", slice(None, 5), "a method", "data.head()"),
+    "a mask": (lambda b: b.data[b.frame["x"] > 1], CONFIG, "Dataset[...]", pd.Series, "a method", "data.filter("),
+    "split: text": (lambda b: b.data.split("x"), CONFIG, "split", "x", "between 0 and 1", "fraction=0.8"),
+    "text that is not Unicode": (lambda b: gp.from_frame(pd.DataFrame({"a": pd.Series(["b", "\ud800"], dtype=object)})), errors.BadData, "column 'a'", "\ud800", "Unicode", "frame['a'].str.encode('utf-8', 'replace').str.decode('utf-8')"),
+    "a category that is not Unicode": (lambda b: gp.from_frame(pd.DataFrame({"a": pd.Categorical(pd.Series(["\ud800"], dtype=object))})), errors.BadData, "column 'a'", "\ud800", "Unicode", "frame['a'].str"),
+    "a far time": (lambda b: gp.from_frame(pd.DataFrame({"t": np.array([10**14], "datetime64[s]")})), errors.BadData, "column 't'", ANYTHING, "microseconds", "int64"),
+    "a far time of Arrow": (lambda b: gp.from_frame(pa.table({"t": pa.array([10**14], pa.timestamp("s"))})).compute(), errors.BadData, "column 't'", ANYTHING, "microseconds", "int64"),
     "join: a frame": (lambda b: b.data.join(b.frame, on="k"), CONFIG, "join", "DataFrame", "a Dataset", "gp.from_frame(right)"),
     "from_frame: partitions": (lambda b: gp.from_frame(b.frame, num_partitions=1.5), CONFIG, "from_frame(num_partitions=)", 1.5, "an integer in [1, inf)", "num_partitions=None"),
     "from_frame: bytes": (lambda b: gp.from_frame(b.frame, partition_bytes="1GB"), CONFIG, "read(partition_bytes=)", "1GB", "an integer in [1, inf)", "partition_bytes=None"),
@@ -518,6 +534,102 @@ def test_a_slip_is_told_where_it_is_with_what_was_seen_what_is_expected_and_what
         assert as_seen or (isinstance(got, type) and (error.got is got or isinstance(error.got, got)))
     assert expected in error.expected
     assert remedy in error.remedy
+
+
+def test_a_share_needs_no_name(bench: Bench) -> None:
+    assert [len(part) for part in bench.data.split(0.8)] == [len(part) for part in bench.data.split(fraction=0.8)]
+
+
+def test_the_shape_is_rows_and_columns(bench: Bench) -> None:
+    assert bench.data.filter("x < 10").shape == (10, 4)
+
+
+def test_a_pipeline_takes_what_scikit_learn_passes_for_no_target(bench: Bench) -> None:
+    assert bench.pipeline.fit(bench.frame, None) is bench.pipeline
+
+
+@pytest.mark.parametrize("make", [lambda text: text, T.Filter], ids=["dataset", "step"])
+@pytest.mark.parametrize("column", ["c", "t", "x", "many"])
+def test_what_is_no_condition_is_made_one(make: Any, column: str) -> None:
+    times = pd.Series([pd.Timestamp("2013-01-01"), pd.NaT])
+    data = gp.from_frame(pl.DataFrame({"c": ["a", None], "t": times, "x": [1.0, 2.0], "many": [[1], None]}))
+    keep = (lambda text: gp.Pipeline([T.Filter(text)]).fit(data).transform(data)) if make is T.Filter else data.filter
+    with pytest.raises(errors.ExpressionError) as caught:
+        keep(column)
+    (call,) = ast.parse(caught.value.remedy).body
+    assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
+    (text,) = call.value.args
+    assert isinstance(text, ast.Constant)
+    keep(str(text.value)).compute()
+
+
+def test_a_step_alone_wants_a_frame_and_says_how_a_dataset_is_given(bench: Bench) -> None:
+    step = T.Cast({"x": "float32"})
+    for use in (step.transform, pre.StandardScaler().fit(bench.frame[["x"]]).transform):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            use(bench.data)
+        assert caught.value.remedy == "data.compute(), or in a pipeline: gp.Pipeline([step]).fit(data).transform(data)"
+    step.transform(bench.data.compute())
+    gp.Pipeline([step]).fit(bench.data).transform(bench.data).compute()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "casts"),
+    [
+        (np.array([2**63 + 5, 3], "uint64"), np.array([-5, 3], "int64"), {"left": "string", "right": "string"}),
+        (np.array([1, 2], "int32"), np.array([2**40, 2], "int64"), {"left": "int64"}),
+        (np.array([1, 2], "uint32"), np.array([-2, 2], "int32"), {"left": "int64", "right": "int64"}),
+        (np.array([1, 2], "int64"), np.array([1.5, 2]), {"left": "float64"}),
+        (np.array(["a", "2"], object), np.array([1, 2]), {"right": "string"}),
+    ],
+)
+def test_keys_of_two_types_are_brought_together(left: Any, right: Any, casts: dict[str, str]) -> None:
+    sides = {"left": gp.from_frame(pd.DataFrame({"k": left})), "right": gp.from_frame(pd.DataFrame({"k": right}))}
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        sides["left"].join(sides["right"], on="k", how="outer")
+    for side, dtype in casts.items():
+        cast = f"gp.Pipeline([T.Cast({{'k': {dtype!r}}})]).fit({side}).transform({side})"
+        assert cast in caught.value.remedy
+        sides[side] = eval(cast, {"gp": gp, "T": T, **sides})
+    assert caught.value.remedy.count("T.Cast") == len(casts)
+    assert len(sides["left"].join(sides["right"], on="k", how="outer").compute()) == 3
+
+
+@pytest.mark.parametrize("value", [-1.0, None, np.inf, 1e39])
+def test_weights_that_are_none_are_made_some(value: float | None) -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0], "w": [1.0, value], "y": [0, 1]})
+    with pytest.raises(errors.BadData) as caught:
+        fit(frame, ["x"], target="y", weight="w").loader(frame)
+    asked = ast.parse(f"f({caught.value.remedy.partition(' or ')[0]})", mode="eval").body
+    assert isinstance(asked, ast.Call) and isinstance(asked.keywords[0].value, ast.Constant)
+    weight = str(asked.keywords[0].value.value)
+    fit(frame, ["x"], target="y", weight=weight).loader(frame)
+
+
+def test_a_decimal_is_cast_in_a_dataset() -> None:
+    data = gp.from_frame(pa.table({"d": pa.array([Decimal("1.10")] * 2)}))
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        data.deduplicate()
+    assert caught.value.remedy.endswith("of a Dataset gp.Pipeline([step]).fit(data).transform(data)")
+    assert len(gp.Pipeline([T.Cast({"d": "float64"})]).fit(data).transform(data).deduplicate()) == 1
+
+
+def test_a_target_beyond_float32_is_an_expression_away() -> None:
+    frame = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9) * 1e39})
+    with pytest.raises(errors.BadData) as caught:
+        fit(frame, ["x"], target="y * 2", target_transform=None).loader(frame)
+    assert caught.value.remedy == "an expression for target within that range, such as one divided by 1e6"
+    fit(frame, ["x"], target="y * 2 / 1e6", target_transform=None).loader(frame)
+
+
+@pytest.mark.parametrize(("batch_size", "warned"), [(40, True), (2, False)])
+def test_a_run_of_few_updates_is_pointed_out(
+    bench: Bench, caplog: pytest.LogCaptureFixture, batch_size: int, warned: bool
+) -> None:
+    with caplog.at_level("WARNING", "gpupipe"):
+        bench.trainer().fit(bench.pipeline.loader(bench.frame, batch_size=batch_size))
+    said = [record.getMessage() for record in caplog.records if "smaller batch_size or more epochs" in record.msg]
+    assert len(said) == warned
 
 
 @pytest.mark.parametrize(

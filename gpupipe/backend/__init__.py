@@ -99,7 +99,9 @@ def backend_of(frame: Frame) -> Backend:
         "not a frame",
         got=type(frame),
         expected="a pandas or cuDF DataFrame",
-        remedy="gp.from_frame(data).compute() of another library's table",
+        remedy="data.compute(), or in a pipeline: gp.Pipeline([step]).fit(data).transform(data)"
+        if hasattr(frame, "compute")
+        else "gp.from_frame(data).compute() of another library's table",
     )
 
 

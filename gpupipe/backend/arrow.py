@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list, workable
+from gpupipe.backend.columns import refuse_times
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field, element_of, is_passenger, list_of
@@ -65,6 +66,8 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
         if values.type != wanted:
             values = values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
+        if item.dtype == "timestamp" and pa.types.is_timestamp(values.type):
+            refuse_times(item.name, cause)
         raise SchemaMismatch(
             f"column {item.name!r}",
             f"values of type {values.type} do not fit {item.dtype} ({cause})",

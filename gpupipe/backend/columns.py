@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Column, Matrix, Stored
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
 __all__ = [
+    "as_float32",
     "as_key",
     "check_names",
     "floats",
@@ -25,6 +26,7 @@ __all__ = [
     "missing_column",
     "parts_of",
     "refuse_passengers",
+    "refuse_times",
     "refuse_type",
     "require_comparable",
     "side_by_side",
@@ -47,6 +49,30 @@ def floats(column: Column, xp: ModuleType) -> Array:
     """
     data = column.data.astype(xp.float64, copy=False)
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
+
+
+def as_float32(data: Array) -> Array:
+    """Store numbers as float32; what lies beyond its range is infinite, which whoever reads them has to refuse.
+
+    Memory: copies on the device.
+
+    Example:
+        >>> import numpy as np
+        >>> as_float32(np.array([0.5, 1e39]))
+        array([0.5, inf], dtype=float32)
+    """
+    with np.errstate(over="ignore"):
+        return data.astype("float32")
+
+
+def refuse_times(name: str, cause: Exception) -> NoReturn:
+    """Raise `BadData` for a column of which a time is too far away to be counted in microseconds."""
+    raise BadData(
+        f"column {name!r}",
+        f"a time is out of range ({cause})",
+        expected="times from -290307 to 294246, which 64 bits of microseconds hold",
+        remedy="the unit that the numbers are in; or the column as int64, or without those times",
+    ) from cause
 
 
 def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn:

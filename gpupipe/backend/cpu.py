@@ -17,10 +17,10 @@ from pyarrow import orc
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, parts_of, refuse_type, stored_of, with_readings
+from gpupipe.backend.columns import check_names, parts_of, refuse_times, refuse_type, stored_of, with_readings
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, Stored, Transfers
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, element_of, is_passenger
 
 __all__ = ["CpuBackend"]
@@ -376,14 +376,27 @@ def _coded(name: str, series: Any) -> Any:
     if dtype is None:
         return refuse_type(name, series.dtype)
     if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
-        if isinstance(series.dtype, pd.CategoricalDtype):
-            return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
-        codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
+        try:
+            if isinstance(series.dtype, pd.CategoricalDtype):
+                return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
+            codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
+        except UnicodeEncodeError as cause:
+            text = f"frame[{name!r}].str"
+            raise BadData(
+                f"column {name!r}",
+                "text with half a character, a surrogate",
+                got=cause.object,
+                expected="Unicode text",
+                remedy=f"{text}.encode('utf-8', 'replace').str.decode('utf-8')",
+            ) from cause
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
     if pd.api.types.is_datetime64_any_dtype(series.dtype) and not isinstance(series.dtype, pd.ArrowDtype):
         if getattr(series.dtype, "tz", None) is not None:
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-        return series.astype("datetime64[us]").array
+        try:
+            return series.astype("datetime64[us]").array
+        except pd.errors.OutOfBoundsDatetime as cause:
+            refuse_times(name, cause)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
         return series.to_numpy(dtype=np.dtype(dtype))
     if isinstance(series.array, pd.arrays.IntegerArray | pd.arrays.FloatingArray | pd.arrays.BooleanArray):

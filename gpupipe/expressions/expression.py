@@ -14,7 +14,7 @@ from gpupipe.expressions.dtypes import infer
 from gpupipe.expressions.parser import read
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, names_in
-from gpupipe.schema import Schema
+from gpupipe.schema import FLOATS, INTEGERS, Schema
 
 __all__ = ["Expression", "parse"]
 
@@ -58,6 +58,31 @@ class Expression:
             'bool'
         """
         return infer(self.tree, {item.name: item.dtype for item in schema}, self.source)
+
+    def check_condition(self, schema: Schema) -> None:
+        """Raise unless the values are true or false; errors as of `check`.
+
+        Example:
+            >>> from gpupipe.schema import Field
+            >>> parse("origin", "Filter").check_condition(Schema([Field("origin", "string")]))
+            Traceback (most recent call last):
+            ...
+            gpupipe.errors.ExpressionError: Filter('origin'): the expression gives string.
+            Expected a condition, true or false per row.
+            Try: Filter("(origin) == '...'")
+        """
+        found, text = self.check(schema), self.text
+        if found == "bool":
+            return
+        condition = f"({text}) > 0" if found in (*INTEGERS, *FLOATS) else f"notnull({text})"
+        condition = f"({text}) == '...'" if found == "string" else condition
+        where = self.source.where
+        raise ExpressionError(
+            f"{where}({text!r})",
+            f"the expression gives {found}",
+            expected="a condition, true or false per row",
+            remedy=f"{where}({condition!r})",
+        )
 
     def conjuncts(self) -> list[tuple[str, str, Any]]:
         """Simple conditions that hold for every row the expression is true for, to be held against statistics.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
@@ -26,7 +26,7 @@ from gpupipe.io.target import write_to
 from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_integer, check_seed
+from gpupipe.support.validation import check_integer, check_seed, is_sequence
 from gpupipe.words import as_list, counted
 
 __all__ = ["Dataset"]
@@ -58,6 +58,11 @@ class Dataset(Splitting, Verbs):
     def columns(self) -> list[str]:
         """The names of its columns."""
         return self.schema.names
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows, counted as `len` does, and columns."""
+        return len(self), len(self.columns)
 
     @cached_property
     def partitions(self) -> list[Partition]:
@@ -104,6 +109,20 @@ class Dataset(Splitting, Verbs):
             return sum(partition.num_rows for partition in self.partitions)
         backend = active().resolve(self.backend)
         return sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
+
+    def __getitem__(self, key: object) -> NoReturn:
+        """Say which method gives columns or rows: a table that is not read yet has none to take out.
+
+        Raises:
+            BadConfig: always.
+        """
+        if isinstance(key, str) or (isinstance(key, list) and all(isinstance(name, str) for name in key)):
+            remedy = f"data.select({key!r}), or data.compute()[{key!r}] for the values"
+        elif is_sequence(key) or hasattr(key, "dtype"):
+            remedy = "data.filter('x > 0'), an expression over columns"
+        else:
+            remedy = "data.head(), or data.compute().iloc[...]"
+        raise BadConfig("Dataset[...]", "a lazy table has no items", got=key, expected="a method", remedy=remedy)
 
     def head(self, n: int = 5) -> Frame:
         """The first `n` rows as a frame; reads no more row groups than that takes.

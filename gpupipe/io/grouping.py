@@ -5,7 +5,7 @@ A median, a number of distinct values or a list cannot be put together of parts:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,7 +36,7 @@ class GroupBy:
     keys: Sequence[str]
     dropna: bool
 
-    def agg(self, **named: tuple[str, str]) -> Dataset:
+    def agg(self, *unnamed: object, **named: tuple[str, str]) -> Dataset:
         """One row for each distinct key, in the order of the keys, a missing one last.
 
         Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value. But
@@ -44,12 +44,13 @@ class GroupBy:
         user's values by their time.
 
         Args:
+            unnamed: none; pandas' `agg({"x": "mean"})` is `agg(x_mean=("x", "mean"))`.
             named: for each new column the column it is made of and a function: `"size"` (rows), `"count"` (values),
                 `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`,
                 `"nunique"` or `"list"`.
 
         Raises:
-            BadConfig: nothing is asked for, no such function, or a name that a key has.
+            BadConfig: nothing is asked for, a column without a name, no such function, or a name that a key has.
             ColumnNotFound: no such column.
             SchemaMismatch: a sum, a mean and the like of what is no number; any but a count, the first or the last of
                 lists.
@@ -66,6 +67,10 @@ class GroupBy:
             1    JFK   111279   4983.0
             2    LGA   104662   1620.0
         """
+        if unnamed:
+            asked, expected = unnamed[0], "name=(column, function) for each new column"
+            remedy = _named(asked, self.table)
+            raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
         for name, pair in cast(dict[str, Any], named).items():
             if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
                 expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
@@ -115,6 +120,19 @@ class GroupBy:
                     expected=f"numbers or booleans for {one.function!r}",
                     remedy="'min', 'max', 'first', 'last', 'count' or 'nunique'",
                 )
+
+
+def _named(asked: Any, table: Dataset) -> str:
+    """The call that was meant by functions without names, as pandas takes them."""
+    by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
+    pairs = [
+        (f"{column}_{function}", (column, function))
+        for column, functions in by_column.items()
+        for function in (functions if isinstance(functions, list | tuple) else [functions])
+    ]
+    plain = [f"{name}={pair!r}" for name, pair in pairs if name.isidentifier()]
+    other = {name: pair for name, pair in pairs if not name.isidentifier()}
+    return f"agg({', '.join(plain + ([f'**{other!r}'] if other else []))})"
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Plan:
                     "join",
                     f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
                     expected="the same type on both sides" + (f" for how={how!r}" if KEPT[how][1] else ""),
-                    remedy=f"Cast({{{ours.name!r}: {theirs.dtype!r}}}) before the join",
+                    remedy="; ".join(_casts(ours, theirs)),
                 )
         chosen = right.names if columns is None else columns
         names = {name: name + suffix if name in left else name for name in chosen if name not in right_on}
@@ -264,3 +264,16 @@ def _compared(frame: Frame, keys: Sequence[str], kinds: Sequence[str], backend: 
 
 def _key(number: int) -> str:
     return f"⟨key⟩ {number}"
+
+
+def _casts(left: Field, right: Field) -> list[str]:
+    """What gives two keys one type without changing a value: the narrowest that holds both, or else text."""
+    one: str = "string"
+    if {left.dtype, right.dtype} <= {*INTEGERS, *FLOATS}:
+        both = np.promote_types(left.dtype, right.dtype).name
+        one = both if both in INTEGERS or not {left.dtype, right.dtype} <= {*INTEGERS} else one
+    return [
+        f"{side} = gp.Pipeline([T.Cast({{{item.name!r}: {one!r}}})]).fit({side}).transform({side})"
+        for side, item in (("left", left), ("right", right))
+        if item.dtype != one
+    ]

@@ -13,7 +13,6 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.comparisons import compare
 from gpupipe.backend.evaluate import evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
-from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
@@ -47,14 +46,7 @@ class Where:
 
     def check(self, schema: Schema) -> None:
         """Raise unless the expression is a condition over columns of `schema`."""
-        found = parse(self.text, "filter").check(schema)
-        if found != "bool":
-            raise ExpressionError(
-                f"filter({self.text!r})",
-                f"the expression gives {found}",
-                expected="a condition, true or false per row",
-                remedy=f"filter({f'({self.text}) > 0'!r})",
-            )
+        parse(self.text, "filter").check_condition(schema)
 
     @property
     def reads(self) -> AbstractSet[str]:

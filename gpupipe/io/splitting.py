@@ -25,10 +25,10 @@ class Splitting:
 
     def split(
         self,
+        fraction: float | Sequence[float] | None = None,
         *,
         by: str | None = None,
         at: Any = None,
-        fraction: float | Sequence[float] | None = None,
         seed: int = 0,
         stratify: str | None = None,
         gap: Any = None,
@@ -36,11 +36,11 @@ class Splitting:
         """Parts that together have every row once: cut at values of a column, or drawn at random.
 
         Args:
+            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
+                its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
             by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
                 Times are text in ISO format, dates or datetimes, in UTC.
-            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
-                its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
             seed: an integer of at most 64 bits; only for `fraction`.
             stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
                 row.

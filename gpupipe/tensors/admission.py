@@ -48,5 +48,7 @@ def endless_values(item: Field, count: int) -> BadData:
         f"column {item.name!r}",
         f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
         expected="finite values, in float32 at most 3.4e38",
-        remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it",
+        remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it"
+        if item.role == Role.FEATURE
+        else f"an expression for {item.role} within that range, such as one divided by 1e6",
     )

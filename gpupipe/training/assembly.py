@@ -71,6 +71,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+FEW_UPDATES = 20
+"""In fewer a schedule that rises and falls has no room to."""
+
 
 def assembled(
     trainer: Trainer,
@@ -153,6 +156,13 @@ def step_of(
     together.share(trainer.model.to(device))
     updates = -(-steps // trainer.accumulate) * trainer.max_epochs
     rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
+
+    if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
+        logger.warning(
+            "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs",
+            updates,
+            rates[-1],
+        )
 
     def make(loss: Loss, forward: Callable[[Any], Any], rates: Tensor) -> Step:
         update = assembled(trainer, loss, rates, device, train, together, forward)

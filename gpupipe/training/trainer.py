@@ -86,7 +86,7 @@ class Trainer:
         lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
             where it has none.
         schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the share of
-            updates done, see `learning_rates`.
+            updates done, see `learning_rates`. Fewer than 20 updates are few for one cycle, and a warning says so.
         warmup: share of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
         groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.

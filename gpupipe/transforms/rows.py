@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.evaluate import evaluate, truth
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.errors import BadConfig, ExpressionError
+from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
@@ -53,14 +53,7 @@ class Filter(Transform):
         self.expr, self.when = expr, when
 
     def output_schema(self, schema: Schema) -> Schema:
-        found = parse(self.expr, "Filter").check(schema)
-        if found != "bool":
-            raise ExpressionError(
-                f"Filter({self.expr!r})",
-                f"the expression gives {found}",
-                expected="a condition, true or false per row",
-                remedy=f"Filter({f'({self.expr}) > 0'!r})",
-            )
+        parse(self.expr, "Filter").check_condition(schema)
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:

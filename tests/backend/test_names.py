@@ -49,7 +49,7 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
     "concat": lambda b, frame: b.concat([frame, b.filter(frame, b.to_device(np.zeros(3, dtype=bool)))]),
 }
 COVERED = {"to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}  # by the others
-ELSEWHERE = {"classify", "read_parquet", "merge"}
+ELSEWHERE = {"classify", "read_parquet", "read_parquet_files", "read_orc", "write_parquet", "merge"}
 WITHOUT_NAMES = {"positions", "to_device", "to_host", "fuses", "write_rows", "trim", "make_room", "kmeans", "pca"}
 
 
