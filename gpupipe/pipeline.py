@@ -210,7 +210,7 @@ class Pipeline(Watched):
         """
         rows = as_rows(data, self.backend)
         run = self.bound_to(rows, given=data)
-        return run.over(rows, run.apply, run.schema, self.backend, self.fingerprint, run.own)
+        return run.over(rows, run.apply, run.table_schema, self.backend, self.fingerprint, run.own)
 
     def fit_transform(self, data: Any, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
@@ -234,7 +234,7 @@ class Pipeline(Watched):
         run = self.bound_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
         identity = self.fingerprint if self.features is None or not self.features.cross_fits else lambda: None
-        return run.over(data, run.apply, run.schema, self.backend, identity, run.own)
+        return run.over(data, run.apply, run.table_schema, self.backend, identity, run.own)
 
     def loader(
         self,

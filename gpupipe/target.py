@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
@@ -226,8 +228,8 @@ class Target(_Label):
             classes=self.classes_,
         )
 
-    def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """The number, or the index of the class, of each row of one frame; missing stays missing.
+    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str = "float32") -> Column:
+        """The number (of that type), or the index of the class, of each row of one frame; missing stays missing.
 
         Raises:
             BadData: a value that is none of the classes.
@@ -236,8 +238,9 @@ class Target(_Label):
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         if self.classes_ is None:
-            data = column.data.astype("float32")
-            return Column("float32", data if missing is None else xp.where(missing, xp.float32(xp.nan), data))
+            with np.errstate(over="ignore"):  # an infinity, which what writes a block refuses
+                data = column.data.astype(number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
         there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
             table = backend.to_device(positions_in(column.dictionary, strings(self.classes_)))
@@ -304,7 +307,8 @@ class Weight(_Label):
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
-        data = column.data.astype("float32")
+        with np.errstate(over="ignore"):  # an infinity, which is refused below
+            data = column.data.astype("float32")
         bad = (data < 0) | ~xp.isfinite(data)
         if missing is not None:
             bad |= missing

@@ -237,6 +237,13 @@ class Targets:
         number = {"dtype": "float32", "kind": Kind.CONTINUOUS}
         return [replace(item.field(schema), name=item.text, **number) for item in self.each]  # type: ignore[arg-type]
 
+    def in_own_units(self, schema: Schema) -> Schema:
+        """The schema of what is put out, with the targets as `columns` gives them in their own units."""
+        if not self.group.steps:
+            return schema
+        wide = [replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema]
+        return Schema(wide)
+
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
         """The targets of one frame under the names `fields` gives; missing stays missing.
 
@@ -244,7 +251,8 @@ class Targets:
             frame: coded.
             schema: of its columns.
             backend: where they live.
-            stored: whether they went through the steps; else they are in their own units.
+            stored: whether they went through the steps; else they are in their own units, float64 where there are
+                steps.
 
         Raises:
             BadData: a value that is no class, or that a step cannot transform.
@@ -253,7 +261,10 @@ class Targets:
         if stored and self.group.steps:
             made = self.group.through(self.raw_columns(frame, schema, backend), backend)
         else:
-            made = {item.text: item.column(frame, schema, backend) for item in self.each}
+            made = {
+                item.text: item.column(frame, schema, backend, "float64" if self.group.steps else "float32")
+                for item in self.each
+            }
         return dict(zip(names, made.values(), strict=True))
 
     def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:

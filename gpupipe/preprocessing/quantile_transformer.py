@@ -12,6 +12,7 @@ from gpupipe.preprocessing.blocks import (
     check_finite,
     check_values,
     float32_columns,
+    float64_columns,
     float32_fields,
 )
 from gpupipe.preprocessing.fold import Columns, Invertible
@@ -118,7 +119,7 @@ class QuantileTransformer(Invertible):
             below, above = known[name][lower], known[name][xp.minimum(lower + 1, last)]
             return below + (above - below) * (place - lower)
 
-        return float32_columns(columns, restored, backend, "QuantileTransformer")
+        return float64_columns(columns, restored, backend, "QuantileTransformer.inverse_transform")
 
     def _known(self, backend: Backend) -> dict[str, Any]:
         return {name: backend.to_device(self.quantiles_[:, j].copy()) for j, name in enumerate(self.names_in_)}

@@ -35,7 +35,7 @@ from gpupipe.training.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
-from gpupipe.training.losses import LOSSES, Loss, check_units, choose_loss, mean_loss, smoothed
+from gpupipe.training.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
 from gpupipe.training.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.optimizers import check_optimizer, make_optimizer, parameter_groups
 from gpupipe.training.profiling import Profiling
@@ -221,6 +221,7 @@ def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metri
     metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
     check_units(loss, units)
     if schema is not None:
+        check_loss_task(loss, schema)
         check_task(metrics, schema)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
