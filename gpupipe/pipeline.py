@@ -21,7 +21,7 @@ from gpupipe.features import Features
 from gpupipe.fitting import Fitting
 from gpupipe.io import as_dataset, as_rows
 from gpupipe.plan import Prefix
-from gpupipe.ranges import output_ranges, source_ranges
+from gpupipe.ranges import source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
@@ -140,8 +140,7 @@ class Pipeline(Watched):
             )
             self.fit_report = fitting.run()
         self.forget(fitting.profiles)
-        ranges = {} if self.features is None else output_ranges(self.features, fitting.schema, fitting.seen)
-        self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), ranges)
+        self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), fitting.ranges)
         if not self.fit_report.checks.passed:
             self._warnings.once(rows_in(data), f"expect: {self.fit_report.checks.summary}")
         _log.info("%s", self.fit_report)

@@ -84,6 +84,7 @@ class TargetSummary:
         numbers: the distinct whole numbers and booleans; None for more than `limit`.
         fractions: whether some number is not whole.
         limit: how many distinct numbers are kept.
+        low, high: the least and the greatest number; infinite, the wrong way round, where there is none.
     """
 
     num_rows: int = 0
@@ -92,6 +93,8 @@ class TargetSummary:
     numbers: frozenset[int] | None = frozenset()
     fractions: bool = False
     limit: int = FEW
+    low: float = np.inf
+    high: float = -np.inf
 
     def __add__(self, other: TargetSummary) -> TargetSummary:
         found = [part for part in (self.strings, other.strings) if part is not None]
@@ -103,6 +106,8 @@ class TargetSummary:
             strings=united(found) if found else None,
             numbers=None if numbers is None or len(numbers) > self.limit else numbers,
             fractions=self.fractions or other.fractions,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
         )
 
     @property
@@ -114,6 +119,11 @@ class TargetSummary:
     def is_binary(self) -> bool:
         """Whether there are booleans, or zeros and ones, and nothing else."""
         return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether there are many strings, each in fewer than two rows on average."""
+        return self.strings is not None and len(self.strings) > FEW and 2 * len(self.strings) > self.num_present
 
     @property
     def is_few(self) -> bool:
@@ -154,6 +164,9 @@ class Target(_Label):
         if column.dictionary is not None:
             used = backend.to_host(xp.unique(present))
             return replace(made, strings=column.dictionary.take(used))
+        if column.dtype != "bool" and len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
             return replace(made, numbers=None, fractions=True)
         if column.dtype == "bool":
