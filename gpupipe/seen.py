@@ -145,10 +145,12 @@ def coarse_spacing(dtype: str, ends: tuple[float, float]) -> float | None:
     low, high = ends
     if dtype not in WIDE or not low < high:
         return None
+    largest = max(abs(low), abs(high))
+    if dtype != "float64" and largest <= 2**24:
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
-        spacing = float(np.spacing(np.float32(max(abs(low), abs(high)))))
-    is_coarse = spacing > (high - low) / 1000 and (spacing > 1 or dtype == "float64")
-    return spacing if is_coarse else None
+        spacing = float(np.spacing(np.float32(largest)))
+    return spacing if spacing > (high - low) / 1000 else None
 
 
 def _of_numbers(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
