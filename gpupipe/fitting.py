@@ -21,13 +21,15 @@ from gpupipe.io.beside import Beside
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
 from gpupipe.profiles import Profile
+from gpupipe.ranges import output_ranges
 from gpupipe.reports import FitReport, StepReport
-from gpupipe.seen import Note, Seen, Taking
+from gpupipe.schema import Kind
+from gpupipe.seen import Note, Seen, Taking, coarse_spacing
 from gpupipe.summarising import Cost, Outcome, Pass, Trial
 from gpupipe.targets import Targets
 from gpupipe.together import put_together
 from gpupipe.transforms import Join, Map, Transform
-from gpupipe.watching import categories_of, numbers_of, others_of
+from gpupipe.watching import categories_of, numbers_of, others_of, unscaled_of
 from gpupipe.words import shortened
 
 __all__ = ["Fitting"]
@@ -54,6 +56,7 @@ class Fitting:
         schema: the schema after the transforms, types of functions' results included.
         profiles: what the columns that features see look like, in the rows drawn.
         seen: those columns, in all rows that steps learn from.
+        ranges: of outputs, by name.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Fitting:
         self._expectations, self._samples = expectations or Expectations({}), samples
         self.profiles: dict[str, Profile] = {}
         self.seen: dict[str, Seen] = {}
+        self.ranges: dict[str, tuple[float, float]] = {}
         self._learned: list[tuple[int, Task, list[Cost]]] = []
         self._note = Note()
         self.report = FitReport(rejected=dataset.rejected)
@@ -98,7 +102,7 @@ class Fitting:
         if self.features is not None:
             self._check(self.features)
             later, number = plan_passes(self.features) or [[]], 0
-            self._meet(wanted_in(later, self.features, self.schema))
+            self._meet({*wanted_in(later, self.features, self.schema), *unscaled_of(self.features, self.schema)})
             while later:
                 tasks, *later = later
                 repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
@@ -113,7 +117,10 @@ class Fitting:
     def _conclude(self, features: Features) -> None:
         """Tell what was noted of the rows, now that all steps hold their state."""
         note, report, categories = self._note, self.report, categories_of(features, self.schema)
-        self.seen = dict(note.columns)
+        unscaled = set(unscaled_of(features, self.schema)) - set(numbers_of(features, self.schema))
+        self.seen = {name: seen for name, seen in note.columns.items() if name not in unscaled}
+        self.ranges = output_ranges(features, self.schema, self.seen)
+        self._warn_of_float32(features, note.columns)
         if self._samples:
             vocabularies = {name: step.vocabularies_[name] for name, (_, step) in categories.items()}
             missing = {name: seen.missing / max(note.num_rows, 1) for name, seen in note.columns.items()}
@@ -123,6 +130,28 @@ class Fitting:
         unused = features.target is not None and not features.target.group.steps
         learned = [found for found in self._learned if not (unused and found[1].group.of_target)]
         report.steps = [self._step_report(*found) for found in learned]
+
+    def _warn_of_float32(self, features: Features, seen: Mapping[str, Seen]) -> None:
+        """Warn of features whose values float32 puts together."""
+        coarse: dict[str, str] = {}
+        for group in features.groups:
+            for item in group.fields(self.schema):
+                name = group.rename(item.name)
+                plain = seen[item.name].range if not group.steps and item.name in seen else None
+                ends = plain or self.ranges.get(name)
+                spacing = None if ends is None or item.kind != Kind.CONTINUOUS else coarse_spacing(item.dtype, ends)
+                if ends is not None and spacing is not None:
+                    coarse[name] = f"{spacing:g} in a range of {ends[1] - ends[0]:g} ({name})"
+        if coarse:
+            remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
+            self._warn(
+                f"features {shortened(list(coarse))} lose digits: the batches' float32 is coarser than 1/1000 of their "
+                f"range: {', '.join(list(coarse.values())[:5])}; try {remedy}"
+            )
+
+    def _warn(self, note: str) -> None:
+        self.report.notes.append(note)
+        _log.warning("%s", note)
 
     def _step_report(self, number: int, task: Task, costs: Sequence[Cost]) -> StepReport:
         names = [name for name in task.group.columns if name in self.seen]
@@ -175,6 +204,8 @@ class Fitting:
         self, features: Features, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]
     ) -> None:
         wanted = wanted_in([tasks, *later], features, self.schema)
+        if number == 0:
+            wanted |= set(unscaled_of(features, self.schema))
         prefix = Prefix(self.steps, self.source, wanted).knowing(self._beside)
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         kept, self._kept = self._kept, {}
@@ -215,10 +246,17 @@ class Fitting:
 
     def _tell_task(self, target: Targets) -> None:
         """Say what the target was found to be; loudly where it may be meant otherwise."""
-        remedy = "; say Features(task='regression') or Features(task='classification')" if target.ambiguous else ""
-        note = f"target {target.text!r}: {target.task_}{remedy}"
-        self.report.notes.append(note)
-        _log.log(logging.WARNING if target.ambiguous else logging.INFO, "%s", note)
+        note = f"target {target.text!r}: {target.task_}"
+        if target.doubt:
+            self._warn(f"{note}; {target.doubt}")
+        else:
+            self.report.notes.append(note)
+            _log.info("%s", note)
+        if target.coarse:
+            self._warn(
+                f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
+                f"{', '.join(target.coarse)}; try Features(target_transform=pre.StandardScaler())"
+            )
 
     def _taking(self, features: Features, prefix: Prefix) -> Taking:
         """What the first pass notes."""
@@ -229,6 +267,7 @@ class Fitting:
             self.source,
             numbers,
             list(categories_of(features, there)),
+            unscaled_of(features, there),
             others_of(features, there, numbers),
             self._samples,
             sum(partition.num_rows for partition in self.dataset.partitions),

@@ -21,7 +21,7 @@ from gpupipe.features import Features
 from gpupipe.fitting import Fitting
 from gpupipe.io import as_dataset, as_rows
 from gpupipe.plan import Prefix
-from gpupipe.ranges import output_ranges, source_ranges
+from gpupipe.ranges import source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
@@ -143,8 +143,7 @@ class Pipeline(Watched):
             )
             self.fit_report = fitting.run()
         self.forget(fitting.profiles)
-        ranges = {} if self.features is None else output_ranges(self.features, fitting.schema, fitting.seen)
-        self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), ranges)
+        self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), fitting.ranges)
         if not self.fit_report.checks.passed:
             self._warnings.once(rows_in(data), f"expect: {self.fit_report.checks.summary}")
         _log.info("%s", self.fit_report)
@@ -213,7 +212,7 @@ class Pipeline(Watched):
         """
         rows = as_rows(data, self.backend)
         run = self.bound_to(rows, given=data)
-        return run.over(rows, run.apply, run.schema, self.backend, self.fingerprint, run.own)
+        return run.over(rows, run.apply, run.table_schema, self.backend, self.fingerprint, run.own)
 
     def fit_transform(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
@@ -238,7 +237,7 @@ class Pipeline(Watched):
         run = self.bound_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
         identity = self.fingerprint if self.features is None or not self.features.cross_fits else lambda: None
-        return run.over(data, run.apply, run.schema, self.backend, identity, run.own)
+        return run.over(data, run.apply, run.table_schema, self.backend, identity, run.own)
 
     def loader(
         self,

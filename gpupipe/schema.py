@@ -31,6 +31,8 @@ _MANY_FIELDS, _MOST_SOURCES = 60, 8  # for a table of them
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float32", "float64")
+WIDE = ("int32", "int64", "uint32", "uint64", "float64")
+"""Types of numbers that float32 does not hold exactly."""
 # Timestamps are UTC, naive, microseconds.
 DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
 LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)

@@ -64,7 +64,8 @@ class Scorer:
         """The predicted value of each row, in order, then the kept columns.
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
-        where its probability is 0.5 or more. A regression gives numbers in the target's own units. Of several targets
+        where its probability is 0.5 or more. A regression gives numbers in the target's own units,
+        float64 where there is a `target_transform`. Of several targets
         each has a column `prediction_<target>`.
 
         Args:
@@ -112,7 +113,8 @@ class Scorer:
     def _decided_fields(self) -> list[Field]:
         targets = self.schema.targets
         names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
-        dtypes = ["float32" if item.classes is None else _dtype_of(item.classes) for item in targets]
+        number = "float32" if self.pipeline.target_units is None else "float64"
+        dtypes = [number if item.classes is None else _dtype_of(item.classes) for item in targets]
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
     def _probability_fields(self) -> list[Field]:
@@ -198,7 +200,8 @@ def _dtype_of(classes: tuple[Any, ...]) -> str:
 
 def _column(values: torch.Tensor, backend: Backend) -> Column:
     """A tensor as a column, shared where it lies on the backend's device already."""
-    return Column("float32", backend.xp.from_dlpack(values.to(backend.device).contiguous()))
+    data = backend.xp.from_dlpack(values.to(backend.device).contiguous())
+    return Column(data.dtype.name, data)
 
 
 def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:

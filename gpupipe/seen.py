@@ -14,9 +14,9 @@ from gpupipe.preprocessing.blocks import tabulate
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.profiles import Sample, drawn_rows
-from gpupipe.schema import Schema
+from gpupipe.schema import WIDE, Schema
 
-__all__ = ["Note", "Seen", "Taking", "told_by"]
+__all__ = ["Note", "Seen", "Taking", "coarse_spacing", "told_by"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Taking:
         source: those columns.
         numbers: columns of numbers that features see.
         categories: columns that become ids.
+        unscaled: columns of wide numbers that are features as they are.
         others: columns of which only what is missing is counted.
         samples: whether rows are drawn to compare others with.
         total: rows of the dataset at most.
@@ -82,6 +83,7 @@ class Taking:
     source: Schema
     numbers: Sequence[str]
     categories: Sequence[str]
+    unscaled: Sequence[str]
     others: Sequence[str]
     samples: bool
     total: int
@@ -111,13 +113,14 @@ class Taking:
             told: numbers that were looked at already.
             backend: whose frame it is.
         """
-        numbers = {name: backend.column(frame, name) for name in self.numbers if name not in told}
+        looked_at = dict.fromkeys([*self.numbers, *self.unscaled])
+        numbers = {name: backend.column(frame, name) for name in looked_at if name not in told}
         others = {name: backend.column(frame, name) for name in self.others}
         sample = Sample()
         if self.samples and row_ids is not None:
             rows = drawn_rows(row_ids, self.total, len(self.numbers) + len(self.categories), backend)
             sample = Sample.of(frame, rows, self.numbers, self.categories, backend)
-        seen = _of_numbers(numbers, backend) | {name: told[name] for name in self.numbers if name in told}
+        seen = _of_numbers(numbers, backend) | {name: told[name] for name in looked_at if name in told}
         return Note(len(frame), findings, sample, seen | _of_others(others, backend))
 
 
@@ -128,6 +131,26 @@ def told_by(summary: object) -> dict[str, Seen]:
         return {}
     numbers = zip(found.missing.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
     return {name: Seen(*seen) for name, seen in zip(found.names, numbers, strict=True)}
+
+
+def coarse_spacing(dtype: str, ends: tuple[float, float]) -> float | None:
+    """How far float32's values lie apart at the larger end, where that is more than 1/1000 of the range; else None.
+
+    None too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
+
+    Example:
+        >>> coarse_spacing("int64", (1_700_000_000, 1_700_000_199)), coarse_spacing("int64", (0, 199))
+        (128.0, None)
+    """
+    low, high = ends
+    if dtype not in WIDE or not low < high:
+        return None
+    largest = max(abs(low), abs(high))
+    if dtype != "float64" and largest <= 2**24:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing = float(np.spacing(np.float32(largest)))
+    return spacing if spacing > (high - low) / 1000 else None
 
 
 def _of_numbers(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import as_float32, refuse_passengers
+from gpupipe.backend.columns import as_floats, refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
@@ -82,6 +84,7 @@ class TargetSummary:
         numbers: the distinct whole numbers and booleans; None for more than `limit`.
         fractions: whether some number is not whole.
         limit: how many distinct numbers are kept.
+        low, high: the least and the greatest number; infinite, the wrong way round, where there is none.
     """
 
     num_rows: int = 0
@@ -90,6 +93,8 @@ class TargetSummary:
     numbers: frozenset[int] | None = frozenset()
     fractions: bool = False
     limit: int = FEW
+    low: float = np.inf
+    high: float = -np.inf
 
     def __add__(self, other: TargetSummary) -> TargetSummary:
         found = [part for part in (self.strings, other.strings) if part is not None]
@@ -101,6 +106,8 @@ class TargetSummary:
             strings=united(found) if found else None,
             numbers=None if numbers is None or len(numbers) > self.limit else numbers,
             fractions=self.fractions or other.fractions,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
         )
 
     @property
@@ -112,6 +119,11 @@ class TargetSummary:
     def is_binary(self) -> bool:
         """Whether there are booleans, or zeros and ones, and nothing else."""
         return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether there are many strings, each in fewer than two rows on average."""
+        return self.strings is not None and len(self.strings) > FEW and 2 * len(self.strings) > self.num_present
 
     @property
     def is_few(self) -> bool:
@@ -152,6 +164,9 @@ class Target(_Label):
         if column.dictionary is not None:
             used = backend.to_host(xp.unique(present))
             return replace(made, strings=column.dictionary.take(used))
+        if column.dtype != "bool" and len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
             return replace(made, numbers=None, fractions=True)
         if column.dtype == "bool":
@@ -226,8 +241,8 @@ class Target(_Label):
             classes=self.classes_,
         )
 
-    def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """The number, or the index of the class, of each row of one frame; missing stays missing.
+    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str = "float32") -> Column:
+        """The number (of that type), or the index of the class, of each row of one frame; missing stays missing.
 
         Raises:
             BadData: a value that is none of the classes.
@@ -236,8 +251,8 @@ class Target(_Label):
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         if self.classes_ is None:
-            data = as_float32(column.data)
-            return Column("float32", data if missing is None else xp.where(missing, xp.float32(xp.nan), data))
+            data = as_floats(column.data, number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
         there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
             table = backend.to_device(positions_in(column.dictionary, strings(self.classes_)))
@@ -304,7 +319,7 @@ class Weight(_Label):
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
-        data = as_float32(column.data)
+        data = as_floats(column.data, "float32")
         bad = (data < 0) | ~xp.isfinite(data)
         if missing is not None:
             bad |= missing

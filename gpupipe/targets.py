@@ -13,6 +13,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.group import Group
 from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
 from gpupipe.schema import Field, Kind, Role, Schema
+from gpupipe.seen import coarse_spacing
 from gpupipe.target import FEW, MAX_CLASSES, Target, TargetSummary
 
 __all__ = ["TASKS", "Targets", "TargetsSummary"]
@@ -45,7 +46,8 @@ class Targets:
 
     Attributes:
         task_: what the last `fit` has decided, as `Schema.task` names it, and why.
-        ambiguous: whether whole numbers could be meant otherwise than that decision.
+        doubt: what to say where the values could be meant otherwise than that decision; else empty.
+        coarse: targets without steps that lose digits in a batch's float32, and how many.
 
     Raises:
         BadConfig: no target, one twice, a step that cannot be undone, an unknown task, or classes with steps.
@@ -94,7 +96,8 @@ class Targets:
         self.task = "regression" if given else task
         self.each = [Target(text) for text in texts]
         self.group = Group(list(texts), given, of_target=True)
-        self.task_, self.ambiguous = "", False
+        self.task_, self.doubt = "", ""
+        self.coarse: list[str] = []
 
     def copy(self) -> Targets:
         """The same with targets and steps of its own, which hold what these have learned."""
@@ -129,7 +132,7 @@ class Targets:
         """Forget what an earlier `fit` found: what may be a regression is standardised until the values tell."""
         for item in self.each:
             item.reset()
-        self.task_, self.ambiguous = "", False
+        self.task_, self.doubt, self.coarse = "", "", []
         if self.auto:
             self._standardise(self.task != "classification")
 
@@ -181,7 +184,17 @@ class Targets:
         kind = Schema(self.fields(schema)).task
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
         self.task_ = f"{kind} ({reason}){inside}"
+        if not classes and not self.group.steps:
+            self.coarse = self._coarse(summary.each, schema)
         return self
+
+    def _coarse(self, found: Sequence[TargetSummary], schema: Schema) -> list[str]:
+        """The targets that lose digits in a batch's float32, and how coarse it is."""
+        spacings = [
+            (item.text, coarse_spacing(item.raw_field(schema).dtype, (one.low, one.high)), one.high - one.low)
+            for item, one in zip(self.each, found, strict=True)
+        ]
+        return [f"{gap:g} in a range of {width:g} ({text})" for text, gap, width in spacings if gap is not None]
 
     def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
         """Whether they are classes, and why."""
@@ -190,6 +203,8 @@ class Targets:
         if self.task != "auto":
             return self.task == "classification", self._given
         ((one,), (item,)) = found, raw
+        if one.is_distinct:
+            self.doubt = "an id is no target: choose another column, or say Features(task='classification')"
         if one.strings is not None or item.dtype == "bool":
             return True, "true or false" if one.strings is None else f"{len(one.strings)} distinct strings"
         if one.numbers is None:
@@ -198,7 +213,7 @@ class Targets:
         if len(one.numbers) == 2:
             return True, f"the numbers {values}"
         if one.is_few:
-            self.ambiguous = True
+            self.doubt = "say Features(task='regression') or Features(task='classification')"
             return True, f"{len(one.numbers)} distinct whole numbers in {one.num_present:,} rows: {values}"
         if len(one.numbers) == 1:
             return False, f"all rows have the value {values}"
@@ -237,6 +252,13 @@ class Targets:
         number = {"dtype": "float32", "kind": Kind.CONTINUOUS}
         return [replace(item.field(schema), name=item.text, **number) for item in self.each]  # type: ignore[arg-type]
 
+    def in_own_units(self, schema: Schema) -> Schema:
+        """The schema of what is put out, with the targets as `columns` gives them in their own units."""
+        if not self.group.steps:
+            return schema
+        wide = [replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema]
+        return Schema(wide)
+
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
         """The targets of one frame under the names `fields` gives; missing stays missing.
 
@@ -244,7 +266,8 @@ class Targets:
             frame: coded.
             schema: of its columns.
             backend: where they live.
-            stored: whether they went through the steps; else they are in their own units.
+            stored: whether they went through the steps; else they are in their own units, float64 where there are
+                steps.
 
         Raises:
             BadData: a value that is no class, or that a step cannot transform.
@@ -253,7 +276,10 @@ class Targets:
         if stored and self.group.steps:
             made = self.group.through(self.raw_columns(frame, schema, backend), backend)
         else:
-            made = {item.text: item.column(frame, schema, backend) for item in self.each}
+            made = {
+                item.text: item.column(frame, schema, backend, "float64" if self.group.steps else "float32")
+                for item in self.each
+            }
         return dict(zip(names, made.values(), strict=True))
 
     def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:

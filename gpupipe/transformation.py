@@ -92,6 +92,10 @@ class Transformation:
         predicting: features and kept columns only; steps that drop rows only in training are skipped.
         out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
 
+    Attributes:
+        schema: of what a block is written from.
+        table_schema: of what `apply` gives, the target in its own units.
+
     Raises:
         ColumnNotFound: a column that is read is not in the data.
     """
@@ -118,6 +122,8 @@ class Transformation:
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
         self.schema = self._seen if features is None else features.output_schema(self._seen, after)
+        target = None if features is None else features.target
+        self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
         self._watch: Watch | None = None
         self.reads, self._names = self._prefix.reads, names
         self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target

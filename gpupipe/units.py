@@ -30,13 +30,13 @@ class TargetUnits:
         self.by_default = targets.auto
 
     def __call__(self, values: Tensor) -> Tensor:
-        """B values, or B x T, in the targets' units; float32 on the same device.
+        """B values, or B x T, in the targets' units; float64 on the same device.
 
         Raises:
-            BadData: a value is beyond float32 there.
+            BadData: a value is beyond float64 there.
             SchemaMismatch: not one value per target.
 
-        Memory: shares the values; the result is new.
+        Memory: a copy of the values, and the result.
         """
         backend = select("gpu" if values.is_cuda else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], [item.text for item in self._targets.each]
@@ -48,7 +48,7 @@ class TargetUnits:
                 expected=f"a value a row for each of {names}",
                 remedy="Features(target_transform=None)",
             )
-        parts = wide.detach().float().unbind(1)
-        columns = [Column("float32", backend.xp.from_dlpack(part.contiguous())) for part in parts]
+        parts = wide.detach().double().unbind(1)
+        columns = [Column("float64", backend.xp.from_dlpack(part.contiguous())) for part in parts]
         made: list[Any] = [from_dlpack(item.data) for item in self._targets.inverse(columns, backend)]
         return torch.stack(made, 1).reshape(values.shape)

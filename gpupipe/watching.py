@@ -18,7 +18,7 @@ from gpupipe.io import Dataset, Mailbox, Partition
 from gpupipe.preprocessing import Categorify, SimpleImputer
 from gpupipe.preprocessing.vocabulary import UNKNOWN
 from gpupipe.profiles import Likeness, Profile, drawn_rows
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 
 __all__ = ["Ledger", "Letter", "Warnings", "Watch", "categories_of", "numbers_of", "others_of", "rows_in"]
 
@@ -225,6 +225,12 @@ def numbers_of(features: Features, schema: Schema) -> list[str]:
     groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
     names = {name for group in groups for name in group.looks_at}
     return [item.name for item in schema if item.name in names and item.dtype in dtypes]
+
+
+def unscaled_of(features: Features, schema: Schema) -> list[str]:
+    """The columns of wide numbers that are features as they are."""
+    names = {name for group in features.groups if not group.steps for name in group.columns}
+    return [item.name for item in schema if item.name in names and item.dtype in WIDE]
 
 
 def others_of(features: Features, schema: Schema, numbers: Sequence[str]) -> list[str]:

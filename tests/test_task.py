@@ -240,3 +240,14 @@ def test_each_fit_decides_anew() -> None:
     assert abs(float(made.loader(frame).block.target.mean())) < 1e-5
     assert made.fit(frame.assign(y=frame["y"] > 4)).schema.task == "binary"
     assert made.target_units is None
+
+
+def test_nearly_distinct_strings_are_classes_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    values = [f"v{number}" for number in range(ROWS)]
+    made = fitted(values, parts=3)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "task='classification'" in told and made.fit_report is not None and told in made.fit_report.notes
+    caplog.clear()
+    assert fitted(values, task="classification").schema.task == "multiclass"
+    assert fitted(repeated(*"abc")).schema.task == "multiclass"
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,17 +18,23 @@ __all__ = ["as_numbers", "both_valid", "compute", "pick_number", "seconds_betwee
 _UFUNCS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "minimum": "minimum", "maximum": "maximum"}
 _OF_INTEGERS = {"//": "floor_divide", "%": "remainder", "**": "power"}
 _ALONE = {"abs": "absolute", "ceil": "ceil", "floor": "floor", "negative": "negative", "round": "rint"}
+_LARGEST = 2**63 - 1
 _ROUNDING = ("ceil", "floor", "round")
 
 
 def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
     """Values stored as `dtype` (a scalar for a constant) and where they are valid; a missing float is NaN, no mask.
 
+    Raises:
+        OverflowError: the row of a uint64 beyond int64, where that is the type.
+
     Memory: shares what is of that type already.
     """
     stored = "int64" if dtype == "timestamp" else dtype
     if isinstance(operand, Constant):
         return np.dtype(stored).type(value_as(operand, dtype)), None
+    if stored == "int64" and operand.dtype == "uint64":
+        _refuse_where(operand.data > np.uint64(_LARGEST), operand.valid, xp)
     data = operand.data.astype(stored, copy=False)
     if dtype in FLOATS and operand.valid is not None:
         return xp.where(operand.valid, data, data.dtype.type(np.nan)), None
@@ -44,15 +51,45 @@ def both_valid(left: Array | None, right: Array | None) -> Array | None:
 def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
     """One of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
 
-    Memory: the result; for // % ** about three more.
+    Raises:
+        OverflowError: the first row whose result does not fit int64, where that is `dtype`.
+
+    Memory: the result; for // % ** and for integers about three more.
     """
-    (a, a_valid), (b, b_valid) = as_numbers(left, dtype, xp), as_numbers(right, dtype, xp)
+    wide = "uint64" if dtype == "int64" and sign in ("//", "%") and _is_natural(left, right) else dtype
+    (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
     valid = both_valid(a_valid, b_valid)
-    if sign in _UFUNCS:
-        return Column(dtype, getattr(xp, _UFUNCS[sign])(a, b), valid)
-    if dtype in FLOATS:
+    if dtype in FLOATS and sign not in _UFUNCS:
         return Column(dtype, _power(a, b, xp) if sign == "**" else _divided(sign, a, b, xp))
-    return _of_integers(sign, a, b, valid, xp)
+    if sign in _OF_INTEGERS:
+        made = _of_integers(sign, a, b, valid, xp)
+        if wide == "uint64":
+            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
+    else:
+        made = Column(dtype, getattr(xp, _UFUNCS[sign])(a, b), valid)
+    if dtype == "int64" and sign not in ("%", "minimum", "maximum"):
+        ufunc = getattr(xp, _UFUNCS.get(sign) or _OF_INTEGERS[sign])
+        _check_fits(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
+    return made
+
+
+def _is_natural(*operands: Column | Constant) -> bool:
+    """Whether types and constants alone tell that no operand is negative."""
+    return all(
+        operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
+        for operand in operands
+    )
+
+
+def _check_fits(made: Column, near: Array, xp: ModuleType) -> None:
+    """Raise OverflowError where integers have wrapped, which lie 2**64 or more from their value in float64."""
+    _refuse_where(xp.abs(near - made.data) > 2.0**62, made.valid, xp)
+
+
+def _refuse_where(bad: Array, valid: Array | None, xp: ModuleType) -> None:
+    bad = xp.atleast_1d(bad if valid is None else bad & valid)
+    if bool(bad.any()):
+        raise OverflowError(int(bad.argmax()))
 
 
 def _power(a: Any, b: Any, xp: ModuleType) -> Array:
@@ -83,22 +120,33 @@ def _of_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType)
     ufunc = getattr(xp, _OF_INTEGERS[sign])
     refused = b < 0 if sign == "**" else b == 0
     if not isinstance(b, np.generic):
-        return Column("int64", ufunc(a, xp.where(refused, np.int64(1), b)), both_valid(valid, ~refused))
+        return Column("int64", ufunc(a, xp.where(refused, b.dtype.type(1), b)), both_valid(valid, ~refused))
     if refused:
         return Column("int64", xp.zeros_like(a), xp.zeros(a.shape, dtype=bool))
     return Column("int64", ufunc(a, b), valid)
 
 
 def transformed(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
-    """A function of one number, in and as `dtype`; where it has no value, it is missing. Memory: the result."""
+    """A function of one number, in and as `dtype`; where it has no value, it is missing. Memory: the result.
+
+    Raises:
+        OverflowError: the first row whose result does not fit int64, where that is `dtype`.
+    """
     data, valid = as_numbers(column, dtype, xp)
     if name in _ROUNDING and dtype not in FLOATS:
         return Column(dtype, data, valid)
-    return Column(dtype, getattr(xp, _ALONE.get(name, name))(data), valid)
+    ufunc = getattr(xp, _ALONE.get(name, name))
+    made = Column(dtype, ufunc(data), valid)
+    if dtype not in FLOATS:
+        _check_fits(made, ufunc(data.astype("float64")), xp)
+    return made
 
 
 def truncated(column: Column, xp: ModuleType) -> Column:
     """Without the fraction, as int64; missing where int64 has no such value."""
+    if column.dtype == "uint64":
+        fits = column.data <= np.uint64(_LARGEST)
+        return Column("int64", column.data.astype("int64"), both_valid(column.valid, fits))
     if column.dtype not in FLOATS:
         return Column("int64", *as_numbers(column, "int64", xp))
     whole = xp.trunc(column.data)

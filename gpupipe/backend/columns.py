@@ -18,7 +18,7 @@ from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
 __all__ = [
-    "as_float32",
+    "as_floats",
     "as_key",
     "check_names",
     "floats",
@@ -51,18 +51,18 @@ def floats(column: Column, xp: ModuleType) -> Array:
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
 
 
-def as_float32(data: Array) -> Array:
-    """Store numbers as float32; what lies beyond its range is infinite, which whoever reads them has to refuse.
+def as_floats(data: Array, dtype: str) -> Array:
+    """Store numbers as floats; what lies beyond their range is infinite, which whoever reads them has to refuse.
 
     Memory: copies on the device.
 
     Example:
         >>> import numpy as np
-        >>> as_float32(np.array([0.5, 1e39]))
+        >>> as_floats(np.array([0.5, 1e39]), "float32")
         array([0.5, inf], dtype=float32)
     """
     with np.errstate(over="ignore"):
-        return data.astype("float32")
+        return data.astype(dtype)
 
 
 def refuse_times(name: str, cause: Exception) -> NoReturn:

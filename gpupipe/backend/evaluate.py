@@ -21,11 +21,11 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.logic import Truth
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.backend.texts import length, matches, pick_text, rewritten
-from gpupipe.errors import ExpressionError
+from gpupipe.errors import BadData, ExpressionError
 from gpupipe.expressions import Expression
 from gpupipe.expressions.dtypes import dtype_of
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS, FUNCTIONS
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation
 
 __all__ = ["evaluate", "truth"]
 
@@ -44,6 +44,7 @@ def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Bac
     Raises:
         ColumnNotFound: a column is not among them.
         ExpressionError: types that do not go together.
+        BadData: arithmetic on integers whose result does not fit int64.
 
     Memory: the result on the device, and a few columns of its size on the way; a plain column is shared. Distinct
         strings, and distinct integers that become text, go through the host.
@@ -92,7 +93,30 @@ class _Rows:
         dtype = dtype_of(node, [value.dtype for value in values], self._source)
         if isinstance(node, Comparison):
             return reduce(and_, map(self._compared, node.operators, pairwise(values)))
-        return _OPERATIONS[node.name](_Call(node.name, self._with_column(values), dtype, self))
+        call = _Call(node.name, self._with_column(values), dtype, self)
+        try:
+            return _OPERATIONS[node.name](call)
+        except OverflowError as cause:
+            raise self._does_not_fit(node, call, cause.args[0]) from None
+
+    def _does_not_fit(self, node: Operation, call: _Call, row: int) -> BadData:
+        """The error for a row whose result, or an operand, is beyond int64."""
+        values = [
+            value.value if isinstance(value, Constant) else self.backend.to_host(value.data[row : row + 1])[0].item()
+            for value in call.values
+        ]
+        shown = self._source.slice(node.span)
+        pairs = zip(node.operands, call.values, strict=True)
+        first = next(self._source.slice(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
+        error = BadData(
+            self.where,
+            f"row {row:,}: `{shown}` does not fit int64",
+            got=values[0] if len(values) == 1 else tuple(values),
+            expected="integers from -2**63 to 2**63 - 1",
+            remedy=f"float({first}) in place of {first}, which gives float64",
+        )
+        error.row = row
+        return error
 
     def column(self, value: _Value, dtype: str | None = None) -> Column:
         """A value as a column; `dtype` is what a constant becomes, if not its own."""

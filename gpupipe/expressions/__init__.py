@@ -8,10 +8,11 @@
     functions     those of `functions.FUNCTIONS`
 
 A missing value makes what is computed from it missing; conditions follow Kleene: false and missing is false, true or
-missing is true. Arithmetic on integers gives int64, which wraps; `//` and `%` by zero are missing; `/` gives a float.
-A float that is NaN is missing, infinity is a value. float32 stays float32 beside itself and constants. A comparison
-with a constant is exact, whatever the column is stored as, and so is one of integer columns; beside a float column,
-integers are float64. A time minus a time is float64 seconds. True counts 1 in arithmetic.
+missing is true. Arithmetic on integers gives int64, and a result that does not fit is an error; `//` and `%` by zero
+are missing; `/` gives a float. A float that is NaN is missing, infinity is a value. float32 stays float32 beside itself
+and constants. A comparison with a constant is exact, whatever the column is stored as, and so is one of integer
+columns; beside a float column, integers are float64. A time minus a time is float64 seconds. True counts 1 in
+arithmetic.
 """
 
 from gpupipe.expressions.expression import Expression, parse

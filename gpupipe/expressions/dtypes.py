@@ -94,6 +94,7 @@ def _arithmetic(node: Operation, dtypes: Sequence[str], source: Source) -> str:
     is_fraction = node.name == "**" and isinstance(exponent, Constant) and _number(exponent) < 0
     if node.name == "/" or is_fraction or any(dtype in FLOATS for dtype in dtypes):
         return "float32" if common_dtype(node.operands, dtypes) == "float32" else "float64"
+    _require_int64(node, source)
     return "int64"
 
 
@@ -118,8 +119,22 @@ def _call(node: Operation, dtypes: Sequence[str], source: Source) -> str:
                     expected=alike,
                     remedy=f"{node.name}({function.arguments}) with {alike}",
                 )
+            if found == "int64":
+                _require_int64(node, source)
             return found
     return function.gives
+
+
+def _require_int64(node: Operation, source: Source) -> None:
+    """Raise for a constant beyond int64 where the operands become int64."""
+    for operand in node.operands:
+        if isinstance(operand, Constant) and operand.dtype == "uint64":
+            raise source.error(
+                operand.span,
+                f"the number is too large for `{node.name}`, which works in int64 here",
+                expected="an int64 or a float64",
+                remedy=f"{float(operand.value)!r}, a float",
+            )
 
 
 def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], source: Source) -> None:

@@ -111,6 +111,8 @@ class _Reader:
                 return Constant(value, "bool", span)
             case int() if -(2**63) <= value < 2**63:
                 return Constant(value, "int64", span)
+            case int() if 0 < value < 2**64:
+                return Constant(value, "uint64", span)
             case float() if abs(value) < float("inf"):
                 return Constant(value, "float64", span)
             case str():
@@ -123,7 +125,7 @@ class _Reader:
                 raise self._error(
                     item,
                     "the number is too large",
-                    expected="an int64 or a float64",
+                    expected="an int64, a uint64 or a float64",
                     remedy="a smaller one, or 1e19 for a float",
                 )
         raise self._error(

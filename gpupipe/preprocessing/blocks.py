@@ -28,6 +28,7 @@ __all__ = [
     "float32_columns",
     "float32_fields",
     "float32_rows",
+    "float64_columns",
     "floats",
     "num_rows",
     "refuse",
@@ -146,6 +147,21 @@ def float32_columns(
     return _written(columns, write, backend, where, looped=False)
 
 
+def float64_columns(
+    columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str
+) -> dict[str, Column]:
+    """As `float32_columns`, stored as float64: for values in units of their own, whose size float32 may not resolve.
+
+    Memory: n float64 per column on the device.
+    """
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        out[:] = function(name, block)
+        return backend.xp.isinf(out).any()
+
+    return _written(columns, write, backend, where, looped=False, dtype="float64")
+
+
 def scaled_columns(
     columns: Columns,
     offsets: Mapping[str, float],
@@ -180,21 +196,28 @@ def _scaled(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Ba
 
 
 def _written(
-    columns: Columns, write: Callable[[str, Array, Array], Array], backend: Backend, where: str, *, looped: bool
+    columns: Columns,
+    write: Callable[[str, Array, Array], Array],
+    backend: Backend,
+    where: str,
+    *,
+    looped: bool,
+    dtype: str = "float32",
 ) -> dict[str, Column]:
     """Columns that `write(name, out, block)` fills block by block, and tells whether a result is infinite."""
     xp = backend.xp
-    made, infinite = {}, []
+    made, names, infinite = {}, [], []
     with np.errstate(over="ignore", invalid="ignore"):
         for name, column in columns.items():
-            out = xp.empty(len(column), dtype=xp.float32)
-            infinite += [
-                xp.asarray(write(name, out[rows], floats(column.take(rows), xp)))
-                for rows in row_blocks(len(column), backend, looped=looped)
-            ]
-            made[name] = Column("float32", out)
-    if infinite and backend.to_host(xp.stack(infinite)).any():
-        refuse(columns, backend, where, too_large="a result does not fit float32")
+            out = xp.empty(len(column), dtype=dtype)
+            for rows in row_blocks(len(column), backend, looped=looped):
+                infinite.append(xp.asarray(write(name, out[rows], floats(column.take(rows), xp))))
+                names.append(name)
+            made[name] = Column(dtype, out)
+    found = backend.to_host(xp.stack(infinite)) if infinite else np.zeros(0, dtype=bool)
+    if found.any():
+        name = names[int(found.argmax())]
+        refuse({name: columns[name]}, backend, where, too_large=f"a result does not fit {dtype}")
     return made
 
 

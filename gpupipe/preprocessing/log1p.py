@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.blocks import float32_columns, float32_fields, floats
+from gpupipe.preprocessing.blocks import float32_columns, float32_fields, float64_columns, floats
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.stateless import Names, StatelessStep
 from gpupipe.schema import Field
@@ -52,7 +52,7 @@ class Log1p(StatelessStep, Invertible):
         return Pointwise(log=True)
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        return float32_columns(columns, lambda _, block: backend.xp.expm1(block), backend, "Log1p.inverse_transform")
+        return float64_columns(columns, lambda _, block: backend.xp.expm1(block), backend, "Log1p.inverse_transform")
 
 
 def _check(columns: Columns, backend: Backend) -> None:

@@ -10,7 +10,14 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.blocks import check_values, float32_columns, float32_fields, floats, row_blocks
+from gpupipe.preprocessing.blocks import (
+    check_values,
+    float32_columns,
+    float32_fields,
+    float64_columns,
+    floats,
+    row_blocks,
+)
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.likelihood import Bent, likeliest_power
 from gpupipe.preprocessing.quantiles import Quantiles
@@ -127,7 +134,7 @@ class PowerTransformer(Invertible):
             )
             return size * sign
 
-        return float32_columns(columns, straight, backend, "PowerTransformer")
+        return float64_columns(columns, straight, backend, "PowerTransformer.inverse_transform")
 
     def _centre(self, values: Array, counts: Array) -> float:
         """The mean logarithm of values in ascending order, with their sign; 0 where they have both."""

@@ -13,6 +13,7 @@ from gpupipe.preprocessing.blocks import (
     check_values,
     float32_columns,
     float32_fields,
+    float64_columns,
 )
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.normal import CLIP, normal_quantile, normal_share
@@ -118,7 +119,7 @@ class QuantileTransformer(Invertible):
             below, above = known[name][lower], known[name][xp.minimum(lower + 1, last)]
             return below + (above - below) * (place - lower)
 
-        return float32_columns(columns, restored, backend, "QuantileTransformer")
+        return float64_columns(columns, restored, backend, "QuantileTransformer.inverse_transform")
 
     def _known(self, backend: Backend) -> dict[str, Any]:
         return {name: backend.to_device(self.quantiles_[:, j].copy()) for j, name in enumerate(self.names_in_)}

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.pointwise import Pointwise, Scale
-from gpupipe.preprocessing.blocks import check_finite, check_values, float32_columns, float32_fields, scaled_columns
+from gpupipe.preprocessing.blocks import check_finite, check_values, float32_fields, float64_columns, scaled_columns
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.moments import Moments
@@ -52,7 +52,7 @@ class _Scaler(Invertible):
             offset, divisor = affine[name]
             return self._unranged(block) * divisor + offset
 
-        return float32_columns(columns, restored, backend, type(self).__name__)
+        return float64_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform")
 
     def _by_name(self) -> dict[str, tuple[float, float]]:
         offsets, divisors = self._affine()

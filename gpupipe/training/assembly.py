@@ -35,7 +35,7 @@ from gpupipe.training.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
-from gpupipe.training.losses import LOSSES, Loss, check_units, choose_loss, mean_loss, smoothed
+from gpupipe.training.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
 from gpupipe.training.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.optimizers import check_optimizer, make_optimizer, parameter_groups
 from gpupipe.training.profiling import Profiling
@@ -230,6 +230,8 @@ def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metri
     loss = choose_loss(trainer.loss, schema)
     metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
     check_units(loss, units)
+    if schema is not None:
+        check_loss_task(loss, schema)
     if schema is not None and trainer.metrics != "auto":  # those that go with a loss are defined where it is
         check_task(metrics, schema)
     if units is not None:

@@ -22,7 +22,7 @@ from gpupipe.support.validation import is_one_of, refuse_choice
 from gpupipe.training.rows import full_precision, matching_target, num_rows, weight_of
 from gpupipe.training.together import Together
 
-__all__ = ["LOSSES", "Loss", "LossMean", "check_units", "choose_loss", "mean_loss", "smoothed"]
+__all__ = ["LOSSES", "Loss", "LossMean", "check_loss_task", "check_units", "choose_loss", "mean_loss", "smoothed"]
 
 # Of the model's output and the batch; B values, or their mean.
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -91,6 +91,27 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     return LOSS_OF_TASK[schema.task]
 
 
+def check_loss_task(loss: str | Loss, schema: Schema) -> None:
+    """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds.
+
+    Args:
+        loss: chosen.
+        schema: of the loader.
+
+    Raises:
+        BadConfig: it is one.
+    """
+    if schema.task in (None, "regression") or not _is_scale_free(loss):
+        return
+    raise BadConfig(
+        "Trainer(loss=)",
+        f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds",
+        got=loss if isinstance(loss, str) else _name_of(loss.function) if isinstance(loss, OfTarget) else loss,
+        expected=f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number",
+        remedy="loss='auto', or Features(task='regression')",
+    )
+
+
 def check_units(loss: str | Loss, units: object) -> None:
     """Refuse targets that were standardised by default for a loss whose meaning depends on their units.
 
@@ -101,8 +122,7 @@ def check_units(loss: str | Loss, units: object) -> None:
     Raises:
         BadConfig: they were, and nobody said so.
     """
-    named = isinstance(loss, OfTarget) and _name_of(loss.function) in _TORCHS_SCALE_FREE
-    if getattr(units, "by_default", False) and loss not in SCALE_FREE and not named:
+    if getattr(units, "by_default", False) and not _is_scale_free(loss):
         raise BadConfig(
             "Trainer(loss=)",
             "the regression's target is standardised by default, and this loss may mean it in its own units",
@@ -110,6 +130,12 @@ def check_units(loss: str | Loss, units: object) -> None:
             expected=f"one of {', '.join(map(repr, SCALE_FREE))}, or a target_transform that is said",
             remedy="Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()",
         )
+
+
+def _is_scale_free(loss: str | Loss) -> bool:
+    if isinstance(loss, OfTarget):
+        return _name_of(loss.function) in _TORCHS_SCALE_FREE
+    return loss in SCALE_FREE
 
 
 @dataclass(frozen=True)

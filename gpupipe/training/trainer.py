@@ -327,7 +327,8 @@ class Trainer:
             loader: batches; needs no target. Of a shuffled one the order is the shuffled one.
 
         Returns:
-            N or N x K values on the device, float32 (float64 of a float64 model); shape (0,) of a loader without rows.
+            N or N x K values on the device, float32 (float64 of a float64 model, and in the own units of a target that
+            goes through steps); shape (0,) of a loader without rows.
 
         Raises:
             BadData: the model's output is no tensor.

@@ -86,6 +86,19 @@ def test_unsigned_against_negative(backend: Backend) -> None:
         assert result_of(backend, f"low {sign} big", big=big, low=low) == [flipped, flipped, None]
 
 
+def test_constants_beyond_int64(backend: Backend) -> None:
+    u, i = column("uint64", [2**64 - 1, 2**64 - 2, 0, None]), column("int64", [2**63 - 1, -1, 0, None])
+    for sign, compared in COMPARE.items():
+        text = f"x {sign} {2**64 - 2}"
+        for x in (u, i):
+            wanted = [compared(value, 2**64 - 2) for value in x.data[:3].tolist()]
+            assert result_of(backend, text, x=x) == [*wanted, None]
+    assert result_of(backend, f"x in [{2**64 - 2}]", x=u) == [False, True, False, None]
+    assert result_of(backend, f"x in [{2**64 - 2}]", x=i) == [False, False, False, None]
+    assert result_of(backend, f"fillna(x, {2**64 - 2})", x=u) == [2**64 - 1, 2**64 - 2, 0, 2**64 - 2]
+    assert result_of(backend, f"x > {2**64 - 2}", x=column("float64", [2.0**64, 2.0**63, None])) == [True, False, None]
+
+
 def test_a_bound_beyond_the_type(backend: Backend) -> None:
     x = to_device(column("float32", [1.0, 3e38]), backend)
     below = compare("<", x, Constant(1e300, "float64", Span(0, 0)), backend)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import pytest
 import sklearn.metrics as sk
 import torch
@@ -15,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.batch import Batch
-from gpupipe.training import Trainer
-from gpupipe.training.losses import LOSSES, LossMean, choose_loss, mean_loss
+from gpupipe.training import PerTarget, Trainer
+from gpupipe.training.losses import LOSSES, LossMean, check_loss_task, choose_loss, mean_loss
 
 CPU = torch.device("cpu")
 
@@ -229,3 +231,39 @@ def test_a_loss_of_torch_trains() -> None:
         model = MLP(numeric=1, hidden=8, seed=1)
         ends.append(Trainer(model, loss=loss, max_epochs=20, lr=0.05, device="cpu").fit(loader).rows[-1]["train_loss"])
     assert ends[1:] == pytest.approx([ends[0]] * 2, rel=1e-6) and ends[0] < 0.3
+
+
+def schema_of(*classes: tuple[Any, ...] | None) -> Schema:
+    fields = [Field("x", "float32", role=Role.FEATURE)]
+    for place, found in enumerate(classes):
+        dtype = "int32" if found and len(found) > 2 else "float32"
+        fields.append(Field(f"y{place}", dtype, role=Role.TARGET, classes=found))
+    return Schema(fields)
+
+
+@pytest.mark.parametrize("classes", [[(False, True)], [("a", "b", "c")], [(0, 1), (0, 1)]])
+@pytest.mark.parametrize("loss", ["mse", "huber", nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), F.mse_loss])
+def test_a_regressions_loss_is_none_of_classes(classes: list[Any], loss: Any) -> None:
+    with pytest.raises(BadConfig) as caught:
+        check_loss_task(choose_loss(loss, None), schema_of(*classes))
+    assert caught.value.where == "Trainer(loss=)" and "loss='auto'" in caught.value.remedy
+
+
+def test_losses_of_classes_and_of_ones_own_are_free() -> None:
+    def own(output: Tensor, batch: Any) -> Tensor:
+        return (output - batch.target) ** 2
+
+    for loss in ("bce", nn.BCEWithLogitsLoss(), own, PerTarget(["mse", "bce"])):
+        check_loss_task(choose_loss(loss, None), schema_of((False, True)))
+    for loss in ("mse", "huber", nn.MSELoss()):
+        check_loss_task(choose_loss(loss, None), schema_of(None))
+
+
+def test_a_trainer_refuses_it_before_the_first_batch() -> None:
+    frame = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": [0, 1, 0, 1]})
+    made = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
+    model = MLP.from_schema(made.schema, seed=0)
+    for loss in ("mse", "huber"):
+        with pytest.raises(BadConfig) as caught:
+            Trainer(model, loss=loss, max_epochs=1, progress=False).fit(made.loader(frame))
+        assert caught.value.got == loss
