@@ -359,7 +359,7 @@ def _coded(name: str, series: Any) -> Any:
         return refuse_type(name, series.dtype)
     if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
         if isinstance(series.dtype, pd.CategoricalDtype):
-            return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
+            return series.array.as_unordered().rename_categories(series.cat.categories.astype("str"))
         codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
     if pd.api.types.is_datetime64_any_dtype(series.dtype) and not isinstance(series.dtype, pd.ArrowDtype):
