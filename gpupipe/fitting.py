@@ -34,6 +34,7 @@ __all__ = ["Fitting"]
 
 _log = logging.getLogger("gpupipe")
 
+_EXACT = 2**53
 KEEP_BYTES = 1 << 30
 """Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
 
@@ -274,7 +275,9 @@ def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:
                 one += [name for name, values in step.vocabularies_.items() if whole and len(values) == 1]
         one = [name for name in one if name in seen and not seen[name].missing]
         numbers = {name: seen[name] for name in group.columns if name in seen and group.steps}
-        one += [name for name, column in numbers.items() if column.low == column.high and not column.missing]
+        # Integers from 2**53 on may differ although their floats are equal.
+        alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
+        one += [name for name in alike if abs(numbers[name].low) < _EXACT]
         if empty:
             found.append(f"Categorify of {shortened(empty)}: no value occurs often enough, so its vocabulary is empty")
         if one:

@@ -44,7 +44,7 @@ def looked_at(data: Any) -> Look:
     """Look at the schema of a Dataset or frame, and at its first 10,000 rows; a schema alone tells of no rows."""
     dataset = None if isinstance(data, Schema) else as_dataset(data)
     schema = data if dataset is None else dataset.schema
-    useless = {name: "the row names of pandas" for name in schema.names if _ROW_NAMES.fullmatch(name)}
+    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
     names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "timestamp")]
     first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
     is_small = dataset is not None and len(first) < _LOOKED_AT
