@@ -16,7 +16,7 @@ from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Role, Schema, element_of, is_passenger
+from gpupipe.schema import Field, Role, Schema, element_of, is_passenger
 from gpupipe.together import put_together
 from gpupipe.transforms import Transform
 from gpupipe.watching import Letter, Watch
@@ -131,6 +131,7 @@ class Transformation:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
         self._dtypes = {name: source[name].dtype for name in self.reads}
+        self._zones = {name: source[name].zone for name, dtype in self._dtypes.items() if dtype == "timestamp"}
 
     def watched(self, watch: Watch | None) -> Self:
         """The same for one set of rows, at which `watch` looks beside the work; None looks at nothing.
@@ -149,13 +150,19 @@ class Transformation:
     def expect(self, there: Schema) -> Self:
         """Take note of the columns stored as another type than in fit; returns self.
 
-        Raises:
-            SchemaMismatch: a column is of another family.
-        """
-        return self._expect({item.name: item.dtype for item in there})
+        Times of another zone than in fit are the same times; times without any zone are not.
 
-    def _expect(self, there: Mapping[str, str]) -> Self:
+        Raises:
+            SchemaMismatch: a column is of another family, or has a time zone where it had none in fit, or none now.
+        """
+        zones = {item.name: item.zone for item in there if item.dtype == "timestamp"}
+        return self._expect({item.name: item.dtype for item in there}, zones)
+
+    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str]) -> Self:
         self._casts = _casts(self._dtypes, there)
+        for name in self._zones.keys() & zones.keys():
+            if bool(zones[name]) != bool(self._zones[name]):
+                raise _another_zone(name, zones[name], self._zones[name])
         return self
 
     def over(
@@ -190,7 +197,9 @@ class Transformation:
             )
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
-        self._expect(owner.dtypes(coded))
+        read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
+        zones = {name: Field(name, "timestamp", written_as=found.written_as).zone for name, found in read.items()}
+        self._expect(owner.dtypes(coded), {name: zone for name, zone in zones.items() if read[name].dtype == "timestamp"})
         made = function(coded, owner)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
@@ -342,6 +351,16 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
+
+
+def _another_zone(name: str, found: str, wanted: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"column {name!r}",
+        "its times have no time zone, as they had in fit" if wanted else "its times have a time zone, and had none in fit",
+        got=found or "no zone",
+        expected=wanted or "no zone",
+        remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",
+    )
 
 
 def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:

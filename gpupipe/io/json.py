@@ -271,7 +271,7 @@ class _Block:
         given = pa.schema([item.with_type(pa.string()) if item.name in times else item for item in types])
         kinds = {item.name: item.type for item in self.parse(given, "infer").schema}
         inferred = [name for name, kind in kinds.items() if name not in types.names and pa.types.is_timestamp(kind)]
-        table = self.parse(pa.schema([*given, *((name, pa.string()) for name in inferred)]), "infer")
+        table = self.parse(pa.schema([*given, *((name, pa.string()) for name in inferred)]), "infer").select([*kinds])
         kinds, changes = {item.name: item.type for item in table.schema}, {}
         for name, kind in list(kinds.items()):
             if (name in types.names and name not in times) or (columns is not None and name not in columns):

@@ -219,8 +219,13 @@ def as_rows(data: Any, backend: str = "auto") -> Any:
         return data
     if isinstance(data, pads.Dataset) or not (_streams(data) and hasattr(data, "__len__")):
         return from_frame(data)
-    whole = from_frame(data, num_partitions=1)
-    return whole.read(whole.partitions[0], backend=select(backend))
+    whole, owner = from_frame(data, num_partitions=1), select(backend)
+    rows = whole.read(whole.partitions[0], backend=owner)
+    zoned = [item.name for item in whole.schema if item.zone]
+    if not zoned:
+        return rows
+    times = owner.decode(owner.select(rows, zoned), (), whole.schema)
+    return rows.assign(**{name: times[name] for name in zoned})
 
 
 def _streams(obj: Any) -> bool:
@@ -263,7 +268,7 @@ def _of_index(index: Any) -> dict[str, tuple[object, Reading]]:
 
 
 def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
-    is_polars = type(obj).__module__.startswith("polars.")
+    is_polars = type(obj).__module__.startswith("polars.") and hasattr(obj, "schema")
     unsent = {name: kind for name, kind in obj.schema.items() if str(kind) in _UNSENT} if is_polars else {}
     obj = obj.drop(list(unsent)) if unsent else obj
     try:

@@ -38,7 +38,8 @@ class Splitting:
         Args:
             by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
-                Times are text in ISO format, dates or datetimes, in UTC.
+                Times are text in ISO format, dates or datetimes; those without an offset are in UTC, also where the
+                column has a time zone.
             fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
                 its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
             seed: an integer of at most 64 bits; only for `fraction`.
