@@ -270,9 +270,10 @@ def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:
         empty, one = [], []
         for step in group.steps:
             if isinstance(step, Categorify):
-                empty += [name for name, values in step.vocabularies_.items() if not len(values) and not step.num_buckets]
+                sizes = {name: len(values) for name, values in step.vocabularies_.items()}
+                empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
                 whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
-                one += [name for name, values in step.vocabularies_.items() if whole and len(values) == 1]
+                one += [name for name, size in sizes.items() if size == 1 and whole]
         one = [name for name in one if name in seen and not seen[name].missing]
         numbers = {name: seen[name] for name in group.columns if name in seen and group.steps}
         # Integers from 2**53 on may differ although their floats are equal.

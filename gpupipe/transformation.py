@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -131,7 +131,7 @@ class Transformation:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
         self._dtypes = {name: source[name].dtype for name in self.reads}
-        self._zones = {name: source[name].zone for name, dtype in self._dtypes.items() if dtype == "timestamp"}
+        self._zones = _zones(source.select(self.reads))
 
     def watched(self, watch: Watch | None) -> Self:
         """The same for one set of rows, at which `watch` looks beside the work; None looks at nothing.
@@ -155,8 +155,7 @@ class Transformation:
         Raises:
             SchemaMismatch: a column is of another family, or has a time zone where it had none in fit, or none now.
         """
-        zones = {item.name: item.zone for item in there if item.dtype == "timestamp"}
-        return self._expect({item.name: item.dtype for item in there}, zones)
+        return self._expect({item.name: item.dtype for item in there}, _zones(there))
 
     def _expect(self, there: Mapping[str, str], zones: Mapping[str, str]) -> Self:
         self._casts = _casts(self._dtypes, there)
@@ -198,8 +197,8 @@ class Transformation:
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
         read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
-        zones = {name: Field(name, "timestamp", written_as=found.written_as).zone for name, found in read.items()}
-        self._expect(owner.dtypes(coded), {name: zone for name, zone in zones.items() if read[name].dtype == "timestamp"})
+        times = [Field(name, found.dtype, written_as=found.written_as) for name, found in read.items() if found.dtype]
+        self._expect(owner.dtypes(coded), _zones(times))
         made = function(coded, owner)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
@@ -353,10 +352,14 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     return cast_column(column, dtype, name, backend)
 
 
+def _zones(fields: Iterable[Field]) -> dict[str, str]:
+    return {item.name: item.zone for item in fields if item.dtype == "timestamp"}
+
+
 def _another_zone(name: str, found: str, wanted: str) -> SchemaMismatch:
     return SchemaMismatch(
         f"column {name!r}",
-        "its times have no time zone, as they had in fit" if wanted else "its times have a time zone, and had none in fit",
+        f"its times have {'no' if wanted else 'a'} time zone, other than in fit",
         got=found or "no zone",
         expected=wanted or "no zone",
         remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",

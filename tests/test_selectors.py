@@ -226,8 +226,9 @@ def test_auto_keeps_the_categories_of_a_small_table() -> None:
 def test_a_fit_says_what_is_the_same_in_every_row(caplog: pytest.LogCaptureFixture) -> None:
     huge = [2**60 + number for number in range(4)]
     frame = pd.DataFrame({"rare": list("abcd"), "one": ["a"] * 4, "two": [5.0] * 4, "x": range(4), "huge": huge})
-    groups = (["rare"], pre.Categorify(min_frequency=3)), (["one"], pre.Categorify()), (["two", "x", "huge"], pre.StandardScaler())
-    notes = gp.Pipeline([], gp.Features(*groups)).fit(frame).fit_report.notes
+    numbers = ["two", "x", "huge"], pre.StandardScaler()
+    features = gp.Features((["rare"], pre.Categorify(min_frequency=3)), (["one"], pre.Categorify()), numbers)
+    notes = gp.Pipeline([], features).fit(frame).fit_report.notes
     assert [note.partition(":")[0] for note in notes] == ["Categorify of rare", "one", "two"]
     assert all(note in caplog.text for note in notes)
 

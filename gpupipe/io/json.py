@@ -63,7 +63,8 @@ def read_json(
             that fsspec knows; packed ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
         columns: the columns to have; all by default, but for types that are left out.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
-            with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in the first lines.
+            with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in
+            the first lines.
         on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`. With
             `"cast"` new keys are left out; values still have to fit.
         on_bad: what is done about a file that cannot be read, in any line; see `read_parquet`.
@@ -272,7 +273,8 @@ class _Block:
         kinds = {item.name: item.type for item in self.parse(given, "infer").schema}
         inferred = [name for name, kind in kinds.items() if name not in types.names and pa.types.is_timestamp(kind)]
         table = self.parse(pa.schema([*given, *((name, pa.string()) for name in inferred)]), "infer").select([*kinds])
-        kinds, changes = {item.name: item.type for item in table.schema}, {}
+        kinds = {item.name: item.type for item in table.schema}
+        changes: dict[str, str] = {}
         for name, kind in list(kinds.items()):
             if (name in types.names and name not in times) or (columns is not None and name not in columns):
                 continue

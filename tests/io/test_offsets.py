@@ -66,7 +66,7 @@ def test_a_later_time_of_the_other_kind_is_an_error(
 ) -> None:
     for module in ("csv", "json"):
         monkeypatch.setattr(f"gpupipe.io.{module}.BLOCK_BYTES", 200)
-    with pytest.raises(SchemaMismatch, match="row 4[12], column 'at'"):
+    with pytest.raises(SchemaMismatch, match=r"row 4[12], column 'at'"):
         reader(tmp_path, [first] * 40 + [later])
 
 
