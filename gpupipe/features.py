@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
@@ -23,6 +24,9 @@ from gpupipe.targets import TASKS, Targets
 from gpupipe.words import as_list, shortened
 
 __all__ = ["Features"]
+
+_log = logging.getLogger("gpupipe")
+_SHOWN = 12  # columns that are left out
 
 
 class Features:
@@ -77,6 +81,7 @@ class Features:
         self.allow_leak = as_list(allow_leak)
         self.rows_: FittedRows | None = None
         self.left_out: list[str] = []
+        self.omitted: list[str] = []
         steps = [step for group in self.learned for step in group.steps]
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
@@ -109,22 +114,24 @@ class Features:
         target: str | Sequence[str] | None = None,
         weight: str | None = None,
         keep: str | Sequence[str] = (),
-        min_frequency: int = 10,
+        min_frequency: int | None = None,
     ) -> Features:
         """A sensible first set of features by the columns' types; its `repr` is the code that makes it.
 
         Numbers are imputed by the median and scaled; booleans stay; strings, and integers with at most 32 distinct
         values in the first 10,000 rows, become ids, and so do strings and integers in lists; times become the year,
-        weekends and places in the year, the week and the day, imputed and scaled. Numbers and times without a value in
-        the first 10,000 rows are left out. It knows nothing of what the columns mean: look for those that are only
-        known after the target is.
+        weekends and places in the year, the week and the day, imputed and scaled. Left out are numbers and times
+        without a value in the first 10,000 rows, types that no step takes, and the row names that pandas writes (a
+        column with an empty name, or `__index_level_0__`); the log, the `repr` and the fit report name them. It knows
+        nothing of what the columns mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
             target: as for `Features`; its columns become no features.
             weight: the same.
             keep: the same.
-            min_frequency: strings and ids that are rarer are all one.
+            min_frequency: strings and ids that are rarer are all one; by default 10, and in a table of less than 10,000
+                rows every value is kept.
 
         Raises:
             BadConfig: no column is left.
@@ -142,12 +149,18 @@ class Features:
             )
         """
         _check_labels("Features.auto", target, weight, keep)
-        schema, ids, empty = looked_at(data)
-        taken = {*as_list(keep), *empty}
+        look = looked_at(data)
+        schema, taken = look.schema, {*as_list(keep)}
         taken.update([] if target is None else Targets(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight(weight).reads(schema))
-        groups = proposed(schema, ids, taken, min_frequency)
-        return cls(*groups, target=target, weight=weight, keep=keep)
+        groups = proposed(look, taken, min_frequency)
+        made = cls(*groups, target=target, weight=weight, keep=keep)
+        used = taken.union(*(names for names, _ in groups))
+        reasons = {item.name: look.useless.get(item.name, item.dtype) for item in schema if item.name not in used}
+        made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
+        for note in made._omissions:
+            _log.info("%s", note)
+        return made
 
     def resolve(self, schema: Schema, *, strict: bool = True) -> None:
         """Let selectors choose among the columns of `schema`, those after the transforms.
@@ -160,7 +173,7 @@ class Features:
             BadConfig: one of them chooses no column.
             ColumnNotFound: one of them names a column that is not there.
         """
-        self.left_out = []
+        self.left_out = self._omissions
         if not any(group.selector is not None for group in self.groups):
             return
         there = [label for label in self._labels if label.is_in(schema)]
@@ -209,7 +222,9 @@ class Features:
                 lines.append(f"target_transform={steps or None!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
         lines += [f"{name}={code_of(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)]
-        return "Features(\n" + "".join(f"    {line},\n" for line in lines) + ")"
+        lines = [f"    {line},\n" for line in lines]
+        lines += [f"    # left out: {shortened(self.omitted, _SHOWN)}\n"] if self.omitted else []
+        return f"Features(\n{''.join(lines)})"
 
     def copy(self) -> Features:
         """The same with steps and labels of its own, which hold what these have learned.
@@ -220,6 +235,10 @@ class Features:
         made.groups = [replace(group, steps=[copy(step) for step in group.steps]) for group in self.groups]
         made.target, made.weight = None if self.target is None else self.target.copy(), copy(self.weight)
         return made
+
+    @property
+    def _omissions(self) -> list[str]:
+        return [f"Features.auto leaves out {shortened(self.omitted, _SHOWN)}"] if self.omitted else []
 
     @property
     def learned(self) -> list[Group]:

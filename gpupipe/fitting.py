@@ -36,6 +36,7 @@ __all__ = ["Fitting"]
 
 _log = logging.getLogger("gpupipe")
 
+_EXACT = 2**53
 KEEP_BYTES = 1 << 30
 """Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
 
@@ -125,6 +126,9 @@ class Fitting:
             vocabularies = {name: step.vocabularies_[name] for name, (_, step) in categories.items()}
             missing = {name: seen.missing / max(note.num_rows, 1) for name, seen in note.columns.items()}
             self.profiles = note.sample.profiles(vocabularies, missing)
+        for line in _uninformative(features, self.seen):
+            report.notes.append(line)
+            _log.warning("%s", line)
         self._expectations.enforce(note.findings)
         report.checks = CheckReport.of(note.findings, self._expectations, places_in(self.dataset.partitions))
         unused = features.target is not None and not features.target.group.steps
@@ -296,6 +300,29 @@ class Fitting:
                 remedy="a look at the files or the split",
             )
         return total
+
+
+def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:
+    """What the fit has shown to be the same in every row, or nearly so."""
+    found = []
+    for group in features.groups:
+        empty, one = [], []
+        for step in group.steps:
+            if isinstance(step, Categorify):
+                sizes = {name: len(values) for name, values in step.vocabularies_.items()}
+                empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
+                whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
+                one += [name for name, size in sizes.items() if size == 1 and whole]
+        one = [name for name in one if name in seen and not seen[name].missing]
+        numbers = {name: seen[name] for name in group.columns if name in seen and group.steps}
+        # Integers from 2**53 on may differ although their floats are equal.
+        alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
+        one += [name for name in alike if abs(numbers[name].low) < _EXACT]
+        if empty:
+            found.append(f"Categorify of {shortened(empty)}: no value occurs often enough, so its vocabulary is empty")
+        if one:
+            found.append(f"{shortened(one)}: the same value in every row of the fit")
+    return found
 
 
 def _finish(step: FoldStep, summary: Any, backend: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -12,31 +14,50 @@ from gpupipe.io import as_dataset
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
 from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
 
-__all__ = ["looked_at", "proposed"]
+__all__ = ["Look", "looked_at", "proposed"]
 
 _LOOKED_AT = 10_000  # rows
 _FEW = 32  # distinct integers
+_MIN_FREQUENCY = 10
+_ROW_NAMES = re.compile(r"|__index_level_\d+__")
+"""What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
 
 
-def looked_at(data: Any) -> tuple[Schema, set[str], set[str]]:
-    """The schema of a Dataset or frame, its integers of few distinct values, and its numbers and times without any.
+@dataclass(frozen=True)
+class Look:
+    """What a table's columns and first rows are like.
 
-    The values are those of the first 10,000 rows. A schema alone tells of none.
+    Args:
+        schema: the columns.
+        ids: integers that are names of things, not amounts.
+        useless: columns that tell nothing, and why.
+        is_small: whether the first rows are all there are.
     """
-    if isinstance(data, Schema):
-        return data, set(), set()
-    dataset = as_dataset(data)
-    names = [item.name for item in dataset.schema if item.dtype in (*INTEGERS, *FLOATS, "timestamp")]
-    first = dataset.select(names).head(_LOOKED_AT) if names else ()
-    if not len(first):
-        return dataset.schema, set(), set()
+
+    schema: Schema
+    ids: AbstractSet[str] = frozenset()
+    useless: Mapping[str, str] = field(default_factory=dict)
+    is_small: bool = False
+
+
+def looked_at(data: Any) -> Look:
+    """Look at the schema of a Dataset or frame, and at its first 10,000 rows; a schema alone tells of no rows."""
+    dataset = None if isinstance(data, Schema) else as_dataset(data)
+    schema = data if dataset is None else dataset.schema
+    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
+    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "timestamp")]
+    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
+    is_small = dataset is not None and len(first) < _LOOKED_AT
+    if not names or not len(first):
+        return Look(schema, set(), useless, is_small)
     backend = backend_of(first)
     xp, coded = backend.xp, backend.encode(first)
     columns = {name: backend.column(coded, name) for name in names}
     there = {name: _values(column, xp) for name, column in columns.items()}
-    empty = {name for name, data in there.items() if not len(data)}
+    empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
     whole = [name for name in names if columns[name].dtype in INTEGERS and name not in empty]
-    return dataset.schema, {name for name in whole if len(xp.unique(there[name])) <= _FEW}, empty
+    ids = {name for name in whole if len(xp.unique(there[name])) <= _FEW}
+    return Look(schema, ids, empty | useless, is_small)
 
 
 def _values(column: Column, xp: ModuleType) -> Array:
@@ -45,18 +66,16 @@ def _values(column: Column, xp: ModuleType) -> Array:
     return column.data if missing is None else column.data[~missing]
 
 
-def proposed(
-    schema: Schema, ids: AbstractSet[str], taken: Collection[str], min_frequency: int
-) -> list[tuple[list[str], list[FoldStep]]]:
-    """Groups of columns and steps; columns that are `taken` are left out.
+def proposed(look: Look, taken: Collection[str], min_frequency: int | None) -> list[tuple[list[str], list[FoldStep]]]:
+    """Groups of columns and steps.
 
     Args:
-        schema: the columns.
-        ids: integers that are names of things, not amounts.
-        taken: labels, kept columns, and those that tell nothing.
-        min_frequency: for categories.
+        look: at the table.
+        taken: labels and kept columns, which are left out.
+        min_frequency: for categories; None for 10, and every value of a small table.
     """
-    free = [item for item in schema if item.name not in taken]
+    ids, free = look.ids, [item for item in look.schema if item.name not in taken and item.name not in look.useless]
+    least = _MIN_FREQUENCY if min_frequency is None and not look.is_small else min_frequency
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     whole = [i.name for i in free if i.dtype == "bool" and not i.nullable]
@@ -68,8 +87,8 @@ def proposed(
         (amounts, scaled),
         (whole, []),
         (gaps, [SimpleImputer(strategy="most_frequent")]),
-        (words, [Categorify(min_frequency=min_frequency)]),
-        (several, [Categorify(min_frequency=min_frequency)]),
+        (words, [Categorify(min_frequency=least)]),
+        (several, [Categorify(min_frequency=least)]),
         (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
     ]
     return [(names, steps) for names, steps in groups if names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -16,7 +16,7 @@ from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Role, Schema, element_of, is_passenger
+from gpupipe.schema import Field, Role, Schema, element_of, is_passenger
 from gpupipe.together import put_together
 from gpupipe.transforms import Transform
 from gpupipe.watching import Letter, Watch
@@ -137,6 +137,7 @@ class Transformation:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
         self._dtypes = {name: source[name].dtype for name in self.reads}
+        self._zones = _zones(source.select(self.reads))
 
     def watched(self, watch: Watch | None) -> Self:
         """The same for one set of rows, at which `watch` looks beside the work; None looks at nothing.
@@ -155,13 +156,18 @@ class Transformation:
     def expect(self, there: Schema) -> Self:
         """Take note of the columns stored as another type than in fit; returns self.
 
-        Raises:
-            SchemaMismatch: a column is of another family.
-        """
-        return self._expect({item.name: item.dtype for item in there})
+        Times of another zone than in fit are the same times; times without any zone are not.
 
-    def _expect(self, there: Mapping[str, str]) -> Self:
+        Raises:
+            SchemaMismatch: a column is of another family, or has a time zone where it had none in fit, or none now.
+        """
+        return self._expect({item.name: item.dtype for item in there}, _zones(there))
+
+    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str]) -> Self:
         self._casts = _casts(self._dtypes, there)
+        for name in self._zones.keys() & zones.keys():
+            if bool(zones[name]) != bool(self._zones[name]):
+                raise _another_zone(name, zones[name], self._zones[name])
         return self
 
     def over(
@@ -196,7 +202,9 @@ class Transformation:
             )
         owner = backend_of(data)
         coded = owner.encode(owner.select(data, self.reads))
-        self._expect(owner.dtypes(coded))
+        read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
+        times = [Field(name, found.dtype, written_as=found.written_as) for name, found in read.items() if found.dtype]
+        self._expect(owner.dtypes(coded), _zones(times))
         made = function(coded, owner)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
@@ -348,6 +356,20 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
+
+
+def _zones(fields: Iterable[Field]) -> dict[str, str]:
+    return {item.name: item.zone for item in fields if item.dtype == "timestamp"}
+
+
+def _another_zone(name: str, found: str, wanted: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"column {name!r}",
+        f"its times have {'no' if wanted else 'a'} time zone, other than in fit",
+        got=found or "no zone",
+        expected=wanted or "no zone",
+        remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",
+    )
 
 
 def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:

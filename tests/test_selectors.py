@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import gpupipe as gp
@@ -195,9 +196,41 @@ def test_auto_of_a_schema_knows_no_values() -> None:
 def test_auto_leaves_out_what_has_no_value() -> None:
     empty = FRAME.assign(gone=np.nan, never=pd.NaT, none=pd.array([None] * len(FRAME), dtype="Int64"))
     features = gp.Features.auto(empty, target="arr_delay > 15", min_frequency=2)
-    assert repr(features) == repr(gp.Features.auto(FRAME, target="arr_delay > 15", min_frequency=2))
-    gp.Pipeline([], features).fit(empty)
+    assert repr(features.groups) == repr(gp.Features.auto(FRAME, target="arr_delay > 15", min_frequency=2).groups)
+    assert all(name in line for name in ("gone", "never", "none") for line in [repr(features), *features.left_out])
+    learned = gp.Pipeline([], features).fit(empty)
+    assert learned.fit_report.notes[0] == learned.features.left_out[0]
     assert gp.Features.auto(FRAME.iloc[:0], target="arr_delay").inputs == set(FRAME) - {"arr_delay"}
+
+
+def test_auto_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+    types = {"amount": pd.array([1, 2] * 4, pd.ArrowDtype(pa.decimal128(9, 2))), "wait": pd.to_timedelta(range(8), "s")}
+    frame = pd.DataFrame({"x": range(8), "y": [0.5] * 8, "": range(8), "__index_level_0__": range(8)} | types)
+    caplog.set_level("INFO", "gpupipe")
+    features = gp.Features.auto(frame, target="y")
+    learned = gp.Pipeline([], features).fit(frame)
+    for text in (repr(features), caplog.text, "".join(learned.fit_report.notes)):
+        assert all(name in text for name in ("''", "__index_level_0__", "amount (decimal128(9, 2))", "wait (duration["))
+    assert learned.features.inputs == {"x"}
+
+
+def test_auto_keeps_the_categories_of_a_small_table() -> None:
+    frame = pd.DataFrame({"word": ["a", "b", "c", "d"], "few": [1, 2, 1, 2], "y": [0.5, 1.5, 2.5, 3.5]})
+    learned = gp.Pipeline([], gp.Features.auto(frame, target="y")).fit(frame)
+    assert {item.name: item.cardinality for item in learned.schema if item.cardinality} == {"word": 6, "few": 4}
+    large = pd.concat([frame] * 2500, ignore_index=True)
+    assert "Categorify(min_frequency=10)" in repr(gp.Features.auto(large, target="y"))
+    assert "Categorify(min_frequency=3)" in repr(gp.Features.auto(frame, target="y", min_frequency=3))
+
+
+def test_a_fit_says_what_is_the_same_in_every_row(caplog: pytest.LogCaptureFixture) -> None:
+    huge = [2**60 + number for number in range(4)]
+    frame = pd.DataFrame({"rare": list("abcd"), "one": ["a"] * 4, "two": [5.0] * 4, "x": range(4), "huge": huge})
+    numbers = ["two", "x", "huge"], pre.StandardScaler()
+    features = gp.Features((["rare"], pre.Categorify(min_frequency=3)), (["one"], pre.Categorify()), numbers)
+    notes = gp.Pipeline([], features).fit(frame).fit_report.notes
+    assert [note.partition(":")[0] for note in notes] == ["Categorify of rare", "one", "two"]
+    assert all(note in caplog.text for note in notes)
 
 
 def test_the_proposal_is_code() -> None:

@@ -378,7 +378,7 @@ def _coded(name: str, series: Any) -> Any:
     if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
         try:
             if isinstance(series.dtype, pd.CategoricalDtype):
-                return pd.Categorical(series.array).rename_categories(series.cat.categories.astype("str"))
+                return series.array.as_unordered().rename_categories(series.cat.categories.astype("str"))
             codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
         except UnicodeEncodeError as cause:
             text = f"frame[{name!r}].str"

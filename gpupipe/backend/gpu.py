@@ -530,7 +530,7 @@ def _coded(name: str, series: Any) -> Any:
     """One column of a user's frame as coded data; shares memory where the form is the same."""
     dtype = _dtype_name(name, series.dtype)
     if isinstance(series.dtype, cudf.CategoricalDtype):
-        return series
+        return series.cat.as_unordered() if series.dtype.ordered else series
     if getattr(series.dtype, "tz", None) is not None:
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
     return _conformed(series, Field(name, dtype))

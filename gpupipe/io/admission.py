@@ -61,10 +61,11 @@ class Admission:
         """Write down which columns of a file do not come out as they went in, given their types; each once."""
         new = {column: pair for column, pair in columns.items() if (column, str(pair[0])) not in self._conversions}
         for note in conversions(name, new):
-            kind, reading = columns[note.column]
-            self._conversions[note.column, str(kind)] = note
+            column = note.column or ""
+            kind, reading = columns[column]
+            self._conversions[column, str(kind)] = note
             if reading.dtype is None:
-                self.left_out[note.column] = str(kind)
+                self.left_out[column] = str(kind)
 
     def close(self, num_files: int) -> tuple[FileNote, ...]:
         """The notes, logged; nothing is more to come.

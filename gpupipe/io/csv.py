@@ -21,6 +21,7 @@ from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
+from gpupipe.io.offsets import offsets_of, with_changes
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
@@ -33,6 +34,7 @@ __all__ = ["NULL_VALUES", "check_dtypes", "read_csv"]
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 _UNREADABLE = (OSError, EOFError, UnicodeDecodeError, zlib.error)
+_NO_NAME = "without a name, as pandas writes row names; its name is ''"
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time; types that are not given are inferred from the first block of the first file."""
 
@@ -66,7 +68,8 @@ def read_csv(
         names: the columns' names, where the files have no header row.
         delimiter: what separates values.
         null_values: what stands for a missing value, in columns of any type.
-        timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC.
+        timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC,
+            which `Dataset.conversions` notes.
         on_mismatch: what is done about a file with other columns than the first, or with a value that does not fit its
             column; see `read_parquet`. With `"cast"` values still have to fit.
         on_bad: what is done about a file that cannot be read, in any row; see `read_parquet`.
@@ -160,6 +163,7 @@ class _Parser:
         self._spool, self._admission = spool, admission
         self._first: _Header | None = None
         self._types: dict[str, pa.DataType] = {}
+        self._changes: dict[str, str] = {}
 
     def __call__(self, one: Input) -> ParquetFile:
         header = _header(one, self._form)
@@ -172,7 +176,7 @@ class _Parser:
                 self._admission.adapt(one.path, f"{difference.problem} and left out")
         present = {name: kind for name, kind in types.items() if name in header.names}
         fields, read = workable(pa.schema(list(present.items())))
-        self._admission.convert(one.path, read)
+        self._admission.convert(one.path, with_changes(read, self._changes))
         first_row = 1 if self._form.names else 2
         file = self._spool.write(_batches(header, self._form, present), list(fields), one, first_row)
         self._first, self._types = first, types
@@ -183,7 +187,12 @@ class _Parser:
         untold = [name for name, kind in self._types.items() if pa.types.is_null(kind) and name in header.names]
         if not untold or not header.has_rows:
             return self._types
-        return self._types | _types(header, self._form, self._asked, untold, self._admission)
+        return self._types | self._found(header, untold)
+
+    def _found(self, header: _Header, names: Sequence[str]) -> dict[str, pa.DataType]:
+        types, changes = _types(header, self._form, self._asked, names, self._admission)
+        self._changes |= changes
+        return types
 
     def _look(self, header: _Header, one: Input) -> dict[str, pa.DataType]:
         known = [*header.names, *one.keys]
@@ -191,7 +200,7 @@ class _Parser:
             if name not in known:
                 raise ColumnNotFound.among(one.path, name, known)
         wanted = header.names if self._columns is None else [name for name in self._columns if name in header.names]
-        return _types(header, self._form, self._asked, wanted or header.names[:1], self._admission)
+        return self._found(header, wanted or header.names[:1])
 
 
 def _header(one: Input, form: _Format) -> _Header:
@@ -217,9 +226,10 @@ def _header(one: Input, form: _Format) -> _Header:
 
 def _types(
     header: _Header, form: _Format, asked: Mapping[str, str], columns: Sequence[str], admission: Admission
-) -> dict[str, pa.DataType]:
-    """The type each column is parsed as: as asked, else as its values in the first block look."""
+) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+    """The type each column is parsed as, as asked or as its values in the first block look; and what that changes."""
     inferred: dict[str, pa.DataType] = dict.fromkeys(header.names, pa.null())
+    changes = {"": _NO_NAME} if "" in columns else {}
     if header.has_rows:
         # What is asked for is looked at as text, but for times: whether they have an offset shows in the values.
         known = {name: arrow_type(dtype) for name, dtype in asked.items() if dtype != "timestamp"}
@@ -227,11 +237,16 @@ def _types(
             inferred = {item.name: item.type for item in reader.schema}
             batch = reader.read_next_batch()
         doubtful = [name for name in columns if name not in asked and _is_doubtful(batch[name], watched)]
-        if doubtful:
-            with _opened(header, form, dict.fromkeys(doubtful, pa.large_string()), doubtful) as (reader, _):
+        zoned = [name for name in columns if getattr(inferred[name], "tz", None) is not None]
+        texts = {name: batch[name] for name in columns if name not in asked and pa.types.is_string(inferred[name])}
+        if again := [*doubtful, *zoned]:
+            with _opened(header, form, dict.fromkeys(again, pa.large_string()), again) as (reader, _):
                 batch = reader.read_next_batch()
+            texts |= {name: batch[name] for name in zoned}
             inferred |= {name: _number(batch[name], inferred[name], name, header, admission) for name in doubtful}
-    return {name: _parsed_as(inferred[name], asked.get(name)) for name in columns}
+        found = {name: offsets_of(values) for name, values in texts.items()}
+        changes |= {name: change for name, change in found.items() if change}
+    return {name: _parsed_as(inferred[name], asked.get(name)) for name in columns}, changes
 
 
 def _is_doubtful(values: pa.Array, watched: _Watched) -> bool:

@@ -97,7 +97,7 @@ class Dataset(Splitting, Verbs):
             >>> gp.from_frame(pa.table({"x": pa.array([1, 2], pa.float16())})).conversions
             (FileNote(file='frame', action='converted', reason='halffloat: read as float32', column='x'),)
         """
-        return tuple(note for note in self.source.notes if note.column)
+        return tuple(note for note in self.source.notes if note.column is not None)
 
     def __len__(self) -> int:
         """The number of rows: from the footers, or else by one pass over the columns a predicate reads."""

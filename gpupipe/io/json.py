@@ -19,6 +19,7 @@ from gpupipe.io.csv import check_dtypes
 from gpupipe.io.damage import one_line
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
+from gpupipe.io.offsets import offsets_of, with_changes
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
@@ -62,7 +63,8 @@ def read_json(
             that fsspec knows; packed ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
         columns: the columns to have; all by default, but for types that are left out.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
-            with an offset become UTC. A column that is named here need not be in the first lines.
+            with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in
+            the first lines.
         on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`. With
             `"cast"` new keys are left out; values still have to fit.
         on_bad: what is done about a file that cannot be read, in any line; see `read_parquet`.
@@ -107,6 +109,7 @@ class _Parser:
         self._asked = pa.schema([(name, _parsed_as(arrow_type(dtype))) for name, dtype in asked.items()])
         self._columns, self._spool, self._admission = columns, spool, admission
         self._types: pa.Schema | None = None
+        self._changes: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
 
     def __call__(self, one: Input) -> ParquetFile:
@@ -116,7 +119,7 @@ class _Parser:
         else:
             types, left_out = self._learned(self._types, blocks), self.left_out
         fields, read = workable(types)
-        self._admission.convert(one.path, read)
+        self._admission.convert(one.path, with_changes(read, self._changes))
         # A float32 is parsed as float64, which shows what is beyond it.
         wide = pa.schema([item.with_type(_widened(item.type)) for item in types])
         file = self._spool.write(self._batches(blocks, wide, left_out), list(fields), one)
@@ -128,13 +131,15 @@ class _Parser:
         known = [item for item in types if not pa.types.is_null(item.type)]
         if len(known) == len(types):
             return types
-        found = next(iter(blocks)).look(pa.schema(known), None)
+        found, changes = next(iter(blocks)).look(pa.schema(known), (), None)
+        self._changes |= changes
         learned = {item.name: _parsed_as(item.type) for item in found if not _is_nested(item.type)}
         return pa.schema([(item.name, learned.get(item.name, item.type)) for item in types])
 
     def _look(self, block: _Block, one: Input) -> tuple[pa.Schema, dict[str, str]]:
         """The types all files are parsed in, and the types of what is left out."""
-        found = block.look(self._asked, self._columns)
+        times = [item.name for item in self._asked if pa.types.is_timestamp(item.type)]
+        found, self._changes = block.look(self._asked, times, self._columns)
         nested = {item.name: item.type for item in found if _is_nested(item.type)}
         self._admission.convert(one.path, {name: (kind, _NESTED) for name, kind in nested.items()})
         left_out = {name: str(kind) for name, kind in nested.items()}
@@ -183,7 +188,7 @@ def _parsed_as(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_parsed_as(kind.value_type))  # the parser knows no large ones
     if pa.types.is_timestamp(kind):
-        return pa.timestamp("us")
+        return pa.timestamp("us", kind.tz)
     return arrow_type("string") if dtype_of(kind) == "string" else kind
 
 
@@ -257,19 +262,31 @@ class _Block:
         except (UnicodeDecodeError, pa.ArrowException) as cause:
             raise self._explained(cause, types, others) from cause
 
-    def look(self, types: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-        """These types, and those pyarrow infers for other columns, but for large integers and times with a fraction."""
-        table = self.parse(types, "infer")
+    def look(
+        self, types: pa.Schema, times: Sequence[str], columns: Sequence[str] | None
+    ) -> tuple[pa.Schema, dict[str, str]]:
+        """These types, and those of other columns by their values; and what becomes of the offsets of times.
+
+        Of `times`, which are among the types, the values show whether they have a zone.
+        """
+        given = pa.schema([item.with_type(pa.string()) if item.name in times else item for item in types])
+        kinds = {item.name: item.type for item in self.parse(given, "infer").schema}
+        inferred = [name for name, kind in kinds.items() if name not in types.names and pa.types.is_timestamp(kind)]
+        table = self.parse(pa.schema([*given, *((name, pa.string()) for name in inferred)]), "infer").select([*kinds])
         kinds = {item.name: item.type for item in table.schema}
+        changes: dict[str, str] = {}
         for name, kind in list(kinds.items()):
-            if name in types.names or (columns is not None and name not in columns):
+            if (name in types.names and name not in times) or (columns is not None and name not in columns):
                 continue
             leaf = kind.value_type if pa.types.is_list(kind) else kind
             if pa.types.is_float64(leaf) and re.search(rb"[0-9]{19}", self._text) and self._are_integers(name):
                 kinds[name] = pa.list_(pa.uint64()) if leaf is not kind else pa.uint64()
-            elif pa.types.is_string(kind) and _are_times(table.column(name)):
-                kinds[name] = pa.timestamp("us")
-        return pa.schema(list(kinds.items()))
+            elif pa.types.is_string(kind):
+                change = offsets_of(table.column(name))
+                changes |= {name: change} if change else {}
+                if name in (*times, *inferred) or _are_times(table.column(name)):
+                    kinds[name] = _time_of(table.column(name)) or (pa.timestamp("us") if name in times else kind)
+        return pa.schema(list(kinds.items())), changes
 
     def _are_integers(self, name: str) -> bool:
         """Whether a column's values are written as integers, which pyarrow infers as floats beyond int64."""
@@ -330,25 +347,33 @@ class _Block:
 
 
 def _are_times(texts: pa.ChunkedArray) -> bool:
-    """Whether all texts are times in ISO 8601, as pyarrow's own inference sees them without a fraction of a second."""
     present = texts.drop_null()
-    if not len(present) or not pc.all(pc.match_substring_regex(present, _TIME)).as_py():
-        return False
-    for zone in (None, "UTC"):
+    return len(present) > 0 and bool(pc.all(pc.match_substring_regex(present, _TIME)).as_py())
+
+
+def _time_of(texts: pa.ChunkedArray) -> pa.DataType | None:
+    """The type of texts that are all times in ISO 8601, all with an offset or all without; None of others."""
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
-            present.cast(pa.timestamp("us", zone))
+            texts.cast(kind)
         except pa.ArrowInvalid:
             continue
-        return True
-    return False
+        return kind
+    return None
 
 
 def _parse(text: bytes, types: pa.Schema, others: str) -> pa.Table:
-    return arrow_json.read_json(
+    """The text as a table; times go through text, as pyarrow's parser of JSON drops their offsets without an error."""
+    times = {item.name for item in types if pa.types.is_timestamp(item.type)}
+    table = arrow_json.read_json(
         pa.BufferReader(text),
         arrow_json.ReadOptions(use_threads=False, block_size=max(len(text), 1 << 16)),
-        arrow_json.ParseOptions(explicit_schema=types, unexpected_field_behavior=others),
+        arrow_json.ParseOptions(
+            explicit_schema=pa.schema([i.with_type(pa.string()) if i.name in times else i for i in types]),
+            unexpected_field_behavior=others,
+        ),
     )
+    return table.cast(pa.schema([types.field(i.name) if i.name in times else i for i in table.schema]))
 
 
 def _parses(text: bytes, types: pa.Schema, others: str) -> bool:

@@ -40,6 +40,9 @@ _READERS = {
     "orc": "read_orc",
 }
 
+_UNSENT = ("Object", "Int128", "UInt128")
+"""Types of Polars that Arrow has not: of objects it gives their addresses."""
+
 
 def read_parquet(
     path: PathLike | Sequence[PathLike],
@@ -164,6 +167,7 @@ def from_frame(
         read = owner.classify(obj).items()
         readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
         frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
+        readings = _of_index(obj.index) | readings
     else:
         schema, readings, batches = _opened(obj)
         if not hasattr(obj, "__len__"):
@@ -215,8 +219,13 @@ def as_rows(data: Any, backend: str = "auto") -> Any:
         return data
     if isinstance(data, pads.Dataset) or not (_streams(data) and hasattr(data, "__len__")):
         return from_frame(data)
-    whole = from_frame(data, num_partitions=1)
-    return whole.read(whole.partitions[0], backend=select(backend))
+    whole, owner = from_frame(data, num_partitions=1), select(backend)
+    rows = whole.read(whole.partitions[0], backend=owner)
+    zoned = [item.name for item in whole.schema if item.zone]
+    if not zoned:
+        return rows
+    times = owner.decode(owner.select(rows, zoned), (), whole.schema)
+    return rows.assign(**{name: times[name] for name in zoned})
 
 
 def _streams(obj: Any) -> bool:
@@ -249,13 +258,27 @@ def _no_table(obj: Any) -> SchemaMismatch:
     )
 
 
+def _of_index(index: Any) -> dict[str, tuple[object, Reading]]:
+    """The index of a frame, which no dataset has; none where it is without a name and counts or picks rows."""
+    names = [name for name in index.names if name is not None]
+    if not names and getattr(index.dtype, "kind", "O") in "iu":
+        return {}
+    change = "the frame's index is no column, data.reset_index() makes it one"
+    return {", ".join(map(str, names)) or "index": (index.dtype, Reading(None, change=change))}
+
+
 def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
+    is_polars = type(obj).__module__.startswith("polars.") and hasattr(obj, "schema")
+    unsent = {name: kind for name, kind in obj.schema.items() if str(kind) in _UNSENT} if is_polars else {}
+    obj = obj.drop(list(unsent)) if unsent else obj
     try:
         batches = pa.RecordBatchReader.from_stream(obj)
     except (pa.ArrowException, TypeError) as cause:
         raise _no_table(obj) from cause
     _check_names(batches.schema.names)
-    return *workable(batches.schema), batches
+    fields, readings = workable(batches.schema)
+    left_out = {name: (kind, Reading(None, change="nothing here carries such values")) for name, kind in unsent.items()}
+    return fields, left_out | readings, batches
 
 
 def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -133,10 +133,10 @@ class FileNote:
     file: str
     action: str
     reason: str
-    column: str = ""
+    column: str | None = None
 
     def __str__(self) -> str:
-        place = f"{self.file}, column {self.column!r}" if self.column else self.file
+        place = self.file if self.column is None else f"{self.file}, column {self.column!r}"
         return f"{place}: {self.action}, {self.reason}"
 
 

@@ -40,7 +40,8 @@ class Splitting:
                 its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
             by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
-                Times are text in ISO format, dates or datetimes, in UTC.
+                Times are text in ISO format, dates or datetimes; those without an offset are in UTC, also where the
+                column has a time zone.
             seed: an integer of at most 64 bits; only for `fraction`.
             stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
                 row.

@@ -443,6 +443,60 @@ def test_a_zone_nobody_knows_is_read_as_utc() -> None:
     assert str(dataset.compute()["at"].dtype) == "datetime64[us, UTC]"
 
 
+def test_ordered_categories_are_sorted_as_text_and_noted_by_every_way(tmp_path: Path) -> None:
+    levels = pd.CategoricalDtype(["lo", "hi"], ordered=True)
+    frame = pd.DataFrame({"c": pd.Series(["lo", "hi", "lo"], dtype=levels), "x": [1, 2, 3]})
+    table = pa.Table.from_pandas(frame)
+    pq.write_table(table, tmp_path / "a.parquet")
+    for dataset in (gp.from_frame(frame), gp.from_frame(table), gp.read_parquet(tmp_path)):
+        assert dataset.sort("c").compute()["x"].tolist() == [2, 1, 3]
+        assert ["order of its categories" in note.reason for note in dataset.conversions] == [True]
+
+
+@pytest.mark.parametrize(("kind", "values"), [(pl.Object, [object(), None]), (pl.Int128, [2**100, 1])])
+def test_what_only_polars_has_is_left_out_with_a_note(kind: Any, values: list[Any]) -> None:
+    dataset = gp.from_frame(pl.DataFrame({"a": pl.Series(values, dtype=kind), "x": [1, 2]}))
+    assert dataset.compute()["x"].tolist() == [1, 2]
+    assert [(note.column, note.action) for note in dataset.conversions] == [("a", "left out")]
+
+
+def test_an_index_with_names_or_values_is_noted() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0]})
+    assert gp.from_frame(frame.iloc[::-1]).conversions == ()
+    for index, name in ((pd.Index(["a", "b"]), "index"), (pd.Index([4, 5], name="day"), "day")):
+        (note,) = gp.from_frame(frame.set_axis(index)).conversions
+        assert (note.column, note.action) == (name, "left out")
+        assert "reset_index()" in note.reason
+    pairs = pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["city", "year"])
+    assert [note.column for note in gp.from_frame(frame.set_axis(pairs)).conversions] == ["city, year"]
+
+
+@pytest.mark.parametrize("groups", [(["x"], ()), (["t"], pre.DatetimeEncoder(["hour"]))])
+def test_times_are_zoned_as_in_the_fit_or_an_error(groups: Any) -> None:
+    features = gp.Features(groups, keep="t")
+    zoned = pd.DataFrame({"t": pd.date_range("2020", periods=4, freq="h", tz="Asia/Tokyo"), "x": [1.0, 2.0, 3.0, 4.0]})
+    naive = zoned.assign(t=zoned["t"].dt.tz_localize(None))
+    for known, other in ((zoned, naive), (naive, zoned)):
+        learned = gp.Pipeline([], features).fit(known)
+        arrow = pa.Table.from_pandas(known)
+        pd.testing.assert_frame_equal(learned.transform(arrow), learned.transform(known))
+        for data in (other, gp.from_frame(other), pa.Table.from_pandas(other)):
+            with pytest.raises(SchemaMismatch) as caught:
+                learned.transform(data)
+            assert "'t'" in caught.value.where
+            fixed = other.assign(t=eval(caught.value.remedy, {"data": other}))
+            pd.testing.assert_frame_equal(learned.transform(fixed), learned.transform(known))
+    learned = gp.Pipeline([], features).fit(zoned)
+    elsewhere = zoned.assign(t=zoned["t"].dt.tz_convert("America/New_York"))
+    pd.testing.assert_frame_equal(learned.transform(elsewhere), learned.transform(zoned))
+
+
+def test_a_cut_without_an_offset_is_in_utc_beside_any_zone() -> None:
+    zoned = gp.from_frame(pd.DataFrame({"t": pd.date_range("2020", periods=4, freq="h", tz="Asia/Tokyo")}))
+    for at in ("2019-12-31 17:00", "2020-01-01 02:00+09:00"):
+        assert [len(part) for part in zoned.split(by="t", at=at)] == [2, 2]
+
+
 def test_columns_nobody_uses_refuse_nothing() -> None:
     frame = pd.DataFrame(
         {

@@ -1,0 +1,86 @@
+"""Times with an offset from UTC in text: the same in CSV and JSON, and never without a note."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe.errors import SchemaMismatch
+from gpupipe.io import Dataset
+
+Reader = Callable[..., Dataset]
+
+
+def csv_of(folder: Path, times: Sequence[str], dtypes: dict[str, str] | None = None) -> Dataset:
+    (folder / "a.csv").write_text("at,n\n" + "".join(f"{time},1\n" for time in times))
+    return gp.read_csv(folder / "a.csv", dtypes=dtypes)
+
+
+def json_of(folder: Path, times: Sequence[str], dtypes: dict[str, str] | None = None) -> Dataset:
+    (folder / "a.jsonl").write_text("".join(json.dumps({"at": time, "n": 1}) + "\n" for time in times))
+    return gp.read_json(folder / "a.jsonl", dtypes=dtypes)
+
+
+both = pytest.mark.parametrize("reader", [csv_of, json_of])
+NAIVE, ZULU, AHEAD = "2020-01-01T00:00:00", "2020-01-01T00:00:00Z", "2020-01-01T00:00:00+02:00"
+
+
+@both
+@pytest.mark.parametrize("dtypes", [None, {"at": "timestamp"}])
+@pytest.mark.parametrize(("times", "notes"), [([AHEAD, ZULU], 1), ([ZULU], 0), (["2020-01-01T00:00:00+00:00"], 0)])
+def test_offsets_become_utc_with_a_note(
+    reader: Reader, tmp_path: Path, times: list[str], notes: int, dtypes: dict[str, str] | None
+) -> None:
+    dataset = reader(tmp_path, times, dtypes)
+    assert dataset.schema["at"].zone == "UTC"
+    assert dataset.compute()["at"].tolist() == [pd.Timestamp(time).tz_convert("UTC") for time in times]
+    assert [note.column for note in dataset.conversions] == ["at"] * notes
+
+
+@both
+def test_times_without_an_offset_have_no_zone(reader: Reader, tmp_path: Path) -> None:
+    for times in ([NAIVE], ["2020-01-01"], [NAIVE, "2020-01-01 10:00:00"]):
+        dataset = reader(tmp_path, times)
+        assert (dataset.schema["at"].dtype, dataset.schema["at"].zone, dataset.conversions) == ("timestamp", "", ())
+        assert dataset.compute()["at"].tolist() == [pd.Timestamp(time) for time in times]
+
+
+@both
+def test_times_with_and_without_an_offset_are_text_with_a_note(reader: Reader, tmp_path: Path) -> None:
+    dataset = reader(tmp_path, [AHEAD, NAIVE])
+    assert dataset.compute()["at"].tolist() == [AHEAD, NAIVE]
+    assert [note.column for note in dataset.conversions] == ["at"]
+    with pytest.raises(SchemaMismatch, match="column 'at'"):
+        reader(tmp_path, [AHEAD, NAIVE], {"at": "timestamp"})
+
+
+@both
+@pytest.mark.parametrize(("first", "later"), [(NAIVE, AHEAD), (AHEAD, NAIVE)])
+def test_a_later_time_of_the_other_kind_is_an_error(
+    reader: Reader, tmp_path: Path, first: str, later: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("csv", "json"):
+        monkeypatch.setattr(f"gpupipe.io.{module}.BLOCK_BYTES", 200)
+    with pytest.raises(SchemaMismatch, match=r"row 4[12], column 'at'"):
+        reader(tmp_path, [first] * 40 + [later])
+
+
+def test_a_column_without_a_name_is_a_column_with_a_note(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [3, 1, 2]})
+    frame.to_csv(tmp_path / "a.csv")
+    dataset = gp.read_csv(tmp_path / "a.csv")
+    assert dataset.columns == ["", "x"]
+    assert [note.column for note in dataset.conversions] == [""]
+    assert dataset.sort("").compute()["x"].tolist() == [3, 1, 2]
+    assert len(dataset.join(dataset.select(""), on="")) == len(dataset.deduplicate("")) == 3
+    assert dataset.group_by("").agg(n=("x", "count")).compute()["n"].tolist() == [1, 1, 1]
+    assert gp.Features([""], target="x").groups[0].columns == [""]
+    (tmp_path / "b.csv").write_text("a,\n1,\n")
+    (note,) = gp.read_csv(tmp_path / "b.csv").conversions
+    assert "float64" in note.reason
+    assert "without a name" in note.reason
