@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import refuse_passengers
+from gpupipe.backend.columns import as_floats, refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
 from gpupipe.backend.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
@@ -93,8 +92,8 @@ class TargetSummary:
     numbers: frozenset[int] | None = frozenset()
     fractions: bool = False
     limit: int = FEW
-    low: float = np.inf
-    high: float = -np.inf
+    low: float = math.inf
+    high: float = -math.inf
 
     def __add__(self, other: TargetSummary) -> TargetSummary:
         found = [part for part in (self.strings, other.strings) if part is not None]
@@ -251,8 +250,7 @@ class Target(_Label):
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         if self.classes_ is None:
-            with np.errstate(over="ignore"):  # an infinity, which what writes a block refuses
-                data = column.data.astype(number)
+            data = as_floats(column.data, number)
             return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
         there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
@@ -320,8 +318,7 @@ class Weight(_Label):
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
-        with np.errstate(over="ignore"):  # an infinity, which is refused below
-            data = column.data.astype("float32")
+        data = as_floats(column.data, "float32")
         bad = (data < 0) | ~xp.isfinite(data)
         if missing is not None:
             bad |= missing

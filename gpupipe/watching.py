@@ -18,9 +18,19 @@ from gpupipe.io import Dataset, Mailbox, Partition
 from gpupipe.preprocessing import Categorify, SimpleImputer
 from gpupipe.preprocessing.vocabulary import UNKNOWN
 from gpupipe.profiles import Likeness, Profile, drawn_rows
-from gpupipe.schema import FLOATS, INTEGERS, WIDE, LISTS, Schema
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 
-__all__ = ["Ledger", "Letter", "Warnings", "Watch", "categories_of", "numbers_of", "others_of", "rows_in"]
+__all__ = [
+    "Ledger",
+    "Letter",
+    "Warnings",
+    "Watch",
+    "categories_of",
+    "numbers_of",
+    "others_of",
+    "rows_in",
+    "unscaled_of",
+]
 
 _log = logging.getLogger("gpupipe")
 _MOST_WARNINGS = 64

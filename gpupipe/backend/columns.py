@@ -18,6 +18,7 @@ from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 
 __all__ = [
+    "as_floats",
     "as_key",
     "check_names",
     "floats",
@@ -47,6 +48,12 @@ def floats(column: Column, xp: ModuleType) -> Array:
     """
     data = column.data.astype(xp.float64, copy=False)
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
+
+
+def as_floats(data: Array, dtype: str) -> Array:
+    """Numbers as floats of that type; one that is too large is an infinity, without NumPy's warning. Memory: a copy."""
+    with np.errstate(over="ignore"):
+        return data.astype(dtype)
 
 
 def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn:

@@ -12,8 +12,8 @@ from gpupipe.preprocessing.blocks import (
     check_finite,
     check_values,
     float32_columns,
-    float64_columns,
     float32_fields,
+    float64_columns,
 )
 from gpupipe.preprocessing.fold import Columns, Invertible
 from gpupipe.preprocessing.normal import CLIP, normal_quantile, normal_share
