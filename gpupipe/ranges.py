@@ -69,6 +69,7 @@ def _ends(dtype: str, seen: Seen, num_rows: int) -> Column:
     if dtype in FLOATS:
         values[2:] = np.nan if gaps else seen.low
         return Column(dtype, values.astype(dtype))
-    info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
-    whole = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
-    return Column(dtype, whole, np.array([True, True, False]) if gaps else None)
+    if dtype != "bool":
+        info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
+        values = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
+    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)

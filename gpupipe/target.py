@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
-
-import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import as_floats, refuse_passengers
@@ -93,8 +92,8 @@ class TargetSummary:
     numbers: frozenset[int] | None = frozenset()
     fractions: bool = False
     limit: int = FEW
-    low: float = np.inf
-    high: float = -np.inf
+    low: float = math.inf
+    high: float = -math.inf
 
     def __add__(self, other: TargetSummary) -> TargetSummary:
         found = [part for part in (self.strings, other.strings) if part is not None]

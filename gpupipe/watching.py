@@ -20,7 +20,17 @@ from gpupipe.preprocessing.vocabulary import UNKNOWN
 from gpupipe.profiles import Likeness, Profile, drawn_rows
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 
-__all__ = ["Ledger", "Letter", "Warnings", "Watch", "categories_of", "numbers_of", "others_of", "rows_in"]
+__all__ = [
+    "Ledger",
+    "Letter",
+    "Warnings",
+    "Watch",
+    "categories_of",
+    "numbers_of",
+    "others_of",
+    "rows_in",
+    "unscaled_of",
+]
 
 _log = logging.getLogger("gpupipe")
 _MOST_WARNINGS = 64

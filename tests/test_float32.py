@@ -64,7 +64,7 @@ def test_targets_in_their_own_units_keep_their_digits(values: Any, tmp_path: Pat
     frame = pd.DataFrame({"x": X, "y": values})
     made = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), target="y")).fit(frame)
     assert not notes_of(made, "float32")
-    assert made.transform(frame)["y"].dtype == "float64" and made.schema.target.dtype == "float32"
+    assert made.transform(frame)["y"].dtype == "float64" and made.schema["y"].dtype == "float32"
     np.testing.assert_allclose(made.transform(frame)["y"], values, rtol=0, atol=1e-3)
     assert made.transform(gp.from_frame(frame)).schema["y"].dtype == "float64"
     loader = made.loader(frame)
