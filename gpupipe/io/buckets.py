@@ -1,4 +1,4 @@
-"""Which bucket a row goes to: by the order of its keys, by their hash, at random, or by its place in a table."""
+"""Which bucket a row goes to: by the order of its keys, by their hash, or by its place in a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpupipe.schema import Field
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Hashed", "Placed", "Ranges", "Shuffled", "shuffle_bits"]
+__all__ = ["Hashed", "Placed", "Ranges", "shuffle_bits", "shuffle_seed"]
 
 SAMPLES_PER_BUCKET = 1000
 _SHUFFLE, _SAMPLE = -1, -2  # counters of the seeds of shuffles and samples, apart from those of draws
@@ -128,17 +128,6 @@ class Hashed:
 
 
 @dataclass(frozen=True)
-class Shuffled:
-    """Rows anywhere: those of each bucket are a range of their random bits."""
-
-    seed: int
-    num_buckets: int
-
-    def __call__(self, frame: Frame, backend: Backend) -> Array:
-        return _spread(shuffle_bits(self.seed, backend.column(frame, ROW).data), self.num_buckets)
-
-
-@dataclass(frozen=True)
 class Placed:
     """Rows by their identity, cut at the first ones of a table's partitions.
 
@@ -170,7 +159,12 @@ def shuffle_bits(seed: int, row_ids: Array) -> Array:
         >>> len(np.unique(shuffle_bits(7, np.arange(1000))))
         1000
     """
-    return splitmix64(_seed(seed, _SHUFFLE), row_ids)
+    return splitmix64(shuffle_seed(seed), row_ids)
+
+
+def shuffle_seed(seed: int) -> int:
+    """Draw the seed of the bits that a table is shuffled by."""
+    return _seed(seed, _SHUFFLE)
 
 
 def _seed(seed: int, counter: int) -> int:

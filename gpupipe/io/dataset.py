@@ -297,7 +297,7 @@ class Dataset(Splitting, Verbs):
             BadConfig: no path, no such codec or shuffle, or options that a single file cannot have.
 
         Memory: one partition per worker, copied to the host; of a file as much as makes a row group. A full shuffle
-            needs three partitions per worker, and twice the table on disk.
+            needs what `shuffle` does.
         """
         if files is not None and not is_integer(files, 1):
             expected, remedy = "1 or more, or None for one per partition", "files=8"

@@ -13,7 +13,7 @@ from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.exchange import ROW, Reading
 from gpupipe.io.passes import over_partitions
-from gpupipe.io.rearranging import identified
+from gpupipe.io.relational.ordering import numbered
 from gpupipe.io.selection import Draw
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["drawn"]
 
 def drawn(table: Dataset, n: int, seed: int) -> Dataset:
     """See `Dataset.sample`: the n rows with the lowest bits."""
-    table = identified(table)
+    table = numbered(table)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype="uint64"), 0
     work = _Lowest(own, n, active().resolve(table.backend))

@@ -15,7 +15,7 @@ from gpupipe.cluster import active
 from gpupipe.io.buckets import Hashed
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of
 from gpupipe.io.passes import over_partitions
-from gpupipe.io.rearranging import identified
+from gpupipe.io.relational.ordering import numbered
 from gpupipe.io.selection import Without
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.schema import Schema
@@ -28,7 +28,7 @@ __all__ = ["deduplicated"]
 
 def deduplicated(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
     """See `Dataset.deduplicate`. Only the keys are brought together; the rows stay where they are."""
-    table, num_buckets, spool = identified(table), table.num_partitions, Spool(GROUP_BYTES)
+    table, num_buckets, spool = numbered(table), table.num_partitions, Spool(GROUP_BYTES)
     schema, buckets = Schema([*table.schema.select(on), ID]), Hashed(on, num_buckets, missing_meet=True)
     together = exchange(table, Reading(on), schema, buckets, num_buckets, "deduplicate")
     work = _Repeats(spool, on, keep, active().resolve(table.backend))

@@ -23,7 +23,7 @@ class FrameSource:
         frame: coded; shared, not copied.
         owner: the backend whose frame it is.
         cuts: first row and number of rows of each partition.
-        readings: of each column of the table its type and what it is read as.
+        readings: of each column of the table its type and what it is read as; none where the frame's own say it.
     """
 
     made_by: str | None = ""
@@ -35,7 +35,7 @@ class FrameSource:
         cuts: Sequence[tuple[int, int]],
         readings: Mapping[str, tuple[object, Reading]],
     ) -> None:
-        self.schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
+        self.schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()} or None)
         self.left_out: Mapping[str, str] = {
             name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
         }
@@ -77,8 +77,9 @@ class FrameSource:
         vars(part).update(_frame=frame, _first_row=first, partitions=list(partitions))
         return part
 
-    def inputs(self) -> None:
-        """Rows in memory have no stamp."""
+    def inputs(self) -> dict[str, str] | None:
+        """None: rows in memory have no stamp."""
+        return None
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         """There are none to choose from."""

@@ -17,7 +17,8 @@ from gpupipe.backend.ordering import grouped
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.buckets import Hashed, Placed
 from gpupipe.io.exchange import ID, ROW, Reading, exchange, origin_of, settle
-from gpupipe.io.rearranging import InOrder, identified, widest
+from gpupipe.io.rearranging import InOrder
+from gpupipe.io.relational.ordering import numbered, widest
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Plan:
 def joined(left: Dataset, right: Dataset, plan: Plan) -> Dataset:
     """See `Dataset.join`."""
     origin = origin_of("join", [left, right], plan)
-    left, right = identified(left), identified(right)
+    left, right = numbered(left), numbered(right)
     num_buckets = max(left.num_partitions, right.num_partitions)
     together = [
         exchange(

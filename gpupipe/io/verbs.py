@@ -9,9 +9,9 @@ from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import BadConfig
 from gpupipe.io.drawing import drawn
 from gpupipe.io.duplicates import deduplicated
-from gpupipe.io.grouping import GroupBy
 from gpupipe.io.joining import Plan, joined
-from gpupipe.io.rearranging import shuffled, sorted_by
+from gpupipe.io.relational.grouping import GroupBy
+from gpupipe.io.relational.ordering import shuffle, sort
 from gpupipe.words import as_list, counted, is_integer, is_number
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ __all__ = ["Verbs"]
 class Verbs:
     """The methods of a `Dataset` that look at more than a partition.
 
-    What sorts, shuffles, joins, groups or finds duplicates does so when it is called, in passes over the partitions by
-    the executor in force, and keeps temporary files (in TMPDIR, which a cluster's workers have to share) as long as
-    the new dataset is there. What comes out, row by row, never depends on partitions, workers or backend.
+    What sorts, shuffles, joins, groups or finds duplicates does so when it is called. A small result is kept in memory,
+    another one in temporary files (in TMPDIR) as long as the new dataset is there. What comes out, row by row, never
+    depends on partitions, workers or backend.
     """
 
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
@@ -38,9 +38,11 @@ class Verbs:
         Raises:
             ColumnNotFound: no such column.
             BadConfig: no column, or not as many directions.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
-        Memory: three partitions per worker. On disk twice the table, half of it as long as the result is there.
+        Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that twice the table on
+            disk, half of it as long as the result is there.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -60,7 +62,7 @@ class Verbs:
                 expected=counted(len(names), "direction"),
                 remedy="ascending=True, which is for all",
             )
-        return sorted_by(table, names, upward)
+        return sort(table, names, upward)
 
     def shuffle(self, seed: int = 0) -> Dataset:
         """All rows in a random order, in which any two may stand side by side.
@@ -71,7 +73,8 @@ class Verbs:
             seed: any integer: the same one, the same order.
 
         Raises:
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
         Memory: as `sort`.
 
@@ -80,7 +83,7 @@ class Verbs:
             >>> gp.from_frame(pd.DataFrame({"x": range(6)}), num_partitions=3).shuffle(1).compute()["x"].tolist()
             [0, 5, 1, 4, 2, 3]
         """
-        return shuffled(self._table, seed)
+        return shuffle(self._table, seed)
 
     def deduplicate(
         self, on: str | Sequence[str] | None = None, *, keep: Literal["first", "last"] = "first"
