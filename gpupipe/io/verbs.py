@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from gpupipe.backend.columns import refuse_lists
 from gpupipe.errors import BadConfig
-from gpupipe.io.drawing import drawn
-from gpupipe.io.duplicates import deduplicated
-from gpupipe.io.joining import Plan, joined
+from gpupipe.io.relational.drawing import draw
+from gpupipe.io.relational.duplicates import deduplicate
 from gpupipe.io.relational.grouping import GroupBy
+from gpupipe.io.relational.joining import Joining, join
 from gpupipe.io.relational.ordering import shuffle, sort
 from gpupipe.words import as_list, counted, is_integer, is_number
 
@@ -90,7 +90,7 @@ class Verbs:
     ) -> Dataset:
         """One row of those that are alike, at its place; two missing values are alike.
 
-        Only the columns looked at go to temporary files.
+        Only the columns looked at are read; the rows stay where they are.
 
         Args:
             on: the columns in which rows are alike; all by default.
@@ -99,10 +99,10 @@ class Verbs:
         Raises:
             ColumnNotFound: no such column.
             BadConfig: another `keep`.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
-        Memory: three partitions of these columns per worker; all rows that are alike are one worker's. On disk the
-            columns, then 8 bytes for each row left out, as long as the result is there.
+        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -114,7 +114,7 @@ class Verbs:
         table = self._table
         if keep not in ("first", "last"):
             raise BadConfig("deduplicate", "unknown keep", got=keep, expected="'first' or 'last'", remedy="'first'")
-        return deduplicated(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
+        return deduplicate(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy:
         """Rows with equal keys, to be made into one by `agg`.
@@ -171,10 +171,11 @@ class Verbs:
             SchemaMismatch: keys of types that cannot be compared; or, where right rows are kept, of other types.
             BadConfig: `right` is no dataset; no keys, or not as many on both sides; another `how`; or a column would
                 have another's name.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
-        Memory: a partition of each side and what comes of it, per worker; all rows of one key are one worker's. On
-            disk both tables and twice the result, of that half as long as it is there.
+        Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
+            result on disk, of that half as long as it is there. All rows of one key have to fit.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -207,7 +208,7 @@ class Verbs:
         theirs = _columns(right, on if right_on is None else right_on, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return joined(table, right, Plan.of(table.schema, right.schema, ours, theirs, added, how, suffix, many))
+        return join(table, right, Joining.of(table.schema, right.schema, ours, theirs, added, how, suffix, many))
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
         """Rows drawn at random, none twice, in the order in which they stand.
@@ -220,7 +221,7 @@ class Verbs:
         Raises:
             BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.
 
-        Memory: for `n` 16 bytes for each row that is drawn.
+        Memory: for `n` 8 bytes for each row that is drawn; of what Polars cannot scan 8 bytes for each row.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -237,7 +238,7 @@ class Verbs:
                 remedy="n=1000",
             )
         if n is not None:
-            return drawn(self._table, n, seed)
+            return draw(self._table, n, seed)
         if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
             remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"
             raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy=remedy)

@@ -49,6 +49,14 @@ VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
 }
 
 
+VERBS["deduplicate"] = lambda d: d.deduplicate(["tailnum", "flight", "dep_delay"], keep="last")
+VERBS["sample"] = lambda d: d.sample(n=300, seed=2)
+for how in ("left", "inner", "right", "outer"):
+    VERBS[f"{how} join"] = lambda d, how=how: (  # type: ignore[misc]
+        d.filter("origin != 'JFK'").join(d.filter("flight % 2 == 0"), on=["tailnum", "flight"], how=how, many=True)
+    )
+
+
 def flights() -> gp.Dataset:
     data = gp.read_parquet(DATA / "flights.parquet", columns=COLUMNS, partition_bytes=1 << 20, backend="cpu")
     return data.filter("month == 1 and flight < 300")
@@ -62,8 +70,34 @@ def test_rows_beyond_the_memory_are_cut_into_buckets(
     few_bytes(monkeypatch, 200_000)
     with caplog.at_level("INFO", "gpupipe"):
         found = VERBS[verb](flights())
-    assert ("cut into" in caplog.text) == (verb != "few groups")
+    assert ("cut into" in caplog.text) == (verb not in ("few groups", "sample"))
     pd.testing.assert_frame_equal(found.compute(), whole)
+
+
+@pytest.mark.parametrize("how", ["left", "inner", "right", "outer"])
+def test_a_join_of_many_rows_keeps_their_order(how: Any) -> None:
+    """More rows than an engine's thread takes at a time, keys that repeat on both sides."""
+    random = np.random.default_rng(1)
+    left = pd.DataFrame({"k": random.integers(0, 60_000, 150_000), "x": range(150_000)})
+    right = pd.DataFrame({"k": random.integers(30_000, 90_000, 80_000), "y": range(80_000)})
+    found = gp.from_frame(left, num_partitions=3).join(gp.from_frame(right), on="k", how=how, many=True).compute()
+    wanted = left.merge(right, on="k", how="outer", sort=False).sort_values(["x", "y"], na_position="last")
+    unmatched = {"left": ["x"], "inner": ["x", "y"], "right": ["y"], "outer": []}[how]
+    wanted = wanted.dropna(subset=unmatched).reset_index(drop=True)
+    pd.testing.assert_frame_equal(found.astype("float64"), wanted.astype("float64"))
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+def test_groups_of_many_rows_have_their_first_and_last(parts: int) -> None:
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": random.integers(0, 500, 400_000), "x": random.standard_normal(400_000)})
+    frame.loc[random.random(400_000) < 0.3, "x"] = None
+    asked = {name: ("x", name) for name in ("first", "last", "median", "nunique", "std")}
+    found = gp.from_frame(frame, num_partitions=parts).group_by("k").agg(**asked, values=("x", "list")).compute()
+    wanted = frame.groupby("k").agg(**asked).reset_index()
+    pd.testing.assert_frame_equal(found.drop(columns="values"), wanted)
+    values = pd.Series([value for values in found["values"] for value in values], dtype="float64")
+    np.testing.assert_array_equal(values, np.concatenate(frame.groupby("k")["x"].agg(list).tolist()))
 
 
 @several

@@ -62,11 +62,11 @@ def repeat_little(scan: Scan, keys: Sequence[str]) -> bool:
     return sample.n_unique() > sample.height // 2
 
 
-def by_hash(keys: Sequence[str], num_buckets: int) -> pl.Expr:
-    """Put rows with equal keys into one bucket, those that lack a key anywhere: they match nothing."""
+def by_hash(keys: Sequence[str], num_buckets: int, *, missing_meet: bool = False) -> pl.Expr:
+    """Put rows with equal keys into one bucket; those that lack a key anywhere unless `missing_meet`."""
     hashes = (pl.col(key).hash(number) for number, key in enumerate(keys))
     together = reduce(lambda one, other: (one * _number(_STEP)) ^ other, hashes)
-    alone = pl.any_horizontal(pl.col(key).is_null() for key in keys)
+    alone = pl.lit(value=False) if missing_meet else pl.any_horizontal(pl.col(key).is_null() for key in keys)
     bits = pl.when(alone).then(pl.col(ROW).hash()).otherwise(together)
     return (bits % _number(num_buckets)).cast(pl.Int64)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 import pyarrow as pa
@@ -115,6 +115,14 @@ class Gathered:
     def table(self) -> pa.Table:
         """The rows in memory."""
         return pa.concat_tables([self.types.empty_table(), *self._tables])
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Read a column of numbers without gaps, batch by batch, as arrays of NumPy."""
+        if self._run is None:
+            yield self.table[name].to_numpy()
+        else:
+            for batch in pq.ParquetFile(self._run.path).iter_batches(columns=[name]):
+                yield batch.column(0).to_numpy()
 
     def lazy(self) -> pl.LazyFrame:
         """Scan the rows with Polars, in their order; whoever runs the plan keeps this object meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,12 +12,14 @@ from gpupipe.io.buckets import shuffle_seed
 from gpupipe.io.exchange import ROW, origin_of
 from gpupipe.io.relational.cuts import by_order, random_bits
 from gpupipe.io.relational.engine import run
-from gpupipe.io.relational.scan import scan
+from gpupipe.io.relational.gathering import Gathered
+from gpupipe.io.relational.scan import scan, scan_gathered
+from gpupipe.schema import Field
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["numbered", "shuffle", "sort", "widest"]
+__all__ = ["by_place", "numbered", "shuffle", "sort", "widest"]
 
 _BITS = "⟨bits⟩"
 
@@ -58,6 +60,16 @@ def numbered(table: Dataset) -> Dataset:
     rows = scan(table, table.columns, "number")
     found = run(lambda frame: frame, [rows], table.schema, active().resolve(table.backend), "number", lambda _: [])
     return found.dataset(table, table.schema, origin_of("rows", [table]), widest(table), "number")
+
+
+def by_place(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> Gathered:
+    """Put what a plan has made into the order of the column `ROW`; the result has these columns."""
+    one = scan_gathered(rows)
+
+    def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
+        return frame.sort(ROW, maintain_order=True)
+
+    return run(plan, [one], fields, backend, title, lambda num_buckets: [by_order(one, [ROW], [True], num_buckets)])
 
 
 def widest(table: Dataset) -> int:

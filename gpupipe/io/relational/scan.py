@@ -26,7 +26,7 @@ from gpupipe.schema import FLOATS, Field
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Scan", "scan"]
+__all__ = ["Scan", "scan", "scan_gathered"]
 
 _MOST_FILES = 500
 """A plan has a node for each file; beyond so many it takes longer to make than to read them."""
@@ -86,6 +86,12 @@ def scan(table: Dataset, columns: Sequence[str], title: str) -> Scan:
         found = _of_partitions(table, fields, title)
     floats = [item.name for item in fields if item.dtype in FLOATS]
     return replace(found, frame=found.frame.with_columns(pl.col(floats).fill_nan(None)))
+
+
+def scan_gathered(found: Gathered) -> Scan:
+    """Scan what a plan has made, with `ROW` among its columns."""
+    fields = [item for item in found.fields if item.name != ROW]
+    return Scan(found.lazy(), fields, found.num_rows, found.check, found.check, found)
 
 
 def _of_partitions(table: Dataset, fields: Sequence[Field], title: str) -> Scan:
