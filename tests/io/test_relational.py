@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.errors import BadFile, PlanFailed
+from gpupipe.errors import BackendMissing, BadFile, PlanFailed
 from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.cuts import random_bits
 from gpupipe.io.relational.engine import engine_of, run
@@ -159,7 +159,15 @@ def test_a_plan_that_fails_says_so() -> None:
     with pytest.raises(PlanFailed) as caught:
         run(lambda f: f.with_columns(pl.col("origin").cast(pl.Int8)), [rows], flights().schema, "cpu", "sort", len)
     assert caught.value.where == "sort"
+
+
+def test_the_engine_of_a_gpu_never_moves_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_of("cpu") == "streaming"
+    monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: None)
+    with pytest.raises(BackendMissing) as caught:
+        engine_of("gpu")
+    assert "cudf-polars" in caught.value.problem
+    monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: name)
     assert engine_of("gpu").config["raise_on_fail"] is True
 
 

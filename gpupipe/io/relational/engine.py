@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import polars as pl
 from tqdm import tqdm
 
 from gpupipe.cluster import active
-from gpupipe.errors import PlanFailed
+from gpupipe.errors import BackendMissing, PlanFailed
 from gpupipe.io.damage import one_line
 from gpupipe.io.relational.gathering import Gathered, arrow_of, memory
 from gpupipe.io.relational.scan import Scan
@@ -88,13 +89,25 @@ def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFra
 
 
 def engine_of(backend: str) -> Any:
-    """Choose the engine; that of a GPU raises an error rather than go on with the CPU.
+    """Choose the engine; that of a GPU raises an error that names the operation rather than go on with the CPU.
+
+    Raises:
+        BackendMissing: the engine of a GPU is not installed.
 
     Example:
         >>> engine_of("cpu")
         'streaming'
     """
-    return "streaming" if backend == "cpu" else pl.GPUEngine(raise_on_fail=True)
+    if backend == "cpu":
+        return "streaming"
+    if find_spec("cudf_polars") is None:
+        raise BackendMissing(
+            "verbs over whole tables",
+            "backend='gpu' needs cudf-polars, which is not installed",
+            expected="cudf-polars of the same release as cuDF",
+            remedy="pip install 'gpupipe[cuda13]', or backend='cpu' where the table is read",
+        )
+    return pl.GPUEngine(raise_on_fail=True)
 
 
 def _batches(plan: pl.LazyFrame, rows: int, backend: str) -> Iterator[pl.DataFrame]:

@@ -146,7 +146,9 @@ class Joining:
         added = {out: pl.col(item.name) for item, out in self.right_columns}
         right = right.select(*self.keys, pl.col(ROW).alias(_RIGHT), **theirs, **added)
         how: Literal["full", "left", "inner"] = "full" if keeps_right else "left" if keeps_left else "inner"
-        both = left.join(right, on=self.keys, how=how, coalesce=False, maintain_order="left_right")
+        both = left.join(
+            right, on=self.keys, how=how, coalesce=False, maintain_order=None if keeps_right else "left_right"
+        )
         if not keeps_right:
             return both
         if not keeps_left:
@@ -155,7 +157,7 @@ class Joining:
         names = zip(self.left_keys, theirs, strict=True)
         of_either = [pl.when(is_alone).then(name).otherwise(item.name).alias(item.name) for item, name in names]
         place = pl.coalesce(ROW, pl.col(_RIGHT) + pl.lit(_ADDED, pl.UInt64)).alias(ROW)
-        return both.with_columns(*of_either, place)
+        return both.with_columns(*of_either, place).sort(ROW, _RIGHT)  # Polars below 2 mixes both sides of a full join
 
 
 def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
