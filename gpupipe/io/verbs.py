@@ -12,6 +12,7 @@ from gpupipe.io.relational.duplicates import deduplicate
 from gpupipe.io.relational.grouping import GroupBy
 from gpupipe.io.relational.joining import Joining, join
 from gpupipe.io.relational.ordering import shuffle, sort
+from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.words import as_list, counted, is_integer, is_number
 
 if TYPE_CHECKING:
@@ -243,6 +244,26 @@ class Verbs:
             remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"
             raise BadConfig("sample", "no share", got=fraction, expected="above 0, at most 1", remedy=remedy)
         return self._table.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self._table
+
+    def to_polars(self) -> LazyFrame:
+        """Give the table as a lazy frame of Polars, dates as dates and times with their zones.
+
+        Local Parquet files that Polars reads alike are scanned by it, lazily. The rows of anything else (filtered or
+        transformed tables, text, stores) are read now, into memory.
+
+        Raises:
+            SchemaMismatch: a column holds decimals of more than 38 digits.
+            BadFile: a file cannot be read, or is not what it was.
+
+        Memory: nothing where files are scanned; else all rows on the host.
+
+        Example:
+            >>> import polars as pl, gpupipe as gp
+            >>> flights = gp.read_parquet("data/flights.parquet").to_polars()
+            >>> flights.group_by("origin").agg(pl.col("distance").max()).sort("origin").collect().rows()
+            [('EWR', 4963.0), ('JFK', 4983.0), ('LGA', 1620.0)]
+        """
+        return lazy(self._table)
 
     @property
     def _table(self) -> Dataset:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.errors import BackendMissing, BadFile, PlanFailed
+from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
 from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.cuts import random_bits
 from gpupipe.io.relational.engine import engine_of, run
@@ -169,6 +169,45 @@ def test_the_engine_of_a_gpu_never_moves_to_the_cpu(monkeypatch: pytest.MonkeyPa
     assert "cudf-polars" in caught.value.problem
     monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: name)
     assert engine_of("gpu").config["raise_on_fail"] is True
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 40, 10_000])
+def test_a_lazy_frame_is_run_and_given_back(num_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_bytes(monkeypatch, num_bytes)
+    frame = pl.DataFrame(
+        {
+            "n": range(5000),
+            "x": [None, 0.5] * 2500,
+            "kind": pl.Series(["a", "b"] * 2500, dtype=pl.Categorical),
+            "day": pl.Series([None, 1] * 2500).cast(pl.Date),
+            "at": pl.Series([None, 1] * 2500).cast(pl.Datetime("us", "Europe/Oslo")),
+            "price": pl.Series(["1.5", None] * 2500).cast(pl.Decimal(10, 2)),
+            "place": [{"city": "Oslo"}, None] * 2500,
+        }
+    )
+    plain = frame.with_columns(pl.col("kind").cast(pl.String))
+    for each in (frame, frame.lazy()):
+        found = gp.from_polars(each, backend="cpu")
+        assert found.to_polars().collect().equals(plain)
+    assert found.to_polars().collect().schema == plain.schema
+    assert len(gp.from_polars(frame.lazy().head(0))) == 0
+    plain.select("n", "x", "day").write_parquet(tmp_path / "a.parquet")
+    lazy = gp.read_parquet(tmp_path / "a.parquet", backend="cpu").to_polars()
+    assert "PARQUET" in lazy.explain().upper()
+    assert lazy.collect().equals(plain.select("n", "x", "day"))
+
+
+def test_what_is_no_frame_of_polars_is_said() -> None:
+    with pytest.raises(BadConfig) as caught:
+        gp.from_polars([1])  # type: ignore[arg-type]
+    assert caught.value.got == "list"
+    with pytest.raises(PlanFailed) as failed:
+        gp.from_polars(pl.LazyFrame({"x": ["a"]}).with_columns(pl.col("x").cast(pl.Int8)))
+    assert failed.value.where == "from_polars"
+    wide = gp.from_frame(pa.table({"x": pa.array([1], pa.decimal256(50, 4))}))
+    with pytest.raises(SchemaMismatch) as refused:
+        wide.to_polars()
+    assert refused.value.where == "to_polars"
 
 
 def test_an_interrupted_plan_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

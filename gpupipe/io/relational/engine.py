@@ -21,7 +21,7 @@ from gpupipe.io.relational.scan import Scan
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Cut", "Plan", "buckets_of", "collect", "engine_of", "run"]
+__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "engine_of", "run"]
 
 Plan = Callable[..., pl.LazyFrame]
 """What is made of the rows of some scans: of all of them, or of those of a bucket."""
@@ -86,6 +86,16 @@ def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFra
     """
     with _explained(scans, title):
         return plan.collect(engine="streaming")
+
+
+def batches_of(plan: pl.LazyFrame, rows: int, title: str) -> Iterator[pl.DataFrame]:
+    """Run a plan on the host whose result comes in batches of about so many rows.
+
+    Raises:
+        PlanFailed: see `run`.
+    """
+    with _explained([], title):
+        yield from tqdm(_batches(plan, rows, "cpu"), title, disable=None, leave=False)
 
 
 def engine_of(backend: str) -> Any:

@@ -27,7 +27,7 @@ from gpupipe.schema import FLOATS, Field, Schema, element_of
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Gathered", "arrow_of", "memory", "polars_of"]
+__all__ = ["Gathered", "arrow_of", "kept_share", "memory", "polars_of"]
 
 _KEPT_SHARE = 16
 """A table in memory takes no more than this part of it: several may be alive."""
@@ -37,6 +37,11 @@ _UNKNOWN = 8 << 30
 def memory() -> int:
     """Decide how many bytes of the host's memory whole tables may take: as configured, or what is free."""
     return settings().memory_limit or free_host_memory() or _UNKNOWN
+
+
+def kept_share() -> int:
+    """Decide how many bytes of a table are kept in memory; a larger one goes to a file."""
+    return memory() // _KEPT_SHARE
 
 
 def polars_of(table: pa.Table) -> pl.DataFrame:
@@ -87,7 +92,7 @@ class Gathered:
         self.types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
         self.group_rows = max(1, GROUP_BYTES // max(1, row_bytes(fields)))
         self.num_rows = 0
-        self._limit = memory() // _KEPT_SHARE if limit is None else limit
+        self._limit = kept_share() if limit is None else limit
         self._tables: list[pa.Table] = []
         self._num_bytes = 0
         self._spool: Spool | None = None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import select
+from gpupipe.backend.arrow_types import written_type
 from gpupipe.cluster import active
-from gpupipe.errors import BadFile
+from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.exchange import ID, ROW, Reading, host_table
 from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
@@ -26,7 +27,9 @@ from gpupipe.schema import FLOATS, Field
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Scan", "scan", "scan_gathered"]
+__all__ = ["LazyFrame", "Scan", "lazy", "scan", "scan_gathered"]
+
+LazyFrame: TypeAlias = pl.LazyFrame
 
 _MOST_FILES = 500
 """A plan has a node for each file; beyond so many it takes longer to make than to read them."""
@@ -64,7 +67,32 @@ class Scan:
         return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
 
 
-def scan(table: Dataset, columns: Sequence[str], title: str) -> Scan:
+def lazy(table: Dataset) -> pl.LazyFrame:
+    """Make what `Dataset.to_polars` describes."""
+    for item in table.schema:
+        if "decimal256" in item.dtype:
+            raise SchemaMismatch(
+                "to_polars",
+                f"column {item.name!r} has more digits than Polars holds",
+                got=item.dtype,
+                expected="decimals of up to 38 digits",
+                remedy="select(...) the other columns, or Cast to 'float64' before it",
+            )
+    frame = scan(table, table.columns, "to_polars", keep=True).frame
+    return frame.select(_as_written(item) for item in table.schema)
+
+
+def _as_written(item: Field) -> pl.Expr:
+    """A column with its date or its zone."""
+    column, kind = pl.col(item.name), written_type(item)
+    if item.dtype != "timestamp" or not item.written_as:
+        return column
+    if not pa.types.is_timestamp(kind):
+        return column.cast(pl.Date)
+    return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
+
+
+def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
     """Make a lazy frame of these columns and the row's identity.
 
     Local Parquet files are scanned by Polars itself; whatever else a dataset is made of is read by partitions first,
@@ -74,6 +102,7 @@ def scan(table: Dataset, columns: Sequence[str], title: str) -> Scan:
         table: the dataset.
         columns: the columns a plan needs.
         title: of the progress bar.
+        keep: whether rows that are read by partitions stay in memory, whatever they take.
 
     Raises:
         PartitionFailed, BadFile: a partition cannot be read.
@@ -83,7 +112,7 @@ def scan(table: Dataset, columns: Sequence[str], title: str) -> Scan:
     fields = [table.schema[name] for name in columns]
     found = _of_files(table, fields)
     if found is None:
-        found = _of_partitions(table, fields, title)
+        found = _of_partitions(table, fields, title, 1 << 62 if keep else memory() // 4)
     floats = [item.name for item in fields if item.dtype in FLOATS]
     return replace(found, frame=found.frame.with_columns(pl.col(floats).fill_nan(None)))
 
@@ -94,10 +123,10 @@ def scan_gathered(found: Gathered) -> Scan:
     return Scan(found.lazy(), fields, found.num_rows, found.check, found.check, found)
 
 
-def _of_partitions(table: Dataset, fields: Sequence[Field], title: str) -> Scan:
+def _of_partitions(table: Dataset, fields: Sequence[Field], title: str, limit: int) -> Scan:
     work = _Rows(tuple(fields), active().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
-    found = Gathered([*fields, ID], memory() // 4)
+    found = Gathered([*fields, ID], limit)
     found.gather(batches)
     frame = found.lazy()
     if table.query.repeats_rows:  # the rows made of one share its identity
