@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpupipe.drift import Drift
     from gpupipe.expectations import Expect
     from gpupipe.features import Features
-    from gpupipe.io import Dataset, from_frame, read_csv, read_ipc, read_json, read_orc, read_parquet
+    from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.permuting import Importance, importance
     from gpupipe.pipeline import Pipeline
     from gpupipe.schema import Schema
@@ -52,6 +52,7 @@ _HOME = {
     "configure": "config",
     "errors": "",
     "from_frame": "io",
+    "from_polars": "io",
     "importance": "permuting",
     "io": "",
     "load": "artifact",
@@ -90,6 +91,7 @@ __all__ = [
     "configure",
     "errors",
     "from_frame",
+    "from_polars",
     "importance",
     "io",
     "load",

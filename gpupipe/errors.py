@@ -3,7 +3,7 @@
 GpupipeError
 ├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, NotFitted     what the caller gave
 ├── ExpressionError, LeakageError                                     what a pipeline says
-├── BadFile, ArtifactError, PartitionFailed                           what lies on disk
+├── BadFile, ArtifactError, PartitionFailed, PlanFailed               what lies on disk
 ├── BackendMissing, DeviceMismatch, ClusterLost                       the machine
 └── CopyRequired, OutOfDeviceMemory                                   memory
 
@@ -33,6 +33,7 @@ __all__ = [
     "NotFitted",
     "OutOfDeviceMemory",
     "PartitionFailed",
+    "PlanFailed",
     "SchemaMismatch",
 ]
 
@@ -176,6 +177,10 @@ class ArtifactError(GpupipeError, ValueError):
 
 class PartitionFailed(GpupipeError, RuntimeError):
     """One partition could not be worked on; names its file, its row groups and the cause."""
+
+
+class PlanFailed(GpupipeError, RuntimeError):
+    """A plan over a whole table could not be run; names the verb, or the operation that an engine does not know."""
 
 
 class ClusterLost(GpupipeError, ConnectionError):

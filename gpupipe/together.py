@@ -11,7 +11,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
 from gpupipe.io.beside import Beside, made_together
 from gpupipe.io.exchange import ROW
-from gpupipe.io.rearranging import identified
+from gpupipe.io.relational.ordering import numbered
 from gpupipe.plan import Prefix
 from gpupipe.schema import Schema
 from gpupipe.step import in_step
@@ -56,7 +56,7 @@ def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed = 
             "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
             shortened(dict.fromkeys(blind)),
         )
-    dataset = identified(replace(dataset, backend=backend))
+    dataset = numbered(replace(dataset, backend=backend))
     found: dict[int, Beside] = {}
     for position in prefix.meeting:
         before = prefix.before(position, found)

@@ -29,6 +29,7 @@ BUILTIN = {
     "NotFitted": RuntimeError,
     "OutOfDeviceMemory": MemoryError,
     "PartitionFailed": RuntimeError,
+    "PlanFailed": RuntimeError,
     "SchemaMismatch": ValueError,
 }
 TEXT = "flights.parquet, column 'x': 1 infinite value, got inf.\nExpected finite numbers.\nTry: clip(x, 0, 1)"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.schema import FLOATS
 
-__all__ = ["hash_column", "hash_strings", "splitmix64"]
+__all__ = ["hash_column", "hash_strings", "splitmix64", "start_of"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -35,8 +35,18 @@ def splitmix64(seed: int, counters: Array) -> Array:
         >>> splitmix64(0, np.arange(2))
         array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
-    start = _finalized(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
-    return _finalized((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + start)
+    return _finalized((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + start_of(seed))
+
+
+def start_of(seed: int) -> np.uint64:
+    """Mix a seed: where its stream of `splitmix64` starts.
+
+    Example:
+        >>> start_of(0)
+        np.uint64(0)
+    """
+    start: np.uint64 = _finalized(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
+    return start
 
 
 def _finalized(bits: Array) -> Array:

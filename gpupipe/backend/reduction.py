@@ -11,11 +11,10 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import floats, with_missing_row
 from gpupipe.backend.numbers import GroupedFloats
-from gpupipe.backend.ordering import Groups, differs, sort_order
-from gpupipe.backend.ragged import offsets_of
-from gpupipe.schema import FLOATS, Field, list_of
+from gpupipe.backend.ordering import Groups, sort_order
+from gpupipe.schema import FLOATS, Field
 
-__all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced", "whole_outcome"]
+__all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced"]
 
 FUNCTIONS: Mapping[str, Sequence[str]] = {
     "size": ["size"],
@@ -110,26 +109,6 @@ def outcome(function: str, frame: Frame, item: Field, backend: Backend) -> Colum
         return Column("float64", xp.where(count > 0, found["total"].data / xp.maximum(count, 1), xp.nan))
     data = xp.where(count > 1, found["squares"].data / xp.maximum(count - 1, 1), xp.nan)
     return _typed(Column("float64", xp.sqrt(data) if function == "std" else data), item)
-
-
-def whole_outcome(function: str, frame: Frame, groups: Groups, item: Field, backend: Backend) -> Column:
-    """The median, the number of distinct values or the list of all values of each group, from all its rows."""
-    xp, column = backend.xp, backend.column(frame, item.name)
-    if function == "list":
-        return Column(list_of(item.dtype), offsets_of(groups.sizes, xp), None, None, column.take(groups.order))
-    order, counts = _ordered(column, column, groups, backend)
-    ordered = column.take(order)
-    if function == "nunique":
-        new = xp.ones(len(order), dtype=bool)
-        new[1:] = differs(ordered, xp)
-        new[groups.starts] = True
-        new &= _present(ordered, xp)
-        return Column("int64", xp.bincount(groups.ids[order][new], minlength=len(groups)))
-    values = ordered.data.astype("float64")
-    low, high = (values[groups.starts + part // 2] for part in (xp.maximum(counts - 1, 0), counts))
-    with np.errstate(all="ignore"):
-        middle = xp.where(counts > 0, (low + high) / 2, xp.nan)
-    return _typed(Column("float64", middle), item)
 
 
 def _by_loop(

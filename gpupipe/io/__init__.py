@@ -9,6 +9,7 @@ from gpupipe.io.orc import read_orc
 from gpupipe.io.passes import in_halves, over_partitions
 from gpupipe.io.query import FrameFunction
 from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
+from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import FileNote, Partition, row_bytes
 
@@ -22,6 +23,7 @@ __all__ = [
     "as_dataset",
     "as_rows",
     "from_frame",
+    "from_polars",
     "in_halves",
     "inspect",
     "over_partitions",

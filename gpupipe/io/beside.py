@@ -76,7 +76,7 @@ def made_together(
         inputs, then what is made of them, as long as the result is there.
     """
     num_buckets = table.num_partitions if keys else 1
-    buckets = Hashed(list(keys), num_buckets, missing_meet=False)
+    buckets = Hashed(list(keys), num_buckets)
     together = exchange(table, rows, Schema([*inputs, ID]), buckets, num_buckets, title)
     places = Placed.like(table)
     found = exchange(together, make, Schema([*made, ID]), places, places.num_buckets, title, whole=True)

@@ -321,7 +321,7 @@ class Dataset(Splitting, Verbs):
 
         Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
             what it can (docs/guide-files.md, not yet run on a GPU); else the partition is copied to the host. A full
-            shuffle needs three partitions per worker, and twice the table on disk.
+            shuffle needs what `shuffle` does.
         """
         check_integer(Dataset.write_parquet, "[1, inf)", None, files=files)
         place: Any = path

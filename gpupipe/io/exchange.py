@@ -1,6 +1,6 @@
-"""Rows of all partitions brought together on disk: in buckets that need each other, then as a table of their own.
+"""Rows of all partitions brought together on disk, in buckets that need each other.
 
-Both steps are passes over partitions like any other, so they run on threads or on a cluster's workers, which have to
+That is a pass over partitions like any other, so it runs on threads or on a cluster's workers, which have to
 share the folder for temporary files (TMPDIR) where they are on several machines.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,7 +21,7 @@ from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.cluster import active
 from gpupipe.io.passes import over_partitions
 from gpupipe.io.query import EVERYTHING
-from gpupipe.io.source import Partition, Span, row_bytes
+from gpupipe.io.source import Partition, Span
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled
 from gpupipe.schema import FLOATS, Field, Schema, element_of
@@ -29,7 +29,7 @@ from gpupipe.schema import FLOATS, Field, Schema, element_of
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["ID", "ROW", "BucketOf", "Origin", "Reading", "Rows", "exchange", "host_table", "origin_of", "settle"]
+__all__ = ["ID", "ROW", "BucketOf", "Origin", "Reading", "Rows", "exchange", "host_table", "origin_of"]
 
 Rows: TypeAlias = Callable[["Dataset", Backend], Frame]
 """The rows made of a dataset of one partition."""
@@ -108,7 +108,7 @@ def exchange(
     Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
     """
     spool, backend = Spool(GROUP_BYTES), active().resolve(dataset.backend)
-    work = _Writer(spool, rows, tuple(schema), 1 << 62, backend, bucket_of, num_buckets)
+    work = _Writer(spool, rows, tuple(schema), backend, bucket_of, num_buckets)
     runs = list(over_partitions(work, dataset, backend, title, whole=whole))
     spans: list[list[Span]] = [[] for _ in range(num_buckets)]
     for number, run in enumerate(runs):
@@ -117,64 +117,9 @@ def exchange(
     partitions = [
         Partition(bucket, tuple(own), f"bucket {bucket} of {num_buckets}") for bucket, own in enumerate(spans)
     ]
-    return _dataset(dataset, runs, partitions, schema, spool, Origin(None, None))
-
-
-def settle(
-    dataset: Dataset, rows: Rows, schema: Schema, origin: Origin, partition_rows: int, title: str, *, whole: bool = True
-) -> Dataset:
-    """The rows made of all partitions, one after the other, as a table: a row's identity is its number there.
-
-    Args:
-        dataset: what the rows are made of.
-        rows: as for `exchange`.
-        schema: the columns that are kept of the rows.
-        origin: of the table.
-        partition_rows: rows that a partition of the table may have.
-        title: of the progress bar.
-        whole: whether `rows` needs all rows of a partition at once.
-
-    Memory: of each worker three times a partition's rows. On disk all rows, until the dataset goes.
-    """
-    spool, backend = Spool(GROUP_BYTES), active().resolve(dataset.backend)
-    group_rows = max(1, min(partition_rows, GROUP_BYTES // max(1, row_bytes(schema))))
-    work = _Writer(spool, rows, tuple(schema), group_rows, backend)
-    runs = list(over_partitions(work, dataset, backend, title, whole=whole))
-    partitions = []
-    for index, (first, spans) in enumerate(_packed(_numbered(runs), partition_rows)):
-        last = first + sum(span.num_rows for span in spans)
-        partitions.append(Partition(index, tuple(spans), f"rows {first:,} to {last:,} after {title}"))
-    return _dataset(dataset, runs, partitions, schema, spool, origin)
-
-
-def _dataset(
-    like: Dataset, runs: Sequence[Run], partitions: Sequence[Partition], schema: Schema, spool: Spool, origin: Origin
-) -> Dataset:
-    source = Spooled(dict(enumerate(runs)), partitions, schema, origin.made_by, origin.inputs, spool)
-    source.notes = like.source.notes
-    return replace(like, source=source, schema=schema, query=EVERYTHING)
-
-
-def _numbered(runs: Iterable[Run]) -> Iterator[Span]:
-    """All row groups, their rows numbered from 0."""
-    first_id = 0
-    for number, run in enumerate(runs):
-        for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
-            yield Span(number, group, first_row, num_rows, first_id)
-            first_id += num_rows
-
-
-def _packed(spans: Iterable[Span], limit: int) -> list[tuple[int, list[Span]]]:
-    """The spans in packs of at most `limit` rows, one at least, and the number of each pack's first row."""
-    packs: list[tuple[int, list[Span]]] = [(0, [])]
-    taken = 0
-    for span in spans:
-        if taken + span.num_rows > limit and packs[-1][1]:
-            packs.append((span.identity, []))
-            taken = 0
-        packs[-1][1].append(span)
-        taken += span.num_rows
-    return packs
+    source = Spooled(dict(enumerate(runs)), partitions, schema, None, None, spool)
+    source.notes = dataset.source.notes
+    return replace(dataset, source=source, schema=schema, query=EVERYTHING)
 
 
 @dataclass(frozen=True)
@@ -184,10 +129,9 @@ class _Writer:
     spool: Spool
     rows: Rows
     fields: tuple[Field, ...]
-    group_rows: int
     backend: str
-    bucket_of: BucketOf | None = None
-    num_buckets: int = 1
+    bucket_of: BucketOf
+    num_buckets: int
 
     def __call__(self, part: Dataset) -> Run:
         self.spool.check()
@@ -201,16 +145,13 @@ class _Writer:
         coded = [parquet_path(item) for item in fields]
         with pq.ParquetWriter(path, table.schema, use_dictionary=coded, write_statistics=False) as writer:
             for bucket, (start, count) in enumerate(zip(accumulate(counts, initial=0), counts, strict=False)):
-                for first in range(0, count, self.group_rows):
-                    num_rows = min(self.group_rows, count - first)
-                    writer.write_table(table.slice(start + first, num_rows), row_group_size=num_rows)
-                    groups.append((bucket, num_rows))
+                if count:
+                    writer.write_table(table.slice(start, count), row_group_size=count)
+                    groups.append((bucket, count))
         return Run(str(path), path.stat().st_size, tuple(groups))
 
     def _in_buckets(self, frame: Frame, backend: Backend) -> tuple[Frame, list[int]]:
         """The rows by bucket, and how many there are of each."""
-        if self.bucket_of is None:
-            return frame, [len(frame)]
         xp, buckets = backend.xp, self.bucket_of(frame, backend)
         counts = backend.to_host(xp.bincount(buckets, minlength=self.num_buckets)).tolist()
         return backend.take(frame, xp.argsort(buckets, kind="stable")), counts

@@ -123,7 +123,7 @@ class FileSource:
         if self._spool is not None:
             self._spool.check()
         names = [item.name for item in fields]
-        self.reads.add(partition.spans, names, self._stored_bytes(partition, names))
+        self.reads.add(partition.spans, names, self.stored_bytes(partition, names))
         if not names:
             return backend.frame({}, partition.num_rows)
         if not partition.spans:
@@ -240,7 +240,8 @@ class FileSource:
             found |= {name for name in dtypes if name not in found and _null_count(file, name) != 0}
         return found
 
-    def _stored_bytes(self, partition: Partition, names: Sequence[str]) -> int:
+    def stored_bytes(self, partition: Partition, names: Sequence[str]) -> int:
+        """The bytes these columns of a partition take in the files."""
         total = 0
         for number, spans in _by_file(partition.spans):
             file = self.files[number]

@@ -77,8 +77,9 @@ class FrameSource:
         vars(part).update(_frame=frame, _first_row=first, partitions=list(partitions))
         return part
 
-    def inputs(self) -> None:
-        """Rows in memory have no stamp."""
+    def inputs(self) -> dict[str, str] | None:
+        """None: rows in memory have no stamp."""
+        return None
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         """There are none to choose from."""

@@ -23,7 +23,7 @@ from gpupipe.errors import BadFile
 from gpupipe.io.buckets import shuffle_bits
 from gpupipe.io.manifest import Manifest, Part
 from gpupipe.io.passes import in_halves, in_partition, over_partitions
-from gpupipe.io.rearranging import shuffled
+from gpupipe.io.relational.ordering import shuffle
 from gpupipe.io.source import Partition
 from gpupipe.io.spooled import from_all_files
 from gpupipe.io.writer import ParquetOptions, file_types, group_rows, write_file, write_hive
@@ -276,7 +276,7 @@ def _frame_of(backend: Backend, options: ParquetOptions, dataset: Dataset, parti
 
 def in_order(dataset: Dataset, options: ParquetOptions) -> Dataset:
     """The rows in the order they are written in, but for what `_frame_of` does."""
-    return shuffled(dataset, options.seed) if options.shuffle == "full" else dataset
+    return shuffle(dataset, options.seed) if options.shuffle == "full" else dataset
 
 
 def only_new(dataset: Dataset, before: Manifest, inputs: Mapping[str, str], options: ParquetOptions) -> Dataset | None:

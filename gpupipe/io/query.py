@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.bounds import Condition
-from gpupipe.io.selection import Between, Draw, Selection, StratifiedDraw, Without
+from gpupipe.io.selection import Between, Draw, Listed, Selection, StratifiedDraw
 from gpupipe.io.source import Partition
 
 __all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
@@ -41,12 +41,12 @@ class Mapped:
 class Query:
     """Choices by row identity, which act on the source's rows whatever else is done; then the stages in order."""
 
-    draws: tuple[Draw | Without, ...] = ()
+    draws: tuple[Draw | Listed, ...] = ()
     stages: tuple[Selection | Mapped, ...] = ()
 
-    def then(self, stage: Selection | Mapped | Without) -> Query:
+    def then(self, stage: Selection | Mapped | Listed) -> Query:
         """The query with one more selection or function."""
-        if isinstance(stage, Without) or (isinstance(stage, Draw) and stage.by is None):
+        if isinstance(stage, Listed) or (isinstance(stage, Draw) and stage.by is None):
             return replace(self, draws=(*self.draws, stage))
         return replace(self, stages=(*self.stages, stage))
 

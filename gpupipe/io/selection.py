@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
 from gpupipe.io.damage import lost
 from gpupipe.schema import FLOATS, INTEGERS, Schema
+from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Between", "Draw", "Selection", "StratifiedDraw", "Where", "Without", "drawn_in_class"]
+__all__ = ["Between", "Draw", "Listed", "Selection", "StratifiedDraw", "Where", "drawn_in_class"]
 
 
 class Selection(Protocol):
@@ -166,18 +167,35 @@ def drawn_in_class(column: Column, seed: int, row_ids: Array, frame: Frame, back
 
 
 @dataclass(frozen=True)
-class Without:
-    """The rows whose identity is not listed.
+class Listed:
+    """The rows whose identity is listed.
 
     Args:
-        files: the identities, an ascending array of uint64 in each (`.npy`); only what a partition needs is read.
+        file: the identities, an ascending array of uint64 (`.npy`); only what a partition needs is read.
         made_by: what listed them, as in `Source.made_by`.
-        owner: kept alive as long as this, such as the temporary folder the files lie in.
+        owner: kept alive as long as this, such as the temporary folder the file lies in.
     """
 
-    files: tuple[str, ...] = field(repr=False)
+    file: str = field(repr=False)
     made_by: str | None
     owner: object = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, ids: Iterable[Any], num_rows: int, made_by: str | None) -> Self:
+        """Write a list.
+
+        Args:
+            ids: arrays of identities, one behind the other in ascending order.
+            num_rows: how many identities there are.
+            made_by: see the class.
+        """
+        scratch = ScratchFolder()
+        path = scratch.path / "rows.npy"
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (num_rows,)})
+            for some in ids:
+                file.write(some.astype("<u8").tobytes())
+        return cls(str(path), made_by, scratch)
 
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
         """A boolean per row, given the rows' identities."""
@@ -185,10 +203,9 @@ class Without:
         if not len(row_ids):
             return xp.ones(0, dtype=bool)
         ends = backend.to_host(xp.stack([row_ids.min(), row_ids.max()]))
-        parts = [_between(file, *ends) for file in self.files]
-        listed = np.sort(np.concatenate([*parts, ends[1:] + np.uint64(1)]))  # one at least, and one behind all
+        listed = np.append(_between(self.file, *ends), ends[1] + np.uint64(1))  # one at least, and one behind all
         listed = backend.to_device(listed)
-        return listed[xp.searchsorted(listed, row_ids)] != row_ids
+        return listed[xp.searchsorted(listed, row_ids)] == row_ids
 
 
 def _between(file: str, first: np.uint64, last: np.uint64) -> Any:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
-from gpupipe.io.drawing import drawn
-from gpupipe.io.duplicates import deduplicated
-from gpupipe.io.grouping import GroupBy
-from gpupipe.io.joining import Plan, joined
-from gpupipe.io.rearranging import shuffled, sorted_by
+from gpupipe.io.relational.drawing import draw
+from gpupipe.io.relational.duplicates import deduplicate
+from gpupipe.io.relational.grouping import GroupBy
+from gpupipe.io.relational.joining import Joining, join
+from gpupipe.io.relational.ordering import shuffle, sort
+from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.support.validation import (
     check_choice,
     check_integer,
@@ -33,9 +34,9 @@ __all__ = ["Verbs"]
 class Verbs:
     """The methods of a `Dataset` that look at more than a partition.
 
-    What sorts, shuffles, joins, groups or finds duplicates does so when it is called, in passes over the partitions by
-    the executor in force, and keeps temporary files (in TMPDIR, which a cluster's workers have to share) as long as
-    the new dataset is there. What comes out, row by row, never depends on partitions, workers or backend.
+    What sorts, shuffles, joins, groups or finds duplicates does so when it is called. A small result is kept in memory,
+    another one in temporary files (in TMPDIR) as long as the new dataset is there. What comes out, row by row, never
+    depends on partitions, workers or backend.
     """
 
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
@@ -48,9 +49,11 @@ class Verbs:
         Raises:
             ColumnNotFound: no such column.
             BadConfig: no column, or not as many directions.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
-        Memory: three partitions per worker. On disk twice the table, half of it as long as the result is there.
+        Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that twice the table on
+            disk, half of it as long as the result is there.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -74,7 +77,7 @@ class Verbs:
                 expected=counted(len(names), "direction"),
                 remedy="ascending=True, which is for all",
             )
-        return sorted_by(table, names, upward)
+        return sort(table, names, upward)
 
     def shuffle(self, seed: int = 0) -> Dataset:
         """All rows in a random order, in which any two may stand side by side.
@@ -86,7 +89,8 @@ class Verbs:
 
         Raises:
             BadConfig: no seed.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
         Memory: as `sort`.
 
@@ -96,14 +100,14 @@ class Verbs:
             [0, 5, 1, 4, 2, 3]
         """
         check_seed("shuffle", seed=seed)
-        return shuffled(self._table, seed)
+        return shuffle(self._table, seed)
 
     def deduplicate(
         self, on: str | Sequence[str] | None = None, *, keep: Literal["first", "last"] = "first"
     ) -> Dataset:
         """One row of those that are alike, at its place; two missing values are alike.
 
-        Only the columns looked at go to temporary files.
+        Only the columns looked at are read; the rows stay where they are.
 
         Args:
             on: the columns in which rows are alike; all by default.
@@ -112,10 +116,10 @@ class Verbs:
         Raises:
             ColumnNotFound: no such column.
             BadConfig: another `keep`.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
-        Memory: three partitions of these columns per worker; all rows that are alike are one worker's. On disk the
-            columns, then 8 bytes for each row left out, as long as the result is there.
+        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -126,7 +130,7 @@ class Verbs:
         """
         table = self._table
         check_choice("deduplicate", ("first", "last"), keep=keep)
-        return deduplicated(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
+        return deduplicate(table, _columns(table, table.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy:
         """Rows with equal keys, to be made into one by `agg`.
@@ -183,10 +187,11 @@ class Verbs:
             SchemaMismatch: keys of types that cannot be compared; or, where right rows are kept, of other types.
             BadConfig: `right` is no dataset; no keys, or not as many on both sides; another `how`; or a column would
                 have another's name.
-            BadFile: a temporary file cannot be read.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
 
-        Memory: a partition of each side and what comes of it, per worker; all rows of one key are one worker's. On
-            disk both tables and twice the result, of that half as long as it is there.
+        Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
+            result on disk, of that half as long as it is there. All rows of one key have to fit.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -219,7 +224,7 @@ class Verbs:
         theirs = _columns(right, on if right_on is None else right_on, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return joined(table, right, Plan.of(table.schema, right.schema, ours, theirs, added, how, suffix, many))
+        return join(table, right, Joining.of(table.schema, right.schema, ours, theirs, added, how, suffix, many))
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
         """Rows drawn at random, none twice, in the order in which they stand.
@@ -232,7 +237,7 @@ class Verbs:
         Raises:
             BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.
 
-        Memory: for `n` 16 bytes for each row that is drawn.
+        Memory: for `n` 8 bytes for each row that is drawn; of what Polars cannot scan 8 bytes for each row.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -251,11 +256,31 @@ class Verbs:
         check_seed("sample", seed=seed)
         if n is not None:
             check_integer("sample", "[0, inf)", n=n)
-            return drawn(self._table, n, seed)
+            return draw(self._table, n, seed)
         if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
             remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"
             raise refuse_argument("sample", "fraction", fraction, "a number in (0, 1]", remedy)
         return self._table.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self._table
+
+    def to_polars(self) -> LazyFrame:
+        """Give the table as a lazy frame of Polars, dates as dates and times with their zones.
+
+        Local Parquet files that Polars reads alike are scanned by it, lazily. The rows of anything else (filtered or
+        transformed tables, text, stores) are read now, into memory.
+
+        Raises:
+            SchemaMismatch: a column holds decimals of more than 38 digits.
+            BadFile: a file cannot be read, or is not what it was.
+
+        Memory: nothing where files are scanned; else all rows on the host.
+
+        Example:
+            >>> import polars as pl, gpupipe as gp
+            >>> flights = gp.read_parquet("data/flights.parquet").to_polars()
+            >>> flights.group_by("origin").agg(pl.col("distance").max()).sort("origin").collect().rows()
+            [('EWR', 4963.0), ('JFK', 4983.0), ('LGA', 1620.0)]
+        """
+        return lazy(self._table)
 
     @property
     def _table(self) -> Dataset:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
+from gpupipe.backend.host_memory import free_host_memory
 from gpupipe.support.validation import check_choice
 
 __all__ = ["RESIDENCIES", "choose_residency", "room_on"]
 
 RESIDENCIES = ("device", "host", "stream")
 _SHARE = 0.8  # of the host's free memory that a table may take
-_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: dict[str, int | None]) -> str:
@@ -53,22 +51,5 @@ def room_on(device: torch.device) -> int | None:
         torch.cuda.empty_cache()  # else the table of an earlier loader would take it
         free, total = torch.cuda.mem_get_info(device)
         return max(free - max(1 << 30, total // 10), 0)
-    found = [room for room in (_free_of_machine(), _free_of_container()) if room is not None]
-    return int(min(found) * _SHARE) if found else None
-
-
-def _free_of_machine() -> int | None:
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def _free_of_container() -> int | None:
-    """What the container's limit leaves (cgroup 2)."""
-    try:
-        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return None if limit == "max" else max(int(limit) - int(used), 0)
-    except (OSError, ValueError):
-        return None
+    on_host = free_host_memory()
+    return None if on_host is None else int(on_host * _SHARE)

@@ -17,7 +17,7 @@ CODE = """
 import json, os, sys
 before, env = set(sys.modules), dict(os.environ)
 import gpupipe
-names = "cudf cupy cuml rmm torch dask pandas numpy pyarrow sklearn tqdm"
+names = "cudf cupy cuml rmm torch dask pandas polars numpy pyarrow sklearn tqdm"
 heavy = [m for m in names.split() if m in sys.modules]
 print(json.dumps([heavy, env != dict(os.environ), dir(gpupipe), gpupipe.__all__]))
 """

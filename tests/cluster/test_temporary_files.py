@@ -12,6 +12,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import errors, scratch
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.cluster import in_force
 
 
@@ -47,7 +48,7 @@ def test_files_that_the_program_parsed(
     check(caught.value, folders[0], "flights.csv")
 
 
-def test_files_that_a_verb_writes(
+def test_files_that_a_step_writes(
     flights: gp.Dataset, cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch, folders: list[Path]
 ) -> None:
     make = scratch.ScratchFolder.__init__
@@ -58,5 +59,5 @@ def test_files_that_a_verb_writes(
 
     monkeypatch.setattr(scratch.ScratchFolder, "__init__", elsewhere)
     with in_force(cluster), pytest.raises(errors.BadFile) as caught:
-        flights.sort("distance")
+        gp.Pipeline([T.Lag("distance", by="tailnum", order_by="day")], backend="cpu").fit(flights).transform(flights)
     check(caught.value, folders[-1], "day01.parquet")

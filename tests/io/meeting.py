@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -61,3 +62,9 @@ def rows_of(data: Any) -> list[dict[str, Any]]:
     """The rows of a dataset, or of a frame of pandas, in plain Python."""
     frame = data.compute() if isinstance(data, gp.Dataset) else data.reset_index(drop=True)
     return plain(pa.Table.from_pandas(frame, preserve_index=False) if isinstance(frame, pd.DataFrame) else frame)
+
+
+def few_bytes(monkeypatch: pytest.MonkeyPatch, num_bytes: int = 10_000) -> None:
+    """Let whole tables take so many bytes of memory only: they are cut into buckets, and results go to files."""
+    for module in ("gathering", "engine", "scan"):
+        monkeypatch.setattr(f"gpupipe.io.relational.{module}.memory", lambda: num_bytes)

@@ -137,7 +137,8 @@ def rehearsed_module(modules: dict[str, Any]) -> ModuleType:
 def rehearsed() -> Iterator[Any]:
     """A `GpuBackend` on stand-ins, which is also what `select("gpu")` and `select("auto")` give meanwhile.
 
-    Its device is the CPU, so that torch's side of a hand-over works.
+    Its device is the CPU, so that torch's side of a hand-over works. Plans over whole tables are run by
+    Polars on the CPU: cudf-polars has no stand-in, so only what goes into a plan and comes out of it is rehearsed.
     """
     module = rehearsed_module(standins())
     with pytest.MonkeyPatch.context() as patch:
@@ -145,6 +146,7 @@ def rehearsed() -> Iterator[Any]:
         patch.setattr(
             gpupipe.backend, "choose_backend", lambda name, found: ("cpu" if name == "cpu" else "gpu", "rehearsal")
         )
+        patch.setattr("gpupipe.io.relational.engine.engine_of", lambda _: "streaming")
         _forget_backends()
         backend = gpupipe.backend.select("gpu")
         backend.device = "cpu"

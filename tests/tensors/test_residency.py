@@ -10,8 +10,9 @@ import torch
 
 import gpupipe as gp
 from gpupipe import errors, loading
+from gpupipe.backend import host_memory
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.tensors import Loader, residency
+from gpupipe.tensors import Loader
 from gpupipe.tensors.residency import choose_residency, room_on
 
 from .tables import block_of
@@ -33,13 +34,13 @@ def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  99 kB\nMemAvailable:   10 kB\n")
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("2048\n")
-    monkeypatch.setattr(residency, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(residency, "_CGROUP", tmp_path)
+    monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path)
     assert room_on(CPU) == 8192
     (tmp_path / "memory.max").write_text("4096\n")
     assert room_on(CPU) == 1638, "a container may have less than its machine"
-    monkeypatch.setattr(residency, "_MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(residency, "_CGROUP", tmp_path / "none")
+    monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path / "none")
     assert room_on(CPU) is None
 
 

@@ -1,7 +1,4 @@
-"""Rows with equal keys made into one: each partition is reduced first, then what is left of a group meets.
-
-A median, a number of distinct values or a list cannot be put together of parts: for them all rows of a group meet.
-"""
+"""Rows with equal keys made into one."""
 
 from __future__ import annotations
 
@@ -9,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from gpupipe.backend import Backend, Frame
-from gpupipe.backend.ordering import Groups, grouped
-from gpupipe.backend.reduction import FUNCTIONS, State, of_rows, outcome, reduced, whole_outcome
+import polars as pl
+
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.io.buckets import Ranges
-from gpupipe.io.exchange import Origin, Reading, Rows, exchange, origin_of, settle
-from gpupipe.io.rearranging import widest
+from gpupipe.io.exchange import origin_of
+from gpupipe.io.relational.cuts import by_order, repeat_little
+from gpupipe.io.relational.engine import run
+from gpupipe.io.relational.ordering import widest
+from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, Field, Schema, is_passenger, list_of, made_usable
 
 if TYPE_CHECKING:
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupBy"]
 
+_FUNCTIONS = (
+    *("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last"),
+    *("median", "nunique", "list"),
+)
 _WHOLE = ("median", "nunique", "list")
 _OF_LISTS = ("size", "count", "first", "last")
 _OF_NUMBERS = ("sum", "mean", "var", "std", "median")
@@ -55,8 +58,8 @@ class GroupBy:
             SchemaMismatch: a sum, a mean and the like of what is no number; any but a count, the first or the last of
                 lists.
 
-        Memory: per worker a partition and a few numbers for each of its groups. For a median, a number of distinct
-            values or a list, and only then, all rows of the largest group.
+        Memory: a few numbers for each group; all rows where a median, a number of distinct values or a list is asked
+            for. Beyond the memory, as `Dataset.sort`; all rows of the largest group have to fit.
 
         Example:
             >>> import gpupipe as gp
@@ -77,17 +80,7 @@ class GroupBy:
                 raise BadConfig(f"agg({name}=)", "makes no sense", got=pair, expected=expected, remedy=remedy)
         wanted = [_Wanted(name, *pair) for name, pair in named.items()]
         self._check(wanted)
-        table, keys = self.table, self.keys
-        work = _Reduction(tuple(keys), tuple(wanted), table.schema, self.dropna)
-        rows: Rows = work.before
-        if not work.meets:
-            table = settle(table, rows, work.between, Origin(None, None), widest(table), "group", whole=False)
-            rows = Reading(work.between.names)
-        if work.meets or table.num_partitions > 1:
-            ranges = Ranges.of_sample(table, keys, [True] * len(keys), table.num_partitions, divide=False)
-            table = exchange(table, rows, work.between, ranges, table.num_partitions, "group")
-        origin = origin_of("group", [self.table], keys, self.dropna, wanted)
-        return settle(table, work.after, work.schema, origin, widest(self.table), "group")
+        return _grouped(self.table, self.keys, wanted, dropna=self.dropna)
 
     def _check(self, wanted: Sequence[_Wanted]) -> None:
         if not wanted:
@@ -96,8 +89,8 @@ class GroupBy:
             )
         for one in wanted:
             where = f"agg({one.name}=)"
-            if one.function not in (*FUNCTIONS, *_WHOLE):
-                known = ", ".join([*FUNCTIONS, *_WHOLE])
+            if one.function not in _FUNCTIONS:
+                known = ", ".join(_FUNCTIONS)
                 raise BadConfig(where, "no such function", got=one.function, expected=known, remedy="'mean'")
             if one.name in self.keys:
                 raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({one.name}_=...)")
@@ -148,74 +141,51 @@ class _Wanted:
         if self.function == "list":
             return Field(self.name, list_of(item.dtype), nullable=False).as_source()
         if self.function == "sum":
-            dtype = item.dtype if item.dtype in FLOATS else State("sum", item.name).field(item).dtype
-            return Field(self.name, dtype, nullable=False).as_source()
+            wide = "uint64" if item.dtype.startswith("uint") else "int64"
+            return Field(self.name, item.dtype if item.dtype in FLOATS else wide, nullable=False).as_source()
         if self.function in _OF_NUMBERS:
             alike = item.dtype == "float32" and self.function != "mean"
             return Field(self.name, "float32" if alike else "float64").as_source()
         return Field(self.name, item.dtype, nullable=item.nullable, written_as=item.written_as).as_source()
 
-
-@dataclass(frozen=True)
-class _Reduction:
-    """What is done to the rows of a partition, and to those of a bucket."""
-
-    keys: Sequence[str]
-    wanted: Sequence[_Wanted]
-    source: Schema
-    dropna: bool
-
-    @property
-    def meets(self) -> bool:
-        """Whether all rows of a group have to meet."""
-        return any(one.function in _WHOLE for one in self.wanted)
-
-    @property
-    def columns(self) -> list[str]:
-        """What is read."""
-        return list(dict.fromkeys([*self.keys, *(one.column for one in self.wanted)]))
-
-    @property
-    def states(self) -> list[State]:
-        """What the results follow from."""
-        found = (State(name, one.column) for one in self.wanted for name in FUNCTIONS.get(one.function, ()))
-        return list(dict.fromkeys(found))
-
-    @property
-    def between(self) -> Schema:
-        """What goes from partitions to buckets."""
-        if self.meets:
-            return self.source.select(self.columns)
-        states = (state.field(self.source[state.column]) for state in self.states)
-        return Schema([*self.source.select(self.keys), *states])
-
-    @property
-    def schema(self) -> Schema:
+    def expression(self, item: Field) -> pl.Expr:
         """Of the result."""
-        keys = (replace(item, nullable=item.nullable and not self.dropna) for item in self.source.select(self.keys))
-        return Schema([*keys, *(one.field(self.source[one.column]) for one in self.wanted)])
+        values, wide = pl.col(self.column), self.field(item).dtype
+        match self.function:
+            case "size":
+                found = pl.len()
+            case "count":
+                found = values.count()
+            case "nunique":
+                found = values.drop_nulls().n_unique()
+            case "list":
+                found = values
+            case "sum":
+                found = values.cast({"uint64": pl.UInt64, "int64": pl.Int64}.get(wide, pl.Float64)).sum()
+            case "first" | "last":
+                found = getattr(values, self.function)(ignore_nulls=True)
+            case "min" | "max":
+                found = getattr(values, self.function)()
+            case _:
+                found = getattr(values.cast(pl.Float64), self.function)()
+        return found.alias(self.name)
 
-    def before(self, part: Dataset, backend: Backend) -> Frame:
-        """A partition's rows, or the states of its groups."""
-        frame = part.read(part.partitions[0], self.columns, backend)
-        for key in self.keys if self.dropna else ():
-            missing = backend.column(frame, key).missing(backend.xp)
-            frame = frame if missing is None else backend.filter(frame, ~missing)
-        return frame if self.meets else of_rows(frame, self._groups(frame, backend), self.keys, self.states, backend)
 
-    def after(self, part: Dataset, backend: Backend) -> Frame:
-        """The result of a bucket."""
-        frame = part.read(part.partitions[0], None, backend)
-        groups = self._groups(frame, backend)
-        found = (of_rows if self.meets else reduced)(frame, groups, self.keys, self.states, backend)
-        made = {}
-        for one in self.wanted:
-            item = self.source[one.column]
-            if one.function in _WHOLE:
-                made[one.name] = whole_outcome(one.function, frame, groups, item, backend)
-            else:
-                made[one.name] = outcome(one.function, found, item, backend)
-        return backend.assign(backend.select(found, self.keys), made)
+def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> Dataset:
+    columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
+    backend, rows = active().resolve(table.backend), scan(table, columns, "group")
+    aggregations = [one.expression(table.schema[one.column]) for one in wanted]
 
-    def _groups(self, frame: Frame, backend: Backend) -> Groups:
-        return grouped([backend.column(frame, key) for key in self.keys], backend)
+    def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
+        frame = frame.drop_nulls(keys) if dropna else frame
+        return frame.group_by(keys).agg(aggregations).sort(keys, nulls_last=True)
+
+    def cut(num_buckets: int) -> list[pl.Expr]:
+        return [by_order(rows, keys, [True] * len(keys), num_buckets)]
+
+    holds_rows = any(one.function in _WHOLE for one in wanted)
+    of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
+    schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
+    found = run(plan, [rows], schema, backend, "group", cut if holds_rows or repeat_little(rows, keys) else None)
+    origin = origin_of("group", [table], keys, dropna, wanted)
+    return found.dataset(table, schema, origin, widest(table), "group")

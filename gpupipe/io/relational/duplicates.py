@@ -1,0 +1,46 @@
+"""Rows that repeat others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpupipe.cluster import active
+from gpupipe.io.exchange import ID, ROW, origin_of
+from gpupipe.io.relational.cuts import by_hash
+from gpupipe.io.relational.engine import buckets_of, run
+from gpupipe.io.relational.ordering import by_place, numbered
+from gpupipe.io.relational.scan import scan
+from gpupipe.io.selection import Listed
+from gpupipe.schema import FLOATS
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["deduplicate"]
+
+
+def deduplicate(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
+    """Make what `Dataset.deduplicate` describes. Only the keys are looked at; the rows stay where they are."""
+    table, backend = numbered(table), active().resolve(table.backend)
+    rows = scan(table, on, "deduplicate")
+    floats = [name for name in on if table.schema[name].dtype in FLOATS]
+    rows = replace(rows, frame=rows.frame.with_columns(pl.col(floats) + 0.0))  # -0.0 is 0.0
+
+    def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
+        return frame.group_by(on).agg(pl.col(ROW).min() if keep == "first" else pl.col(ROW).max()).select(ROW)
+
+    def cut(num_buckets: int) -> list[pl.Expr]:
+        return [by_hash(on, num_buckets, missing_meet=True)]
+
+    if buckets_of([rows]) == 1:
+        kept = run(lambda frame: plan(frame).sort(ROW), [rows], [ID], backend, "deduplicate", None)
+    else:
+        kept = by_place(run(plan, [rows], [ID], backend, "deduplicate", cut), [ID], backend, "deduplicate")
+    # Which rows repeat others depends on all of them: with another input file it is another choice.
+    inputs = sorted((table.source.inputs() or {}).items())
+    made_by = origin_of("deduplicate", [table], on, keep, inputs).made_by
+    return replace(table, query=table.query.then(Listed.of(kept.column(ROW), kept.num_rows, made_by)))

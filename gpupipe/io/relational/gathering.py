@@ -1,0 +1,247 @@
+"""Rows that arrive in batches: kept in memory up to a limit, then in a temporary Parquet file."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.backend import select
+from gpupipe.backend.arrow import arrow_type, parquet_path
+from gpupipe.backend.host_memory import free_host_memory
+from gpupipe.config import settings
+from gpupipe.io.exchange import Origin
+from gpupipe.io.frames import FrameSource
+from gpupipe.io.query import EVERYTHING
+from gpupipe.io.source import Partition, Source, Span, row_bytes
+from gpupipe.io.spool import GROUP_BYTES, Spool
+from gpupipe.io.spooled import Run, Spooled, from_all_files
+from gpupipe.schema import FLOATS, Field, Schema, element_of
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["Gathered", "arrow_of", "kept_share", "memory", "polars_of"]
+
+_KEPT_SHARE = 16
+"""A table in memory takes no more than this part of it: several may be alive."""
+_UNKNOWN = 8 << 30
+
+
+def memory() -> int:
+    """Decide how many bytes of the host's memory whole tables may take: as configured, or what is free."""
+    return settings().memory_limit or free_host_memory() or _UNKNOWN
+
+
+def kept_share() -> int:
+    """Decide how many bytes of a table are kept in memory; a larger one goes to a file."""
+    return memory() // _KEPT_SHARE
+
+
+def polars_of(table: pa.Table) -> pl.DataFrame:
+    """Convert Arrow columns; decimals that are too wide for Polars travel as their bytes.
+
+    Memory: shares what both lay out alike.
+    """
+    columns = []
+    for column in table.columns:
+        if pa.types.is_decimal256(column.type):
+            columns.append(_with_type(column, pa.binary(32)))
+        elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
+            copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
+            columns.append(pa.chunked_array(copies, column.type))
+        else:
+            columns.append(column)
+    return pl.DataFrame(pa.table(columns, table.column_names))
+
+
+def arrow_of(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """Convert a frame of Polars to Arrow columns of these types."""
+    table = frame.select(schema.names).to_arrow()
+    columns = []
+    for item, column in zip(schema, table.columns, strict=True):
+        if pa.types.is_decimal256(item.type) and not pa.types.is_decimal(column.type):
+            columns.append(_with_type(column.cast(pa.binary(32)), item.type))
+        else:
+            columns.append(column.cast(item.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _with_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
+
+
+class Gathered:
+    """A table put together of batches.
+
+    Args:
+        fields: the columns.
+        limit: bytes that are kept in memory; a share of it by default.
+
+    Memory: the batches, up to the limit.
+    """
+
+    def __init__(self, fields: Sequence[Field], limit: int | None = None) -> None:
+        self.fields = list(fields)
+        self.types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
+        self.group_rows = max(1, GROUP_BYTES // max(1, row_bytes(fields)))
+        self.num_rows = 0
+        self._limit = kept_share() if limit is None else limit
+        self._tables: list[pa.Table] = []
+        self._num_bytes = 0
+        self._spool: Spool | None = None
+        self._run: Run | None = None
+        self._writer: pq.ParquetWriter | None = None
+
+    def gather(self, batches: Iterable[pa.Table]) -> None:
+        """Take all batches.
+
+        Raises:
+            OSError: the disk is full, or the folder is gone.
+        """
+        try:
+            for batch in batches:
+                self._add(batch)
+        finally:
+            self._close()
+
+    @property
+    def path(self) -> str | None:
+        """The temporary file; None where the rows are in memory."""
+        return None if self._run is None else self._run.path
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows in memory."""
+        return pa.concat_tables([self.types.empty_table(), *self._tables])
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Read a column of numbers without gaps, batch by batch, as arrays of NumPy."""
+        if self._run is None:
+            yield self.table[name].to_numpy()
+        else:
+            for batch in pq.ParquetFile(self._run.path).iter_batches(columns=[name]):
+                yield batch.column(0).to_numpy()
+
+    def lazy(self) -> pl.LazyFrame:
+        """Scan the rows with Polars, in their order; whoever runs the plan keeps this object meanwhile."""
+        if self._run is None:
+            return polars_of(self.table).lazy()
+        return pl.scan_parquet(self._run.path, glob=False)
+
+    def check(self) -> None:
+        """Make sure that the temporary file is there.
+
+        Raises:
+            BadFile: it is not.
+        """
+        if self._spool is not None:
+            self._spool.check()
+
+    def dataset(self, like: Dataset, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Dataset:
+        """Make a dataset of the rows: a row's identity is its number.
+
+        Args:
+            like: the dataset whose backend and notes it has.
+            schema: of the columns.
+            origin: what it comes from.
+            partition_rows: rows that a partition may have.
+            title: what made it, for messages.
+        """
+        source: Source
+        if self._run is None or self._spool is None:
+            starts = range(0, max(1, self.num_rows), partition_rows)
+            cuts = [(start, min(partition_rows, self.num_rows - start)) for start in starts]
+            source = _InMemory(self.table, schema, cuts, origin, title)
+            self._tables = []
+        else:
+            source = Spooled(
+                {0: self._run}, _partitions(self._run, partition_rows, title), schema, *_facts(origin), self._spool
+            )
+        source.notes = like.source.notes
+        return replace(like, source=source, schema=schema, query=EVERYTHING)
+
+    def _add(self, batch: pa.Table) -> None:
+        self.num_rows += batch.num_rows
+        self._num_bytes += batch.nbytes
+        self._tables.append(batch.cast(self.types))
+        if self._writer is not None or self._num_bytes > self._limit:
+            self._write()
+
+    def _write(self) -> None:
+        if self._writer is None:
+            self._spool = Spool(GROUP_BYTES)
+            self._spool.check()
+            path = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
+            # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
+            fields = [item for item in self.fields if (element_of(item.dtype) or item.dtype) not in FLOATS]
+            coded = [parquet_path(item) for item in fields]
+            self._writer = pq.ParquetWriter(path, self.types, use_dictionary=coded, write_statistics=False)
+            self._groups: list[tuple[int, int]] = []
+            self._path = path
+        for table in self._tables:
+            for start in range(0, table.num_rows, self.group_rows):
+                piece = table.slice(start, self.group_rows)
+                self._writer.write_table(piece, row_group_size=piece.num_rows)
+                self._groups.append((0, piece.num_rows))
+        self._tables = []
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._run = Run(str(self._path), self._path.stat().st_size, tuple(self._groups))
+
+
+class _InMemory(FrameSource):
+    """A table in memory that was made of other tables.
+
+    Args:
+        table: the rows; strings become codes.
+        schema: of the columns.
+        cuts: first row and number of rows of each partition.
+        origin: what it comes from.
+        title: what made it.
+    """
+
+    def __init__(
+        self, table: pa.Table, schema: Schema, cuts: Sequence[tuple[int, int]], origin: Origin, title: str
+    ) -> None:
+        super().__init__(select("cpu").from_arrow(table, list(schema)), schema, cuts, {})
+        self.made_by, self._inputs = _facts(origin)
+        self.partitions = [
+            replace(part, description=f"rows {first:,} to {first + num_rows:,} after {title}")
+            for part, (first, num_rows) in zip(self.partitions, cuts, strict=True)
+        ]
+
+    def inputs(self) -> dict[str, str] | None:
+        """Of what the rows were made of; see `Source.inputs`."""
+        return self._inputs
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """They were made of all input files together."""
+        raise from_all_files()
+
+
+def _facts(origin: Origin) -> tuple[str | None, dict[str, str] | None]:
+    return origin.made_by, origin.inputs
+
+
+def _partitions(run: Run, limit: int, title: str) -> list[Partition]:
+    packs: list[list[Span]] = [[]]
+    for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
+        for start in range(0, num_rows, limit):
+            span = Span(0, group, first_row + start, min(limit, num_rows - start), first_row + start)
+            if sum(one.num_rows for one in packs[-1]) + span.num_rows > limit and packs[-1]:
+                packs.append([])
+            packs[-1].append(span)
+    ends = [(own[0].first_row, own[-1].first_row + own[-1].num_rows) if own else (0, 0) for own in packs]
+    return [
+        Partition(index, tuple(own), f"rows {first:,} to {last:,} after {title}")
+        for index, (own, (first, last)) in enumerate(zip(packs, ends, strict=True))
+    ]

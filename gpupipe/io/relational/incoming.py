@@ -1,0 +1,76 @@
+"""What plans of Polars come to, as datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from gpupipe.errors import BadConfig
+from gpupipe.io.readers import from_frame
+from gpupipe.io.relational.engine import batches_of
+from gpupipe.io.relational.gathering import kept_share
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["from_polars"]
+
+_BATCH_ROWS = 200_000
+
+
+def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> Dataset:
+    """Make a lazy table of a frame of Polars, or of what a lazy frame comes to.
+
+    The plan of a lazy frame is run now, by Polars' streaming engine on the host. A small result stays in memory, any
+    other goes to a temporary Parquet file, a batch at a time, which is removed with the dataset.
+
+    Args:
+        data: a `polars.DataFrame` or `polars.LazyFrame`.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+
+    Raises:
+        BadConfig: it is neither.
+        PlanFailed: the plan cannot be run.
+        SchemaMismatch: columns share a name.
+
+    Memory: what the plan takes, and the result up to a sixteenth of the memory that is free, or of `memory_limit`.
+
+    Example:
+        >>> import polars as pl, gpupipe as gp
+        >>> late = pl.scan_parquet("data/flights.parquet").filter(pl.col("dep_delay") > 600)
+        >>> gp.from_polars(late.select("origin", "dep_delay")).head(2)
+          origin  dep_delay
+        0    JFK      853.0
+        1    JFK     1301.0
+    """
+    given: Any = data
+    if not isinstance(given, pl.LazyFrame | pl.DataFrame):
+        raise BadConfig(
+            "from_polars",
+            "no frame of Polars",
+            got=type(given).__name__,
+            expected="a polars.DataFrame or a polars.LazyFrame",
+            remedy="gp.from_frame(...) for any other table",
+        )
+    if isinstance(given, pl.DataFrame):
+        return from_frame(given, backend=backend)
+    batches = (frame.to_arrow() for frame in batches_of(given, _BATCH_ROWS, "from_polars"))
+    kept: list[pa.Table] = []
+    num_bytes = 0
+    for batch in batches:
+        kept.append(batch)
+        num_bytes += batch.nbytes
+        if num_bytes > kept_share():
+            schema = batch.schema
+            return from_frame(pa.RecordBatchReader.from_batches(schema, _flat(chain(kept, batches))), backend=backend)
+    whole = pa.concat_tables(kept) if kept else pl.DataFrame(schema=given.collect_schema()).to_arrow()
+    return from_frame(whole, backend=backend)
+
+
+def _flat(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from table.to_batches()

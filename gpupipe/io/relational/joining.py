@@ -1,0 +1,227 @@
+"""Two large tables joined on equal keys.
+
+Keys are compared as the `Join` step does: by value whatever the types of numbers, and a missing key matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+import polars as pl
+
+from gpupipe.backend.columns import key_dtype
+from gpupipe.cluster import active
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.io.exchange import ID, ROW, origin_of
+from gpupipe.io.relational.cuts import by_hash
+from gpupipe.io.relational.engine import buckets_of, run
+from gpupipe.io.relational.ordering import by_place, widest
+from gpupipe.io.relational.scan import Scan, scan
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.validation import check_choice
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["Joining", "join"]
+
+_KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
+"""Whether the rows of the left and those of the right stay that match nothing."""
+_ADDED = 1 << 63
+"""Above all identities of left rows: where right rows that match none come."""
+_RIGHT = "⟨right row⟩"
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What is joined and what comes out.
+
+    Args:
+        left_keys: the left key columns, as fields.
+        right_keys: the right ones, in the same order.
+        left_columns: the columns of the left.
+        right_columns: those the right adds, and what they are called in the result.
+        how: a key of `_KEPT`.
+        many: whether a key may stand in several rows of the right.
+    """
+
+    left_keys: tuple[Field, ...]
+    right_keys: tuple[Field, ...]
+    left_columns: tuple[Field, ...]
+    right_columns: tuple[tuple[Field, str], ...]
+    how: str
+    many: bool
+
+    @classmethod
+    def of(
+        cls,
+        left: Schema,
+        right: Schema,
+        left_on: Sequence[str],
+        right_on: Sequence[str],
+        columns: Sequence[str] | None,
+        how: str,
+        suffix: str,
+        many: bool,
+    ) -> Self:
+        """Checked: see `Dataset.join`.
+
+        Raises:
+            BadConfig, SchemaMismatch: see there.
+        """
+        check_choice("join", _KEPT, how=how)
+        if len(left_on) != len(right_on) or not left_on:
+            raise BadConfig(
+                "join",
+                "not as many keys on the right as on the left, or none",
+                got={"left_on": list(left_on), "right_on": list(right_on)},
+                expected="pairs of columns",
+                remedy="on=, or left_on= and right_on=",
+            )
+        keys = tuple(left[name] for name in left_on), tuple(right[name] for name in right_on)
+        for ours, theirs in zip(*keys, strict=True):
+            alike = ours.dtype == theirs.dtype
+            if not alike and (_KEPT[how][1] or not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}):
+                raise SchemaMismatch(
+                    "join",
+                    f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
+                    expected="the same type on both sides" + (f" for how={how!r}" if _KEPT[how][1] else ""),
+                    remedy="; ".join(_casts(ours, theirs)),
+                )
+        chosen = right.names if columns is None else columns
+        names = {name: name + suffix if name in left else name for name in chosen if name not in right_on}
+        taken = list(left.names)
+        for name, out in names.items():
+            if out in taken:
+                raise BadConfig(
+                    "join",
+                    f"the right column {name!r} would be called {out!r} like another",
+                    expected="a name of its own for each column",
+                    remedy=f"another suffix than {suffix!r}, or one of the two renamed before the join",
+                )
+            taken.append(out)
+        return cls(*keys, tuple(left), tuple((right[name], out) for name, out in names.items()), how, many)
+
+    @property
+    def right_fields(self) -> list[Field]:
+        """What is read of the right."""
+        return list(dict.fromkeys([*self.right_keys, *(item for item, _ in self.right_columns)]))
+
+    @property
+    def schema(self) -> Schema:
+        """Of the result."""
+        keeps_left, keeps_right = _KEPT[self.how]
+        missing_keys = {
+            ours.name: ours.nullable or theirs.nullable
+            for ours, theirs in zip(self.left_keys, self.right_keys, strict=True)
+        }
+        left = (
+            replace(item, nullable=missing_keys.get(item.name, True)) if keeps_right else item
+            for item in self.left_columns
+        )
+        right = (
+            replace(item, name=name, nullable=item.nullable or keeps_left).as_source()
+            for item, name in self.right_columns
+        )
+        return Schema([*left, *right])
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns that hold the keys as they are compared."""
+        return [f"⟨key⟩ {number}" for number in range(len(self.left_keys))]
+
+    def with_keys(self, rows: Scan, fields: Sequence[Field]) -> Scan:
+        """The rows of one side and, of each, its keys as they are compared, made of these columns."""
+        pairs = zip(self.left_keys, self.right_keys, strict=True)
+        kinds = [key_dtype({ours.dtype, theirs.dtype}) for ours, theirs in pairs]
+        made = [_comparable(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
+        return replace(rows, frame=rows.frame.with_columns(made))
+
+    def plan(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows of the result, each with its place as `ROW`."""
+        keeps_left, keeps_right = _KEPT[self.how]
+        theirs = {f"⟨right⟩ {item.name}": pl.col(item.name) for item in self.right_keys} if keeps_right else {}
+        added = {out: pl.col(item.name) for item, out in self.right_columns}
+        right = right.select(*self.keys, pl.col(ROW).alias(_RIGHT), **theirs, **added)
+        how: Literal["full", "left", "inner"] = "full" if keeps_right else "left" if keeps_left else "inner"
+        both = left.join(
+            right, on=self.keys, how=how, coalesce=False, maintain_order=None if keeps_right else "left_right"
+        )
+        if not keeps_right:
+            return both
+        if not keeps_left:
+            both = both.filter(pl.col(_RIGHT).is_not_null())
+        is_alone = pl.col(ROW).is_null()
+        names = zip(self.left_keys, theirs, strict=True)
+        of_either = [pl.when(is_alone).then(name).otherwise(item.name).alias(item.name) for item, name in names]
+        place = pl.coalesce(ROW, pl.col(_RIGHT) + pl.lit(_ADDED, pl.UInt64)).alias(ROW)
+        return both.with_columns(*of_either, place).sort(ROW, _RIGHT)  # Polars below 2 mixes both sides of a full join
+
+
+def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
+    """Make what `Dataset.join` describes."""
+    backend, schema = active().resolve(left.backend), joining.schema
+    ours = joining.with_keys(scan(left, [item.name for item in joining.left_columns], "join"), joining.left_keys)
+    names = [item.name for item in joining.right_fields]
+    theirs = joining.with_keys(scan(right, names, "join, right table"), joining.right_keys)
+    if not joining.many:
+        _check_unique(theirs, joining, backend)
+
+    def cut(num_buckets: int) -> list[pl.Expr]:
+        return [by_hash(joining.keys, num_buckets)] * 2
+
+    if buckets_of([ours, theirs]) == 1:
+        found = run(joining.plan, [ours, theirs], schema, backend, "join", None)
+    else:
+        found = run(joining.plan, [ours, theirs], [*schema, ID], backend, "join", cut)
+        found = by_place(found, schema, backend, "join")
+    origin = origin_of("join", [left, right], joining)
+    return found.dataset(left, schema, origin, max(widest(left), widest(right)), "join")
+
+
+def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:
+    names = list(dict.fromkeys(item.name for item in joining.right_keys))
+
+    def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
+        groups = frame.drop_nulls(joining.keys).group_by(joining.keys)
+        found = groups.agg(pl.len().alias("⟨rows⟩"), pl.col(ROW).min(), pl.col(names).first())
+        return found.filter(pl.col("⟨rows⟩") > 1).bottom_k(1, by=ROW)
+
+    fields = [*dict.fromkeys(joining.right_keys), ID]
+    keys = replace(rows, fields=fields, frame=rows.frame.select(*joining.keys, *names, ROW))
+    found = run(plan, [keys], fields, backend, "join", lambda number: [by_hash(joining.keys, number)])
+    if found.num_rows:
+        key = found.lazy().sort(ROW).select(names).collect().row(0, named=True)
+        raise BadData(
+            "join",
+            f"rows of the right table repeat a key, for instance {key}",
+            expected="unique keys on the right",
+            remedy=f"many=True for every pair, or right.deduplicate({list(key)})",
+        )
+
+
+def _comparable(item: Field, kind: str) -> pl.Expr:
+    """A key in the type it is compared in; missing where that has no such value, which then equals no other key."""
+    key = pl.col(item.name)
+    if kind in FLOATS:
+        return key.cast(pl.Float32 if kind == "float32" else pl.Float64) + 0.0  # -0.0 is 0.0
+    if item.dtype == kind:
+        return key
+    cast = key.cast(pl.UInt64 if kind == "uint64" else pl.Int64, strict=False)
+    return pl.when(cast.cast(pl.Float64) == key.cast(pl.Float64)).then(cast) if item.dtype in FLOATS else cast
+
+
+def _casts(left: Field, right: Field) -> list[str]:
+    """What gives two keys one type without changing a value: the narrowest that holds both, or else text."""
+    one: str = "string"
+    if {left.dtype, right.dtype} <= {*INTEGERS, *FLOATS}:
+        both = np.promote_types(left.dtype, right.dtype).name
+        one = both if both in INTEGERS or not {left.dtype, right.dtype} <= {*INTEGERS} else one
+    return [
+        f"{side} = gp.Pipeline([T.Cast({{{item.name!r}: {one!r}}})]).fit({side}).transform({side})"
+        for side, item in (("left", left), ("right", right))
+        if item.dtype != one
+    ]

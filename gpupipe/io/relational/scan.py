@@ -1,0 +1,198 @@
+"""A dataset as a lazy frame of Polars: its columns, and the identity of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from gpupipe.backend import select
+from gpupipe.backend.arrow_types import written_type
+from gpupipe.cluster import active
+from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.io.exchange import ID, ROW, Reading, host_table
+from gpupipe.io.files import FileSource
+from gpupipe.io.parquet import ParquetFile
+from gpupipe.io.passes import over_partitions
+from gpupipe.io.query import EVERYTHING
+from gpupipe.io.reading import holds
+from gpupipe.io.relational.gathering import Gathered, memory
+from gpupipe.io.remote import is_remote
+from gpupipe.io.source import row_bytes
+from gpupipe.schema import FLOATS, Field
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["LazyFrame", "Scan", "lazy", "scan", "scan_gathered"]
+
+LazyFrame: TypeAlias = pl.LazyFrame
+
+_MOST_FILES = 500
+"""A plan has a node for each file; beyond so many it takes longer to make than to read them."""
+_SAME = [
+    *(getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")),
+    *(pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.large_string(), pa.timestamp("us")),
+]
+_STRING_BYTES = 24
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The rows of a dataset, to be used in a plan.
+
+    Args:
+        frame: the columns and `ROW`, in the order of the rows; a float that is NaN is missing.
+        fields: the columns.
+        num_rows: how many rows, at most.
+        check: raises an error where the files are not what they were.
+        look: reads all rows again, for an error that names the file that cannot be read.
+        owner: kept alive as long as the plan: the temporary file that is read.
+    """
+
+    frame: pl.LazyFrame
+    fields: Sequence[Field]
+    num_rows: int
+    check: Callable[[], None]
+    look: Callable[[], None]
+    owner: object
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the rows in memory, about."""
+        strings = sum(item.dtype == "string" for item in self.fields)
+        return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
+
+
+def lazy(table: Dataset) -> pl.LazyFrame:
+    """Make what `Dataset.to_polars` describes."""
+    for item in table.schema:
+        if "decimal256" in item.dtype:
+            raise SchemaMismatch(
+                "to_polars",
+                f"column {item.name!r} has more digits than Polars holds",
+                got=item.dtype,
+                expected="decimals of up to 38 digits",
+                remedy="select(...) the other columns, or Cast to 'float64' before it",
+            )
+    frame = scan(table, table.columns, "to_polars", keep=True).frame
+    return frame.select(_as_written(item) for item in table.schema)
+
+
+def _as_written(item: Field) -> pl.Expr:
+    """A column with its date or its zone."""
+    column, kind = pl.col(item.name), written_type(item)
+    if item.dtype != "timestamp" or not item.written_as:
+        return column
+    if not pa.types.is_timestamp(kind):
+        return column.cast(pl.Date)
+    return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
+
+
+def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
+    """Make a lazy frame of these columns and the row's identity.
+
+    Local Parquet files are scanned by Polars itself; whatever else a dataset is made of is read by partitions first,
+    by the executor in force.
+
+    Args:
+        table: the dataset.
+        columns: the columns a plan needs.
+        title: of the progress bar.
+        keep: whether rows that are read by partitions stay in memory, whatever they take.
+
+    Raises:
+        PartitionFailed, BadFile: a partition cannot be read.
+
+    Memory: of a dataset that Polars cannot scan, the columns, up to a share of the memory; the rest goes to disk.
+    """
+    fields = [table.schema[name] for name in columns]
+    found = _of_files(table, fields)
+    if found is None:
+        found = _of_partitions(table, fields, title, 1 << 62 if keep else memory() // 4)
+    floats = [item.name for item in fields if item.dtype in FLOATS]
+    return replace(found, frame=found.frame.with_columns(pl.col(floats).fill_nan(None)))
+
+
+def scan_gathered(found: Gathered) -> Scan:
+    """Scan what a plan has made, with `ROW` among its columns."""
+    fields = [item for item in found.fields if item.name != ROW]
+    return Scan(found.lazy(), fields, found.num_rows, found.check, found.check, found)
+
+
+def _of_partitions(table: Dataset, fields: Sequence[Field], title: str, limit: int) -> Scan:
+    work = _Rows(tuple(fields), active().resolve(table.backend))
+    batches = over_partitions(work, table, work.backend, title)
+    found = Gathered([*fields, ID], limit)
+    found.gather(batches)
+    frame = found.lazy()
+    if table.query.repeats_rows:  # the rows made of one share its identity
+        frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
+    return Scan(frame, fields, found.num_rows, found.check, found.check, found)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a partition as Arrow columns, with their identities."""
+
+    fields: tuple[Field, ...]
+    backend: str
+
+    def __call__(self, part: Dataset) -> pa.Table:
+        backend = select(self.backend)
+        frame = Reading([item.name for item in self.fields])(part, backend)
+        return host_table(frame, [*self.fields, ID], backend)
+
+
+def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
+    """The files as Polars scans them; None where it would not see the same rows and values."""
+    source = table.source
+    if type(source) is not FileSource or table.query != EVERYTHING or len(source.files) > _MOST_FILES:
+        return None
+    files = {number: file for number, file in source.files.items() if isinstance(file, ParquetFile)}
+    rows = sum(partition.num_rows for partition in source.partitions)
+    if len(files) < len(source.files) or rows != sum(sum(file.group_rows) for file in files.values()):
+        return None
+    if any(is_remote(file.origin.path) and not file.copy for file in files.values()):
+        return None
+    if not all(holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields):
+        return None
+
+    def check() -> None:
+        for file in files.values():
+            if change := file.change():
+                raise BadFile(
+                    file.origin.path,
+                    f"it is not what it was when the dataset was made: {change}",
+                    expected="files that stay as they are",
+                    remedy="make the dataset again",
+                )
+
+    check()
+    names = [item.name for item in fields]
+    casts = [pl.col(item.name).cast(pl.Datetime("us")) for item in fields if item.dtype == "timestamp"]
+    frames = []
+    for number, file in files.items():
+        frame = pl.scan_parquet(file.copy or file.origin.path, glob=False, row_index_name=ROW)
+        row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
+        frames.append(frame.select(*names, row_id).with_columns(casts))
+    for partition in source.partitions:
+        source.reads.add(partition.spans, names, source.stored_bytes(partition, names))
+
+    def look() -> None:
+        cpu = select("cpu")
+        for partition in table.partitions:
+            table.read(partition, names, cpu)
+
+    return Scan(pl.concat(frames), fields, rows, check, look, source)
+
+
+def _is_same(file: ParquetFile, item: Field) -> bool:
+    """Whether Polars reads a column as the field says."""
+    kind = file.schema.field(item.name).type
+    if item.dtype == "timestamp":
+        return kind in (pa.date32(), pa.timestamp("ms"), pa.timestamp("us"))
+    return kind in _SAME and (item.dtype == "string" or str(kind) == str(pa.type_for_alias(item.dtype)))

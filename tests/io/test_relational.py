@@ -1,0 +1,232 @@
+"""Whole tables as plans of Polars: by files or by partitions, in memory or by buckets, the same rows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe.backend.hashing import splitmix64
+from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
+from gpupipe.io.exchange import ROW
+from gpupipe.io.relational.cuts import random_bits
+from gpupipe.io.relational.engine import engine_of, run
+from gpupipe.io.relational.scan import scan
+from tests.io.meeting import few_bytes, meetings, rows_of, several
+from tests.io.tables import DATA
+
+COLUMNS = ["month", "origin", "tailnum", "dep_delay", "flight", "time_hour"]
+OF_GROUPS = {
+    "rows": ("flight", "size"),
+    "late": ("dep_delay", "mean"),
+    "first": ("dep_delay", "first"),
+    "last": ("time_hour", "last"),
+    "flights": ("flight", "sum"),
+}
+VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    "sort": lambda d: d.sort(["origin", "dep_delay"], ascending=[False, True]),
+    "sort by texts": lambda d: d.sort(["tailnum", "time_hour"]),
+    "shuffle": lambda d: d.shuffle(3),
+    "few groups": lambda d: d.group_by("origin").agg(**OF_GROUPS),
+    "few groups, rows held": lambda d: d.group_by("origin").agg(
+        late=("dep_delay", "median"), planes=("tailnum", "list")
+    ),
+    "many groups": lambda d: d.group_by(["tailnum", "time_hour"], dropna=False).agg(**OF_GROUPS),
+}
+
+
+VERBS["deduplicate"] = lambda d: d.deduplicate(["tailnum", "flight", "dep_delay"], keep="last")
+VERBS["sample"] = lambda d: d.sample(n=300, seed=2)
+for how in ("left", "inner", "right", "outer"):
+    VERBS[f"{how} join"] = lambda d, how=how: (  # type: ignore[misc]
+        d.filter("origin != 'JFK'").join(d.filter("flight % 2 == 0"), on=["tailnum", "flight"], how=how, many=True)
+    )
+
+
+def flights() -> gp.Dataset:
+    data = gp.read_parquet(DATA / "flights.parquet", columns=COLUMNS, partition_bytes=1 << 20, backend="cpu")
+    return data.filter("month == 1 and flight < 300")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_rows_beyond_the_memory_are_cut_into_buckets(
+    verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = VERBS[verb](flights()).compute()
+    few_bytes(monkeypatch, 200_000)
+    with caplog.at_level("INFO", "gpupipe"):
+        found = VERBS[verb](flights())
+    assert ("cut into" in caplog.text) == (verb not in ("few groups", "sample"))
+    pd.testing.assert_frame_equal(found.compute(), whole)
+
+
+@pytest.mark.parametrize("how", ["left", "inner", "right", "outer"])
+def test_a_join_of_many_rows_keeps_their_order(how: Any) -> None:
+    """More rows than an engine's thread takes at a time, keys that repeat on both sides."""
+    random = np.random.default_rng(1)
+    left = pd.DataFrame({"k": random.integers(0, 60_000, 150_000), "x": range(150_000)})
+    right = pd.DataFrame({"k": random.integers(30_000, 90_000, 80_000), "y": range(80_000)})
+    found = gp.from_frame(left, num_partitions=3).join(gp.from_frame(right), on="k", how=how, many=True).compute()
+    wanted = left.merge(right, on="k", how="outer", sort=False).sort_values(["x", "y"], na_position="last")
+    unmatched = {"left": ["x"], "inner": ["x", "y"], "right": ["y"], "outer": []}[how]
+    wanted = wanted.dropna(subset=unmatched).reset_index(drop=True)
+    pd.testing.assert_frame_equal(found.astype("float64"), wanted.astype("float64"))
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+def test_groups_of_many_rows_have_their_first_and_last(parts: int) -> None:
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": random.integers(0, 500, 400_000), "x": random.standard_normal(400_000)})
+    frame.loc[random.random(400_000) < 0.3, "x"] = None
+    asked = {name: ("x", name) for name in ("first", "last", "median", "nunique", "std")}
+    found = gp.from_frame(frame, num_partitions=parts).group_by("k").agg(**asked, values=("x", "list")).compute()
+    wanted = frame.groupby("k").agg(**asked).reset_index()
+    pd.testing.assert_frame_equal(found.drop(columns="values"), wanted)
+    values = pd.Series([value for values in found["values"] for value in values], dtype="float64")
+    np.testing.assert_array_equal(values, np.concatenate(frame.groupby("k")["x"].agg(list).tolist()))
+
+
+@several
+@given(table=meetings(60), data=st.data())
+def test_buckets_of_any_keys_are_in_order(table: pa.Table, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(table.column_names[:-1]), min_size=1, max_size=3, unique=True))
+    upward = [data.draw(st.booleans()) for _ in names]
+    frame = gp.from_frame(table, num_partitions=2)
+    whole = rows_of(frame.sort(names, ascending=upward))
+    with pytest.MonkeyPatch.context() as patch:
+        few_bytes(patch, 500)
+        assert rows_of(frame.sort(names, ascending=upward)) == whole
+
+
+def test_files_are_scanned_as_partitions_are(tmp_path: Path) -> None:
+    """A row has the same identity and the same values."""
+    for number in range(3):
+        table = pa.table(
+            {
+                "n": pa.array(range(10 * number, 10 * number + 10), pa.int16()),
+                "x": pa.array([float("nan"), None, *range(8)], pa.float32()),
+                "day": pa.array([None, *range(9)], pa.date32()),
+                "at": pa.array([None, *range(9)], pa.timestamp("ms")),
+                "text": ["é", None] * 5,
+                "ok": [True, None] * 5,
+            }
+        )
+        pq.write_table(table, tmp_path / f"[{number}].parquet", row_group_size=3)
+    data = gp.read_parquet(tmp_path, backend="cpu")
+    by_files = scan(data, data.columns, "test")
+    by_parts = scan(data.filter("n >= 0"), data.columns, "test")
+    assert "PARQUET" in by_files.frame.explain().upper()
+    assert "PARQUET" not in by_parts.frame.explain().upper()
+    found, wanted = by_files.frame.collect(), by_parts.frame.collect()
+    assert found.equals(wanted)
+    assert found.schema == wanted.schema
+    assert found[ROW][10] == 1 << 40
+    assert data.reads.passes == 2
+
+
+def test_a_file_that_is_not_what_it_was_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": range(1000)}), path)
+    data = gp.read_parquet(path, backend="cpu")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes(100) + whole[200:])
+    for _ in range(2):
+        with pytest.raises(BadFile) as caught:
+            data.sort("x")
+        assert caught.value.where == str(path)
+    path.unlink()
+    with pytest.raises(BadFile) as caught:
+        data.sort("x")
+    assert caught.value.where == str(path)
+
+
+def test_a_plan_that_fails_says_so() -> None:
+    rows = scan(flights(), ["origin"], "sort")
+    with pytest.raises(PlanFailed) as caught:
+        run(lambda f: f.with_columns(pl.col("origin").cast(pl.Int8)), [rows], flights().schema, "cpu", "sort", len)
+    assert caught.value.where == "sort"
+
+
+def test_the_engine_of_a_gpu_never_moves_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_of("cpu") == "streaming"
+    monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: None)
+    with pytest.raises(BackendMissing) as caught:
+        engine_of("gpu")
+    assert "cudf-polars" in caught.value.problem
+    monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: name)
+    assert engine_of("gpu").config["raise_on_fail"] is True
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 40, 10_000])
+def test_a_lazy_frame_is_run_and_given_back(num_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_bytes(monkeypatch, num_bytes)
+    frame = pl.DataFrame(
+        {
+            "n": range(5000),
+            "x": [None, 0.5] * 2500,
+            "kind": pl.Series(["a", "b"] * 2500, dtype=pl.Categorical),
+            "day": pl.Series([None, 1] * 2500).cast(pl.Date),
+            "at": pl.Series([None, 1] * 2500).cast(pl.Datetime("us", "Europe/Oslo")),
+            "price": pl.Series(["1.5", None] * 2500).cast(pl.Decimal(10, 2)),
+            "place": [{"city": "Oslo"}, None] * 2500,
+        }
+    )
+    plain = frame.with_columns(pl.col("kind").cast(pl.String))
+    for each in (frame, frame.lazy()):
+        found = gp.from_polars(each, backend="cpu")
+        assert found.to_polars().collect().equals(plain)
+    assert found.to_polars().collect().schema == plain.schema
+    assert len(gp.from_polars(frame.lazy().head(0))) == 0
+    plain.select("n", "x", "day").write_parquet(tmp_path / "a.parquet")
+    lazy = gp.read_parquet(tmp_path / "a.parquet", backend="cpu").to_polars()
+    assert "PARQUET" in lazy.explain().upper()
+    assert lazy.collect().equals(plain.select("n", "x", "day"))
+
+
+def test_what_is_no_frame_of_polars_is_said() -> None:
+    with pytest.raises(BadConfig) as caught:
+        gp.from_polars([1])  # type: ignore[arg-type]
+    assert caught.value.got == "list"
+    with pytest.raises(PlanFailed) as failed:
+        gp.from_polars(pl.LazyFrame({"x": ["a"]}).with_columns(pl.col("x").cast(pl.Int8)))
+    assert failed.value.where == "from_polars"
+    wide = gp.from_frame(pa.table({"x": pa.array([1], pa.decimal256(50, 4))}))
+    with pytest.raises(SchemaMismatch) as refused:
+        wide.to_polars()
+    assert refused.value.where == "to_polars"
+
+
+def test_an_interrupted_plan_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    few_bytes(monkeypatch, 20_000_000)
+    data = gp.from_frame(pd.DataFrame({"x": np.random.default_rng(0).permutation(3_000_000)}), num_partitions=4)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        _ = [data.sort("x") for _ in range(50)]
+    timer.join()
+    gc.collect()
+    assert list(folder.iterdir()) == []
+
+
+@given(seed=st.integers(-(2**64), 2**64), counters=st.lists(st.integers(0, 2**64 - 1), max_size=5))
+def test_bits_are_drawn_as_elsewhere(seed: int, counters: list[int]) -> None:
+    frame = pl.DataFrame({"n": pl.Series(counters, dtype=pl.UInt64)})
+    found: Any = frame.select(random_bits(seed, pl.col("n")))["n"].to_numpy()
+    np.testing.assert_array_equal(found, splitmix64(seed, np.array(counters, np.uint64)))
