@@ -67,7 +67,7 @@ from gpupipe import preprocessing as pre
 frame = pd.DataFrame({"x": [1.0, 2.0, 4.0], "kind": ["a", "b", "a"], "y": [0, 1, 1]})
 features = gp.Features((["x"], [pre.SimpleImputer(), pre.StandardScaler()]), (["kind"], pre.Categorify()), target="y")
 gp.Pipeline([], features).fit(frame).transform(frame)
-print(json.dumps([name for name in ("torch", "sklearn", "dask", "polars", "cudf") if name in sys.modules]))
+print(json.dumps([name for name in ("torch", "sklearn", "dask", "cudf") if name in sys.modules]))
 """
 
 
