@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import select
-from gpupipe.backend.arrow import arrow_type, parquet_path
+from gpupipe.backend.arrow import arrow_type, opened_list, parquet_path
 from gpupipe.backend.host_memory import free_host_memory
 from gpupipe.config import settings
 from gpupipe.io.exchange import Origin
@@ -68,9 +68,19 @@ def arrow_of(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     for item, column in zip(schema, table.columns, strict=True):
         if pa.types.is_decimal256(item.type) and not pa.types.is_decimal(column.type):
             columns.append(_with_type(column.cast(pa.binary(32)), item.type))
+        elif pa.types.is_map(item.type) and not pa.types.is_map(column.type):  # Polars below 2 has no maps
+            columns.append(pa.chunked_array([_map_of(chunk, item.type) for chunk in column.chunks], item.type))
         else:
             columns.append(column.cast(item.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _map_of(pairs: pa.Array, kind: pa.MapType) -> pa.MapArray:
+    """Lists of keys and values as a map."""
+    offsets, elements = opened_list(pairs)
+    keys, values = elements.flatten()
+    places, missing = pa.array(offsets, pa.int32()), pairs.is_null()
+    return pa.MapArray.from_arrays(places, keys.cast(kind.key_type), values.cast(kind.item_type), kind, mask=missing)
 
 
 def _with_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
