@@ -15,8 +15,8 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 WHEELS = Path(__file__).parents[2] / "benchmarks" / "gpu" / "offline" / "wheels.txt"
 # The host has torch and CuPy for CUDA 13, scikit-learn and pytest, and so what these ask for.
 ON_HOST = {
-    *("cupy-cuda13x", "pyarrow", "scikit-learn", "scipy", "joblib", "threadpoolctl", "jinja2", "pygments", "torch"),
-    *("cuda-toolkit", "nvidia-nccl-cu13"),
+    *("cupy-cuda13x", "pyarrow", "scikit-learn", "scipy", "joblib", "threadpoolctl", "jinja2", "pygments"),
+    *("torch", "typing-extensions", "cuda-toolkit", "nvidia-nccl-cu13"),
 }
 # The dashboard of Dask, and user functions in rolling windows of cuDF: nothing here asks for them.
 LEFT_OUT = {"bokeh", "numba-cuda-mlir"}

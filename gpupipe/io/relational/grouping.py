@@ -165,7 +165,7 @@ class _Wanted:
             case "first" | "last":
                 found = getattr(values, self.function)(ignore_nulls=True)
             case "min" | "max":
-                found = getattr(values, self.function)()
+                found = getattr(values + 0.0 if wide in FLOATS else values, self.function)()  # -0.0 becomes 0.0
             case _:
                 found = getattr(values.cast(pl.Float64), self.function)()
         return found.alias(self.name)
