@@ -99,7 +99,7 @@ def test_nothing_but_bad_files(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"none of 2 files can be used; this one: the file is empty"):
         gp.read_parquet(tmp_path, on_bad="skip")
     for name, value in (("on_bad", "cast"), ("on_mismatch", "ignore")):
-        with pytest.raises(BadConfig, match=rf"{name}: no such choice, got '{value}'.\nExpected raise, "):
+        with pytest.raises(BadConfig, match=rf"read\({name}=\): no such choice, got '{value}'.\nExpected 'raise', "):
             gp.read_parquet(tmp_path, **{name: value})
 
 

@@ -146,7 +146,7 @@ def test_a_partition_is_a_share_of_the_gpus_memory(
     gibibytes: tuple[int, ...], mebibytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = [SimpleNamespace(memory_total=size << 30) for size in gibibytes]
-    monkeypatch.setattr(source, "probe", lambda: SimpleNamespace(gpus=gpus))
+    monkeypatch.setattr(source, "this_machine", lambda: SimpleNamespace(gpus=gpus))
     source._device_bytes.cache_clear()
     assert partition_limit(None, "gpu") == mebibytes << 20
     assert partition_limit(None, "cpu") <= 128 << 20

@@ -216,11 +216,15 @@ def test_an_interrupted_plan_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     few_bytes(monkeypatch, 20_000_000)
     data = gp.from_frame(pd.DataFrame({"x": np.random.default_rng(0).permutation(3_000_000)}), num_partitions=4)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs tests in the background ignores it
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        _ = [data.sort("x") for _ in range(50)]
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _ = [data.sort("x") for _ in range(50)]
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
     gc.collect()
     assert list(folder.iterdir()) == []
 
