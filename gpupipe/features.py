@@ -160,6 +160,8 @@ class Features:
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
         for note in made._omissions:
             _log.info("%s", note)
+        for name in sorted(taken - set(schema.names)):
+            _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
 
     def resolve(self, schema: Schema, *, strict: bool = True) -> None:

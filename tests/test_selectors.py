@@ -214,6 +214,11 @@ def test_auto_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     assert learned.features.inputs == {"x"}
 
 
+def test_auto_names_the_columns_of_the_target_that_are_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    gp.Features.auto(pd.DataFrame({"x": range(8), "y": [0.5] * 8}), target="Y > 2")
+    assert "'Y'" in caplog.text
+
+
 def test_auto_keeps_the_categories_of_a_small_table() -> None:
     frame = pd.DataFrame({"word": ["a", "b", "c", "d"], "few": [1, 2, 1, 2], "y": [0.5, 1.5, 2.5, 3.5]})
     learned = gp.Pipeline([], gp.Features.auto(frame, target="y")).fit(frame)

@@ -440,7 +440,8 @@ def _of_objects(series: Any) -> Reading:
     try:
         return read_as(_in_arrow(series).type)
     except (pa.ArrowException, TypeError, OverflowError):
-        return Reading(None, change=f"its objects are of no one type ({kind})")
+        types = list(dict.fromkeys(type(value).__name__ for value in series.dropna()))
+        return Reading(None, change=f"no one type holds its values, of type {' and '.join(types[:3])}")
 
 
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")

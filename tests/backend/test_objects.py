@@ -66,6 +66,7 @@ def test_objects_of_no_one_type_are_left_out_and_named(values: list[Any], caplog
         dataset = gp.from_frame(frame, backend="cpu")
     assert [(note.action, note.column) for note in dataset.conversions] == [("left out", "x")]
     assert "column 'x': left out" in caplog.text
+    assert all(type(value).__name__ in caplog.text for value in values if value is not None)
     assert dataset.columns == ["y"]
     with pytest.raises(errors.SchemaMismatch, match="column 'x'") as caught:
         dataset.select("x")
@@ -106,3 +107,17 @@ def test_a_type_of_pandas_that_arrow_has_otherwise() -> None:
     assert found["zoned"][0] == pd.Timestamp(0, tz="UTC")
     assert found["swapped"].tolist() == [1, 2]
     assert found["numbers"].tolist() == [3, pd.NA]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [([True, False], [2, 3]), ([1.0, 0.0], [2, 3]), ([1.5, 0.0], errors.BadData), (["1", "0"], errors.SchemaMismatch)],
+)
+def test_a_pipeline_takes_equal_values_of_another_type_than_in_fit(given: list[Any], found: Any) -> None:
+    learned = gp.Pipeline([], gp.Features((["x"], gp.preprocessing.Categorify()))).fit(pd.DataFrame({"x": [1, 1, 0]}))
+    frame = pd.DataFrame({"x": given})
+    if isinstance(found, list):
+        assert learned.transform(frame)["x"].tolist() == found
+    else:
+        with pytest.raises(found, match="column 'x'"):
+            learned.transform(frame)
