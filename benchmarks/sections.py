@@ -16,6 +16,7 @@ BENCHMARKS = {
     "large": "Ten times as many rows",
     "vocabulary": "Ever more distinct values",
     "cluster": "Two workers beside one",
+    "criteo": "Rows of the Criteo logs' shape",
     "peer_nvtabular": "NVTabular's own kind of job",
     "operators": "Each operator by itself",
     "latency": "What a user waits for",

@@ -203,7 +203,7 @@ def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -
 class Task:
     """What one pass learns for one group: its step number `position`, and the one after it where they fold together.
 
-    Before them stand `free` steps that learn nothing and are done with as soon as their columns are named.
+    Before them stand `free` steps that learn nothing from the rows and transform them at once.
     """
 
     group: Group
@@ -233,14 +233,24 @@ def plan_passes(features: Features) -> list[list[Task]]:
     for group in features.learned:
         position, number = 0, 0
         while position < len(group.steps):
-            learns = [not isinstance(step, StatelessStep) for step in group.steps[position:-1]]
-            free = [*learns, True].index(True)
+            free = _num_free(group.steps[position:])
             fused = _folds_with_next(group.steps[position + free : position + free + 2])
             if number == len(passes):
                 passes.append([])
             passes[number].append(Task(group, position, fused, free))
             position, number = position + free + 1 + fused, number + 1
     return passes
+
+
+def _num_free(steps: Sequence[FoldStep]) -> int:
+    """Count the steps before the first that learns from the rows; the last one is never among them."""
+    free = [*(not _learns(step) for step in steps[:-1]), False].index(False)
+    # The fill of an imputer costs nothing where it enters the summary of the step that learns.
+    return free - (free > 0 and _learns(steps[free]) and _folds_with_next(steps[free - 1 : free + 1]))
+
+
+def _learns(step: FoldStep) -> bool:
+    return not isinstance(step, StatelessStep) and not (isinstance(step, SimpleImputer) and step.strategy == "constant")
 
 
 def _folds_with_next(steps: Sequence[FoldStep]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["by_group", "fill", "look", "scale"]
+__all__ = ["add_up", "by_group", "fill", "find_keys", "look", "scale", "slots_of"]
 
 # While it compiles, Numba tells whoever logs everything thousands of lines. A level that somebody has set stays.
 if logging.getLogger("numba").level == logging.NOTSET:
@@ -147,3 +147,70 @@ def by_group(groups, values, num_groups):
             squares[group] += apart * apart
     squares -= np.where(np.isfinite(squares), rest * rest / np.maximum(count, 1), 0.0)
     return count, total, np.maximum(squares, 0.0), low, high
+
+
+@njit
+def _slot_of(key, bits):
+    """The slot a key's search begins at: the upper bits of splitmix64's last three rounds."""
+    mixed = np.uint64(key)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.int64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - bits))
+
+
+@_compiled()
+def slots_of(keys, room):
+    """Make a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
+
+    A key whose slot is taken goes to the next one that is free (linear probing: Knuth, "The Art of Computer
+    Programming", volume 3, section 6.4).
+    """
+    bits = 1
+    while (1 << bits) < 2 * room:
+        bits += 1
+    slots = np.full(1 << bits, -1, np.int32)
+    for place in range(keys.size):
+        slot = _slot_of(keys[place], bits)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & (slots.size - 1)
+        slots[slot] = place
+    return slots
+
+
+@_compiled()
+def find_keys(slots, keys, wanted):
+    """Find each int64 in the table that `slots_of` made of the keys: its position as int32, or -1."""
+    bits = 0
+    while (1 << bits) < slots.size:
+        bits += 1
+    out = np.empty(wanted.size, np.int32)
+    for row in range(wanted.size):
+        slot = _slot_of(wanted[row], bits)
+        place = slots[slot]
+        while place >= 0 and keys[place] != wanted[row]:
+            slot = (slot + 1) & (slots.size - 1)
+            place = slots[slot]
+        out[row] = place
+    return out
+
+
+@_compiled()
+def add_up(slots, known, sums, num_known, keys, counts):
+    """Add the counts of int64 keys to the sums of the known ones; a new key is known from then on.
+
+    Returns:
+        How many keys are known; `slots`, `known` and `sums` have room for them. One count stands for all keys.
+    """
+    bits = 0
+    while (1 << bits) < slots.size:
+        bits += 1
+    for row in range(keys.size):
+        slot = _slot_of(keys[row], bits)
+        while slots[slot] >= 0 and known[slots[slot]] != keys[row]:
+            slot = (slot + 1) & (slots.size - 1)
+        if slots[slot] < 0:
+            slots[slot] = num_known
+            known[num_known], sums[num_known] = keys[row], 0
+            num_known += 1
+        sums[slots[slot]] += counts[row if counts.size > 1 else 0]
+    return num_known

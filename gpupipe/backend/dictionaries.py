@@ -7,7 +7,6 @@ by their UTF-8 bytes, which is the order of their code points.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.hashing import hash_strings
-from gpupipe.backend.protocol import Array
+from gpupipe.backend.key_index import KeyIndex, count_keys
 from gpupipe.schema import FLOATS
 
 __all__ = [
@@ -23,13 +22,12 @@ __all__ = [
     "dictionary_of",
     "frequent",
     "given_values",
+    "index_of_hashes",
     "merged_counts",
     "ordered",
     "positions_by_hash",
     "positions_in",
     "ranked",
-    "searched",
-    "sorted_hashes",
     "strings",
     "united",
     "value_type",
@@ -72,7 +70,7 @@ def dictionary_of(values: Any, dtype: str) -> Dictionary:
     """
     if isinstance(values, pa.Array):
         return values.cast(value_type(dtype))
-    return pa.array(np.asarray(values).astype(value_type(dtype).to_pandas_dtype()), value_type(dtype))
+    return pa.array(np.asarray(values).astype(value_type(dtype).to_pandas_dtype(), copy=False), value_type(dtype))
 
 
 def given_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
@@ -134,10 +132,14 @@ def merged_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, 
     """
     if len(parts) == 1:
         return parts[0][0], np.asarray(parts[0][1], dtype=np.int64)
-    encoded = _one([values for values, _ in parts]).dictionary_encode()
-    counts = np.zeros(len(encoded.dictionary), dtype=np.int64)
-    np.add.at(counts, encoded.indices.to_numpy(), np.concatenate([counts for _, counts in parts]))
-    return encoded.dictionary, counts
+    if pa.types.is_integer(parts[0][0].type):
+        keys, sums = count_keys((values.to_numpy(), counts) for values, counts in parts)
+        return pa.array(keys), sums
+    values, counts = _one([values for values, _ in parts]), np.concatenate([counts for _, counts in parts])
+    encoded = values.dictionary_encode()
+    sums = np.zeros(len(encoded.dictionary), dtype=np.int64)
+    np.add.at(sums, encoded.indices.to_numpy(), counts)
+    return encoded.dictionary, sums
 
 
 def frequent(values: Dictionary, counts: Any, min_count: int) -> tuple[Dictionary, Any]:
@@ -162,45 +164,28 @@ def positions_in(values: Dictionary, vocabulary: Dictionary) -> Any:
     return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
-def sorted_hashes(vocabulary: Dictionary) -> tuple[Any, Any] | None:
-    """The strings' hashes in order, and where each stands in the vocabulary; None where two strings share one.
+def index_of_hashes(vocabulary: Dictionary) -> KeyIndex | None:
+    """Index strings by their hashes, for `positions_by_hash`; None where two strings share one.
 
-    Memory: 16 bytes per string, and as much again while they are sorted.
+    Memory: 8 bytes per string, twice as much while they are compared, and the index.
     """
     hashes = hash_strings(vocabulary)
-    order = np.argsort(hashes)
-    hashes = hashes[order]
-    return None if bool((hashes[1:] == hashes[:-1]).any()) else (hashes, order)
+    return KeyIndex(hashes) if len(np.unique(hashes)) == len(hashes) else None
 
 
-def positions_by_hash(values: Dictionary, vocabulary: Dictionary, hashes: tuple[Any, Any]) -> Any:
-    """`positions_in` for strings, in time that grows with `values` alone, by what `sorted_hashes` gave.
+def positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:
+    """`positions_in` for strings, in time that grows with `values` alone.
 
     Example:
         >>> vocabulary = strings(["JFK", "LGA"])
-        >>> positions_by_hash(strings(["LGA", "ZZZ"]), vocabulary, sorted_hashes(vocabulary)).tolist()
+        >>> positions_by_hash(strings(["LGA", "ZZZ"]), vocabulary, index_of_hashes(vocabulary)).tolist()
         [1, -1]
     """
-    known, order = hashes
-    wanted = hash_strings(values)
-    place = np.minimum(searched(known, wanted, np), len(known) - 1)
-    found = order[place]
+    found = index.find(hash_strings(values)).astype(np.int64)
     # Another string may have the same hash.
-    same = pc.equal(vocabulary.take(pa.array(found)), values.cast(vocabulary.type)).to_numpy(zero_copy_only=False)
-    return np.where((known[place] == wanted) & same, found, -1)
-
-
-def searched(ordered: Array, values: Array, xp: ModuleType) -> Array:
-    """`xp.searchsorted`, with the values put in order first: one walk through `ordered`, many times faster on a CPU.
-
-    Example:
-        >>> searched(np.array([10, 20, 30]), np.array([30, 5, 20]), np)
-        array([2, 0, 1])
-    """
-    walk = xp.argsort(values)
-    places = xp.empty(len(values), dtype="int64")
-    places[walk] = xp.searchsorted(ordered, values[walk])
-    return places
+    near = vocabulary.take(pa.array(np.maximum(found, 0)))
+    same = pc.equal(near, values.cast(vocabulary.type)).to_numpy(zero_copy_only=False)
+    return np.where(same, found, -1)
 
 
 def ranked(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:

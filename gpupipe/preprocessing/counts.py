@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, dictionary_of, frequent, merged_counts, ranked
+from gpupipe.backend.key_index import count_keys
 from gpupipe.backend.spilling import SpilledCounts
 from gpupipe.config import settings
 from gpupipe.preprocessing.blocks import floats, refuse
@@ -143,5 +144,8 @@ def _counted_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]
             counts = backend.to_host(xp.bincount((data - data.dtype.type(low)).astype("int64"))).astype(np.int64)
             offsets = np.flatnonzero(counts)
             return dictionary_of(offsets.astype(data.dtype) + data.dtype.type(low), column.dtype), counts[offsets]
+        if xp is np:
+            values, counts = count_keys([(data, np.ones(1, dtype=np.int64))])
+            return dictionary_of(values, column.dtype), counts
     values, counts = xp.unique(data, return_counts=True)
     return dictionary_of(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)

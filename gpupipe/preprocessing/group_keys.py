@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend
-from gpupipe.backend.dictionaries import searched
+from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.schema import INTEGERS, Field
 
 __all__ = ["GroupKeys", "key_field"]
-
-# Codes are looked up by direct address where they span at most this many (4 bytes each).
-_DIRECT_SPAN = 1 << 22
 
 
 def key_field(fields: Sequence[Field], name: str, where: str) -> Field:
@@ -53,14 +49,13 @@ class GroupKeys:
     """
 
     def __init__(self, ids: Any, sizes: Sequence[int]) -> None:
-        self._sizes, self._levels = sizes, []
+        self._sizes, self._levels = sizes, list[KeyIndex]()
         place = np.zeros(len(ids), dtype=np.int64)
         for number, size in enumerate(sizes):
             codes, place = np.unique(place * size + ids[:, number], return_inverse=True)
-            self._levels.append(_Level.of(codes, np.arange(len(codes))))
-        group = np.empty(len(ids), dtype=np.int64)
-        group[place] = np.arange(len(ids))  # the groups keep the order they were given in
-        self._levels[-1] = _Level.of(codes, group)
+            self._levels.append(KeyIndex(codes))
+        self._groups = np.full(len(ids) + 1, len(ids), dtype=np.int64)
+        self._groups[place] = np.arange(len(ids))  # the groups keep the order they were given in
 
     def places(self, ids: Sequence[Array], backend: Backend) -> Array:
         """The group of each row, the number of groups where it is of none.
@@ -69,31 +64,6 @@ class GroupKeys:
         """
         place: Any = 0
         for column, size, level in zip(ids, self._sizes, self._levels, strict=True):
-            place = level.places(place * size + column, backend)
-        return place
-
-
-@dataclass(frozen=True)
-class _Level:
-    """Codes and what stands for each; their number stands for any other."""
-
-    codes: Any
-    values: Any
-    table: Any | None
-
-    @classmethod
-    def of(cls, codes: Any, values: Any) -> _Level:
-        span = int(codes[-1]) + 1 if len(codes) else 0
-        if span > max(_DIRECT_SPAN, 2 * len(codes)):
-            return cls(codes, values, None)
-        table = np.full(span + 1, len(codes), dtype=np.int32)
-        table[codes] = values
-        return cls(codes, values, table)
-
-    def places(self, codes: Array, backend: Backend) -> Array:
-        xp = backend.xp
-        if self.table is not None:
-            return backend.to_device(self.table)[xp.minimum(codes, len(self.table) - 1)].astype("int64")
-        known = backend.to_device(self.codes)
-        found = xp.minimum(searched(known, codes, xp), len(known) - 1)
-        return xp.where(known[found] == codes, backend.to_device(self.values)[found], len(known))
+            # After a code that is not there (-1) the next one is below 0, and is not there either.
+            place = level.positions((place * size + column).astype("int64"), backend).astype("int64")
+        return backend.to_device(self._groups)[place]

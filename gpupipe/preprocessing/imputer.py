@@ -155,11 +155,10 @@ class SimpleImputer(FoldStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
         if isinstance(columns, Matrix) and not self.add_indicator:
-            return filled_matrix(columns, np.array([self.statistics_[n] for n in columns]), backend, "SimpleImputer")
+            return filled_matrix(columns, np.array([*self._fills(columns).values()]), backend, "SimpleImputer")
         infinite: list[Array] = []
-        made = {
-            name: self._filled(column, self.statistics_[name], backend, infinite) for name, column in columns.items()
-        }
+        fills = self._fills(columns)
+        made = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
         if infinite and backend.to_host(backend.xp.stack(infinite)).any():
             refuse({name: item for name, item in columns.items() if item.dtype in FLOATS}, backend, "SimpleImputer")
         if self.add_indicator:
@@ -177,6 +176,12 @@ class SimpleImputer(FoldStep):
         return Pointwise(
             fill=float(np.float32(value) if dtype == "float32" else value), dtype="float64" if averaged else dtype
         )
+
+    def _fills(self, columns: Columns) -> dict[str, Any]:
+        """What missing values become; a constant is known before `fit` has seen the rows."""
+        if self.strategy == "constant":
+            return {name: self._constant(name, column.dtype) for name, column in columns.items()}
+        return {name: self.statistics_[name] for name in columns}
 
     def _filled(self, column: Column, value: Any, backend: Backend, infinite: list[Array]) -> Column:
         """The column with `value` where it was missing; whether a block holds an infinity is added to `infinite`."""

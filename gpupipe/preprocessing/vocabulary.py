@@ -8,15 +8,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import (
-    Dictionary,
-    positions_by_hash,
-    positions_in,
-    searched,
-    sorted_hashes,
-    value_type,
-)
+from gpupipe.backend.dictionaries import Dictionary, index_of_hashes, positions_by_hash, positions_in, value_type
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.blocks import row_blocks
 from gpupipe.preprocessing.counts import integers
@@ -27,9 +21,6 @@ MISSING, UNKNOWN, FIRST = 0, 1, 2
 
 # An id is an int32.
 MOST_BUCKETS = 2**31 - 1 - FIRST
-
-# Integers are looked up by direct address where the vocabulary spans at most this many values (4 bytes each).
-_DIRECT_SPAN = 1 << 22
 
 # Beyond this many strings the vocabulary is not hashed again for every partition.
 _RESIDENT = 1 << 16
@@ -109,7 +100,7 @@ class _TextLookup:
 
     def __init__(self, vocabulary: Dictionary) -> None:
         self.vocabulary = vocabulary
-        self._hashes = sorted_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
+        self._index = index_of_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         assert column.dictionary is not None
@@ -126,10 +117,10 @@ class _TextLookup:
 
     def _ids_of(self, dictionary: Dictionary) -> Any:
         """The id of each distinct string, and of a missing one."""
-        if self._hashes is None:
+        if self._index is None:
             places = positions_in(dictionary, self.vocabulary)
         else:
-            places = positions_by_hash(dictionary, self.vocabulary, self._hashes)
+            places = positions_by_hash(dictionary, self.vocabulary, self._index)
         return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
 
 
@@ -143,21 +134,11 @@ def _by_code(column: Column, values: Any, backend: Backend) -> Array:
 
 
 class _NumberLookup:
-    """A gather from a table of direct addresses; a search among the sorted values where they lie too far apart."""
+    """A search for each number of a partition."""
 
     def __init__(self, vocabulary: Dictionary) -> None:
         self.vocabulary = vocabulary
-        values = vocabulary.to_numpy()
-        order = np.argsort(values)
-        self._ordered = values[order]
-        self._ids = (order + FIRST).astype(np.int32)
-        self._span = int(self._ordered[-1]) - int(self._ordered[0]) + 1 if len(values) else 0
-        self._is_direct = self._span <= _DIRECT_SPAN
-        if self._is_direct:
-            table = np.full(self._span + 1, UNKNOWN, dtype=np.int32)
-            if len(values):
-                table[(self._ordered - self._ordered[0]).astype(np.int64)] = self._ids
-            self._ids = table
+        self._index = KeyIndex(vocabulary.to_numpy())
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         xp = backend.xp
@@ -178,19 +159,9 @@ class _NumberLookup:
 
     def _blocks(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
         """Blocks of rows and their ids."""
-        xp = backend.xp
-        ids, ordered = backend.to_device(self._ids), backend.to_device(self._ordered)
-        low: Any = self._ordered[0] if self._span else 0
-        # A search through more values than a cache holds goes faster for many rows at once.
-        for rows in row_blocks(len(column), backend) if self._is_direct else [slice(0, len(column))]:
-            block = integers(column.data[rows], column.dtype)
-            if self._is_direct:
-                # As unsigned numbers values below `low` are large, like those beyond the span: all land on the last.
-                offset = xp.minimum((block - block.dtype.type(low)).view("uint64"), np.uint64(self._span))
-                found = ids[offset.view("int64")]
-            else:
-                place = xp.minimum(searched(ordered, block, xp), len(ordered) - 1)
-                found = xp.where(ordered[place] == block, ids[place], np.int32(UNKNOWN))
+        for rows in row_blocks(len(column), backend):
+            places = self._index.positions(integers(column.data[rows], column.dtype), backend)
+            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
             if column.valid is not None:
                 found[~column.valid[rows]] = MISSING
             yield rows, found
