@@ -61,8 +61,8 @@ bookings = gp.from_frame(flights.select(["flight", "time_hour"]).compute().assig
 
 ELSEWHERE = {
     "README.md": "tests/test_program.py",
-    "index.md": "tests/test_pages.py",
+    "index.md": "tests/test_program.py",
     "guide-checks.md": "tests/test_checks.py",
     "guide-training.md": "tests/training/test_guide.py",
 }
-"""Pages whose code another test runs, and looks at what comes of it; `index.md` has the program of the README."""
+"""Pages whose code another test runs, and looks at what comes of it."""

@@ -47,11 +47,6 @@ def test_the_cookbook_has_twenty_recipes() -> None:
     assert len(blocks(ROOT / "docs" / "cookbook.md")) == 21
 
 
-def test_home_has_the_program_of_the_readme() -> None:
-    (program,) = blocks(ROOT / "README.md")
-    assert blocks(ROOT / "docs" / "index.md") == [program]
-
-
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -1,4 +1,4 @@
-"""The program of the README runs as written; demo and notebook hold the same one, so that none of them can rot."""
+"""The programs of README and home page run as written; demo and notebook hold the longer one, so that none can rot."""
 
 from __future__ import annotations
 
@@ -42,9 +42,25 @@ print(json.dumps({
 """
 
 
-def readme_program() -> str:
-    (block,) = re.findall(r"## The program\n+```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def program_of(page: Path) -> str:
+    (block,) = re.findall(r"## The program\n+```python\n(.*?)```", page.read_text(), re.DOTALL)
     return str(block)
+
+
+def long_program() -> str:
+    return program_of(ROOT / "docs" / "index.md")
+
+
+def run(code: str, folder: Path) -> str:
+    """Run a program in a folder with the repository's data; returns what it prints."""
+    # What the program saves to runs/ is no concern of the repository's.
+    (folder / "data").symlink_to(DATA)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    given = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def notebook_program() -> str:
@@ -59,24 +75,30 @@ def assigned(program: str, name: str) -> str:
     raise AssertionError(f"the program assigns nothing to {name}")
 
 
-def test_the_program_of_the_readme_runs_as_written(tmp_path: Path) -> None:
-    # A folder with the repository's data/: what the program saves to runs/ is no concern of the repository's.
-    (tmp_path / "data").symlink_to(DATA)
-    code = f"{BEFORE}\n{readme_program()}\n{AFTER}"
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    given = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(given, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
+def test_the_program_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    readme = ROOT / "README.md"
+    (shown,) = re.findall(r"```text\n(.*?)```", readme.read_text(), re.DOTALL)
+    found, told = (text.split() for text in (run(program_of(readme), tmp_path), shown))
+    assert len(found) == len(told)
+    for one, other in zip(found, told, strict=True):  # the last digits differ from one processor to another
+        assert one == other or float(one) == pytest.approx(float(other), rel=0.02)
+    assert (tmp_path / "runs/flights/manifest.json").is_file()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 600
+
+
+def test_the_program_of_the_home_page_runs_as_written(tmp_path: Path) -> None:
+    figures = json.loads(run(f"{BEFORE}\n{long_program()}\n{AFTER}", tmp_path).splitlines()[-1])
     assert figures.pop("auc") > 0.88
     assert figures == {"epochs": 3, "in": 980, "flights": True, "sure": True, "as_demo": True}
     assert (tmp_path / "runs/flights/manifest.json").is_file()
 
 
 @pytest.mark.parametrize("name", ["pipeline", "(train, valid)", "model", "trainer", "history"])
-def test_the_notebook_has_the_program_of_the_readme(name: str) -> None:
-    assert assigned(notebook_program(), name) == assigned(readme_program(), name)
+def test_the_notebook_has_the_program_of_the_home_page(name: str) -> None:
+    assert assigned(notebook_program(), name) == assigned(long_program(), name)
 
 
 def test_a_loaded_scorer_takes_todays_table_and_streams_to_a_folder(tmp_path: Path) -> None:
