@@ -458,7 +458,6 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "trainer: patience": (lambda b: gp.EarlyStopping("valid_auc"), CONFIG, "EarlyStopping(patience=)", "valid_auc", "an integer in [1, inf)", "patience=3"),
     "trainer: a plateau": (lambda b: gp.training.Plateau(factor="a"), CONFIG, "Plateau(factor=)", "a", "a number in (0, 1)", "factor=0.1"),
     "trainer: a logger's path": (lambda b: gp.training.CSVLogger(None), CONFIG, "CSVLogger(path=)", None, "a path", "path="),
-    "trainer: a cache": (lambda b: gp.training.StepCache("8"), CONFIG, "StepCache(size=)", "8", "an integer in [1, inf)", "size=8"),
     "trainer: losses of targets": (lambda b: gp.training.PerTarget("mse"), CONFIG, "PerTarget(losses=)", "mse", "a list", "losses="),
     "trainer: a scaled rate": (lambda b: gp.training.scaled_rate("a", batch_size=8), CONFIG, "scaled_rate(lr=)", "a", "a number in (0, inf)", "lr="),
     "trainer: freezing a class": (lambda b: gp.training.freeze(gp.models.MLP, "*"), CONFIG, "freeze(model=)", gp.models.MLP, "torch.nn.Module", "trainer.model"),

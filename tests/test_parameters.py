@@ -206,7 +206,6 @@ def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
         (gp.EarlyStopping, {}),
         (gp.Checkpoints, {"folder": "run"}),
         (training.Plateau, {}),
-        (training.StepCache, {}),
         (training.PerTarget, {"losses": ["mse"]}),
         (training.scaled_rate, {"lr": 0.1, "batch_size": 8}),
     ):

@@ -50,9 +50,6 @@ class Tabular(nn.Module):
     learning_rate: ClassVar[float] = 3e-3
     """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
 
-    made_with: ClassVar[frozenset[str]] = frozenset({"_config"})
-    """Attributes that say how the model was made (its seed too), and that no forward pass reads (`StepCache`)."""
-
     def __init__(self, config: dict[str, Any], generator: torch.Generator) -> None:
         super().__init__()
         _check(self, config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
 from gpupipe.training.many import move_towards_
@@ -32,8 +31,7 @@ class Average:
         found = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
         self._own = {name: value for name, value in found.values() if value.is_floating_point()}
         self._mean = {name: value.clone() for name, value in self._own.items()}
-        device = next((value.device for value in self._own.values()), None)
-        self.decay = torch.tensor(decay, device=device)  # there, since a captured step reads it
+        self.decay = decay
 
     def update(self, count: Tensor) -> None:
         """Move the average towards the weights; `count` is t, from 0, on the device."""

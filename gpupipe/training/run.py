@@ -227,7 +227,7 @@ class Run:
         """Multiply the schedule, from the next update on; what is not given stays."""
         self.slowed = self.slowed if slowed is None else slowed
         self.fallen = self.fallen if fallen is None else fallen
-        self.update.rates[: len(self.rates)].copy_(self.rates * self.rate_factor)
+        self.update.rates.copy_(self.rates * self.rate_factor)
 
     def _measure(self, offset: int, steps_per_epoch: int, accumulate: int) -> None:
         """Where epochs or updates were of another length: batches are counted on, and the schedule goes by epochs."""

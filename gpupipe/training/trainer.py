@@ -25,8 +25,7 @@ from gpupipe.training.assembly import (
     history_of,
     loss_and_metrics,
     prepared,
-    run_of,
-    step_of,
+    start_run,
     tell_of_tables,
 )
 from gpupipe.training.callbacks import Callback, Callbacks
@@ -45,7 +44,6 @@ from gpupipe.training.rows import move, num_batches, num_rows
 from gpupipe.training.run import Run
 from gpupipe.training.saving import resume as go_on
 from gpupipe.training.schedules import Schedule, fallen
-from gpupipe.training.step_cache import StepCache
 from gpupipe.training.stopping import EarlyStopping
 from gpupipe.training.together import meeting
 from gpupipe.training.update import Update
@@ -118,7 +116,6 @@ class Trainer:
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: look at the GPU once a second, for `history.gpu`.
         patience: seconds that a rank waits for the others, where several train together.
-        step_cache: steps of earlier fits to take up, captured as they are: for the trials of a search.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -166,7 +163,6 @@ class Trainer:
     profile: str | Path | None = None
     gpu_stats: bool = False
     patience: float = 600.0
-    step_cache: StepCache | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -244,9 +240,8 @@ class Trainer:
             meeting(train, self.patience) as together,
             self._session(device, together.rank),
             prepared(self),
-            step_of(self, loss, train, steps, device, together, fresh=resume is None) as step,
         ):
-            run = run_of(self, step, history, steps, device, together)
+            learner, run = start_run(self, loss, train, history, steps, device, together)
             update, best = run.update, run.best
             resumed = resume is not None and go_on(run, resume, self.saves)
             run.scale_rates(slowed=min(slowed, run.slowed))
@@ -254,7 +249,7 @@ class Trainer:
             with explained(run, self.saves), callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.on_epoch_start(run)
-                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, step.learner, callbacks)}
+                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, learner, callbacks)}
                     speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
