@@ -31,7 +31,6 @@ from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
 from gpupipe.training.checkpoints import Checkpoints
 from gpupipe.training.class_weights import check_class_weight, class_weights, weighted
 from gpupipe.training.device import PRECISIONS, check_device, forward_in
-from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
 from gpupipe.training.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
@@ -257,7 +256,7 @@ def callbacks_of(trainer: Trainer, together: Together, *, resumed: bool) -> Call
     own += [GpuStats()] if trainer.gpu_stats else []
     saving: list[Callback] = []
     if trainer.saves is not None:
-        saving = [Saving(trainer.saves, resumed=resumed, at_start=trainer.on_divergence == "rollback")]
+        saving = [Saving(trainer.saves, resumed=resumed)]
     all_in_order = [ProgressBar(trainer.progress), *own, *trainer.callbacks, Agreement(), *saving]
     return Callbacks(all_in_order, first=together.first)
 
@@ -281,11 +280,7 @@ def check(trainer: Trainer) -> None:
     check_seed(trainer, seed=trainer.seed)
     check_bool(trainer, compile=trainer.compile, deterministic=trainer.deterministic, gpu_stats=trainer.gpu_stats)
     check_choice(trainer, ("auto", True, False), capture=trainer.capture, progress=trainer.progress)
-    check_choice(trainer, ON_DIVERGENCE, on_divergence=trainer.on_divergence)
     check_choice(trainer, PRECISIONS, precision=trainer.precision)
-    if trainer.on_divergence == "rollback" and trainer.checkpoints is None:
-        expected, remedy = "checkpoints to go back to", "checkpoints='runs/flights'"
-        raise BadConfig("Trainer(on_divergence='rollback')", "no checkpoints", expected=expected, remedy=remedy)
     if isinstance(trainer.class_weight, str):
         check_class_weight(trainer.class_weight)
     check_device(trainer.device)
