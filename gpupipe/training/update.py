@@ -18,10 +18,9 @@ from torch.optim import Optimizer
 from gpupipe.errors import BadConfig
 from gpupipe.training.average import Average
 from gpupipe.training.losses import TINY, LossMean
-from gpupipe.training.many import add_gradients, entries, multiply_
 from gpupipe.training.ranges import Range, unnamed
 from gpupipe.training.rows import num_rows, split_rows
-from gpupipe.training.rowwise import compact
+from gpupipe.training.rowwise import add_gradients, compact, entries
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.together import Together
 
@@ -203,7 +202,8 @@ class Update:
                 self.scale.update(norm)
             if self.gradient_clip is not None:
                 factor = factor * (self.gradient_clip / (norm + 1e-6)).clamp_max(1.0)
-        multiply_(gradients, factor)
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the average of its weights, where there is one."""
