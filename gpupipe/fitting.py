@@ -16,6 +16,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.expectations import Expectations
 from gpupipe.features import Features
+from gpupipe.fitted_rows import lineage_of
 from gpupipe.io import Dataset, over_partitions
 from gpupipe.io.beside import Beside
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
@@ -87,7 +88,7 @@ class Fitting:
                 step.reset()
         if features is not None and features.target is not None:
             features.target.reset()
-            features.rows_ = None
+            features.lineage_ = None
         resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         resolve_selectors(steps, features, dataset.schema)
@@ -102,6 +103,7 @@ class Fitting:
         """Fit everything; the steps hold their state afterwards."""
         if self.features is not None:
             self._check(self.features)
+            given = self.dataset
             later, number = plan_passes(self.features) or [[]], 0
             self._meet({*wanted_in(later, self.features, self.schema), *unscaled_of(self.features, self.schema)})
             while later:
@@ -111,6 +113,8 @@ class Fitting:
                 again = [task for task in repeatable if task.steps[-1].unfinished]
                 later, number = [again, *later] if again else later, number + 1
             self._conclude(self.features)
+            if self.features.cross_fits:
+                self.features.lineage_ = lineage_of(given, self.features.label_sources(self.schema))
         self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
@@ -236,7 +240,6 @@ class Fitting:
             if features.target is not None:
                 features.target.finish(total.target, self.schema)
                 self._tell_task(features.target)
-            features.rows_ = total.rows if features.cross_fits else None
             self._note = total.note
             for join in (step for step in self.steps if isinstance(step, Join)):
                 join.rows_seen_, join.rows_unmatched_ = total.joined.get(join.name, (0, 0))

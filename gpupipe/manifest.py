@@ -45,7 +45,7 @@ _FEATURES = {
     "standardised": bool,
     "target_transform": [_STEP],
     "classes": ([_OBJECT], None),
-    "rows": ([int], None),
+    "lineage": (str, None),
     "weight": (str, None),
     "keep": [str],
     "allow_leak": [str],

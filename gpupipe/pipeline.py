@@ -18,8 +18,9 @@ from gpupipe.errors import ArtifactError, BadConfig, NotFitted
 from gpupipe.expectations import Expect, Expectations
 from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
+from gpupipe.fitted_rows import lineage_of
 from gpupipe.fitting import Fitting
-from gpupipe.io import as_dataset, as_rows
+from gpupipe.io import Dataset, as_dataset, as_rows
 from gpupipe.plan import Prefix
 from gpupipe.ranges import source_ranges
 from gpupipe.reports import FitReport
@@ -264,7 +265,8 @@ class Pipeline(Watched):
         Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
 
         Where a step learns from the target (`TargetEncoder`), the rows of the fit must not be trained on with what they
-        taught themselves. They are known by their values and places, in any partitions, after `save` and `load` too.
+        taught themselves. They are known by their files and query, rows in memory by their values in this order; in any
+        partitions, after `save` and `load` too.
 
         Args:
             data: a Dataset or a frame.
@@ -298,6 +300,7 @@ class Pipeline(Watched):
             expected, remedy = "True, False or None", "out_of_fold=True"
             raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), active().resolve(self.backend)
+        self.check_rows(dataset, out_of_fold)
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold), given=data)
         run.expect(dataset.schema)
         # PyTorch takes longer to import than a small fit.
@@ -305,11 +308,9 @@ class Pipeline(Watched):
             run,
             run.meet(dataset, backend),
             backend,
-            self.features,
             device=device,
             residency=residency,
             dtype=dtype,
-            out_of_fold=out_of_fold,
             batch_size=batch_size,
             shuffle=shuffle,
             block_rows=block_rows,
@@ -324,6 +325,12 @@ class Pipeline(Watched):
             target_units=self.target_units,
         )
         return loader
+
+    def check_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
+        """Raise where rows to train on would show a model their own target; see `Features.check_rows`."""
+        if self.features is not None and self.features.cross_fits and self._source is not None:
+            lineage = lineage_of(dataset, self.features.label_sources(self._after))
+            self.features.check_rows(lineage, out_of_fold)
 
     def bound_to(
         self,

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from gpupipe.cluster import in_force
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, ClusterLost
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.io.mailbox import Letter, collected, deliver
 from gpupipe.loading import table_of
@@ -40,7 +39,7 @@ _program, _numbers = uuid.uuid4().hex, itertools.count()
 _clusters: weakref.WeakSet[Any] = weakref.WeakSet()
 _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()
 # In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
-_tables: dict[tuple[str, int, int], tuple[Block, Any, str, FittedRows]] = {}
+_tables: dict[tuple[str, int, int], tuple[Block, Any, str]] = {}
 _stores: list[Any] = []
 
 
@@ -179,11 +178,9 @@ class ClusterLoader:
             table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
         )
         told = self.executor.on_each(build, shares)
-        for _, _, letters in told:
+        for _, letters in told:
             deliver(letters)
-        if self._pipeline.features is not None:
-            self._pipeline.features.check_rows(sum((seen for _, seen, _ in told), FittedRows()), self._out_of_fold)
-        return _Plan(self._key, [rows for rows, _, _ in told], self._options)
+        return _Plan(self._key, [rows for rows, _ in told], self._options)
 
     def _bound(self, backend: str) -> tuple[Transformation, Dataset]:
         """The pipeline bound to the dataset, and the dataset whose rows it is given; made once.
@@ -191,6 +188,7 @@ class ClusterLoader:
         The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
         """
         if self._met is None:
+            self._pipeline.check_rows(self._dataset, self._out_of_fold)
             bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
             run = bound.expect(self._dataset.schema)
             with in_force(self.executor):
@@ -209,7 +207,7 @@ class _Plan:
     def loader(self, rank: int) -> Loader:
         """That of one rank."""
         size = len(self.rows)
-        block, device, residency = _tables[self.key, rank, size][:3]
+        block, device, residency = _tables[self.key, rank, size]
         return Loader(
             block,
             rank=rank,
@@ -231,8 +229,8 @@ def _build(
     program: str,
     kept: set[str],
     table: Mapping[str, Any],
-) -> tuple[int, FittedRows, list[Letter]]:
-    """In a worker: have the block of a rank, and tell its rows and what was noticed of them.
+) -> tuple[int, list[Letter]]:
+    """In a worker: have the block of a rank, and tell how many rows it has and what was noticed of them.
 
     Blocks that the program has no loader for make room.
     """
@@ -241,16 +239,16 @@ def _build(
     letters: list[Letter] = []
     if (key, rank, size) not in _tables:
         with collected() as letters:
-            block, device, residency, seen = table_of(run, share, backend, **table)
-        if not isinstance(block, Block) or seen is None:
+            block, device, residency = table_of(run, share, backend, **table)
+        if not isinstance(block, Block):
             raise BadConfig(
                 "ClusterLoader",
                 "a worker's share does not fit in its memory",
                 expected="rows that fit in the workers' memory together",
                 remedy="more workers, dtype='bfloat16', or torchrun, where each rank streams",
             )
-        _tables[key, rank, size] = block, device, residency, seen
-    return len(_tables[key, rank, size][0]), _tables[key, rank, size][3], letters
+        _tables[key, rank, size] = block, device, residency
+    return len(_tables[key, rank, size][0]), letters
 
 
 def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:

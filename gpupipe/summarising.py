@@ -11,7 +11,6 @@ from typing import Any
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.expectations import Findings
 from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, Partition, in_halves
 from gpupipe.plan import Prefix, Task
 from gpupipe.preprocessing import Columns, CrossFittedStep, FoldStep, WholeFrameStep
@@ -52,7 +51,6 @@ class Outcome:
         joined: rows seen and rows without a match, by the join's name.
         costs: what that took, of each task, of each of its steps.
         note: what was noted beside it.
-        rows: what tells them from other rows, where a step learns from the target.
         kept: the columns a later pass needs again; lost in a sum.
     """
 
@@ -63,14 +61,13 @@ class Outcome:
     joined: Mapping[str, tuple[int, int]]
     costs: list[list[Cost]] = field(default_factory=list)
     note: Note = field(default_factory=Note)
-    rows: FittedRows = FittedRows()  # noqa: RUF009
     kept: Frame | None = None
 
     def __add__(self, other: Outcome) -> Outcome:
         summaries, costs = _added(self.summaries, other.summaries), _added(self.costs, other.costs)
         joined = {n: (seen + other.joined[n][0], lost + other.joined[n][1]) for n, (seen, lost) in self.joined.items()}
-        num_rows, rows, note = self.num_rows + other.num_rows, self.rows + other.rows, self.note + other.note
-        return Outcome(self.partition, num_rows, self.target + other.target, summaries, joined, costs, note, rows)
+        num_rows, note = self.num_rows + other.num_rows, self.note + other.note
+        return Outcome(self.partition, num_rows, self.target + other.target, summaries, joined, costs, note)
 
 
 @dataclass(frozen=True)
@@ -146,13 +143,8 @@ class Pass:
             summaries.append(found)
             costs.append(took)
         note = Note() if taking is None else taking.note(findings, frame, row_ids, told, backend)
-        rows = (
-            self.features.rows_of(frame, self.schema, backend, row_ids)
-            if row_ids is not None and self.number == 0
-            else FittedRows()
-        )
         kept = backend.select(frame, self.again) if self.again else None
-        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, costs, note, rows, kept)
+        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, costs, note, kept)
 
 
 @dataclass(frozen=True)

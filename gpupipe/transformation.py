@@ -13,7 +13,6 @@ from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import active
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
 from gpupipe.schema import Field, Role, Schema, element_of, is_passenger
@@ -128,8 +127,7 @@ class Transformation:
         self.reads, self._names = self._prefix.reads, names
         self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target
         self._out_of_fold = out_of_fold
-        cross_fits = features is not None and features.cross_fits and (out_of_fold or with_target_only)
-        self.draws_rows = self._prefix.draws_rows or cross_fits
+        self.draws_rows = self._prefix.draws_rows or (features is not None and features.cross_fits and out_of_fold)
         self._source = source
         self._casts: dict[str, str] = {}
         there = set(names)
@@ -230,21 +228,14 @@ class Transformation:
 
         return whole
 
-    def load(
-        self, frame: Frame, backend: Backend, row_ids: Array | None = None
-    ) -> tuple[Mapping[str, Column], FittedRows]:
-        """The output columns of one coded frame that holds `reads`, and what tells its rows from others.
-
-        The target is as it is stored for training.
+    def load(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Mapping[str, Column]:
+        """The output columns of one coded frame that holds `reads`, the target as it is stored for training.
 
         `row_ids` as for `Prefix.run`.
         """
         frame, letter = self._taken(frame, backend, row_ids)
         seen = self._run(frame, backend, row_ids)
-        rows = FittedRows()
-        if self._features is not None and self._features.cross_fits:
-            rows = self._features.rows_of(seen, self._seen, backend, _identities(seen, backend, row_ids))
-        return self._outputs(seen, backend, row_ids, letter, stored=True), rows
+        return self._outputs(seen, backend, row_ids, letter, stored=True)
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """The output frame of one coded frame, the target in its own units; its index says which rows it has.
