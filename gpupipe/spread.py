@@ -25,7 +25,6 @@ from gpupipe.cluster import in_force
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.io.mailbox import Letter, collected, deliver
 from gpupipe.loading import table_of
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Schema
@@ -177,10 +176,8 @@ class ClusterLoader:
             kept=set(_living),
             table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
         )
-        told = self.executor.on_each(build, shares)
-        for _, letters in told:
-            deliver(letters)
-        return _Plan(self._key, [rows for rows, _ in told], self._options)
+        rows = self.executor.on_each(build, shares)
+        return _Plan(self._key, rows, self._options)
 
     def _bound(self, backend: str) -> tuple[Transformation, Dataset]:
         """The pipeline bound to the dataset, and the dataset whose rows it is given; made once.
@@ -229,17 +226,15 @@ def _build(
     program: str,
     kept: set[str],
     table: Mapping[str, Any],
-) -> tuple[int, list[Letter]]:
-    """In a worker: have the block of a rank, and tell how many rows it has and what was noticed of them.
+) -> int:
+    """In a worker: have the block of a rank, and tell how many rows it has.
 
     Blocks that the program has no loader for make room.
     """
     rank, share = item
     _drop(None, program=program, kept=kept)
-    letters: list[Letter] = []
     if (key, rank, size) not in _tables:
-        with collected() as letters:
-            block, device, residency = table_of(run, share, backend, **table)
+        block, device, residency = table_of(run, share, backend, **table)
         if not isinstance(block, Block):
             raise BadConfig(
                 "ClusterLoader",
@@ -248,7 +243,7 @@ def _build(
                 remedy="more workers, dtype='bfloat16', or torchrun, where each rank streams",
             )
         _tables[key, rank, size] = block, device, residency
-    return len(_tables[key, rank, size][0]), letters
+    return len(_tables[key, rank, size][0])
 
 
 def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
