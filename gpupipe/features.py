@@ -17,7 +17,7 @@ from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.selectors import Selector
-from gpupipe.support.validation import check_choice, check_name, check_names
+from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
 from gpupipe.target import Weight
 from gpupipe.targets import TASKS, Targets
 from gpupipe.words import as_list, shortened
@@ -380,13 +380,7 @@ def _chain_of(target_transform: Any) -> list[FoldStep] | Literal["auto"]:
     if isinstance(target_transform, str):
         if target_transform == "auto":
             return "auto"
-        raise BadConfig(
-            "Features(target_transform=)",
-            "no such choice",
-            got=target_transform,
-            expected="steps, 'auto' or None",
-            remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
-        )
+        raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
     given = () if target_transform is None else target_transform
     return list(given) if isinstance(given, list | tuple) else [step_of(given)]
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ def make_loader(
     dtype: str,
     **options: Any,
 ) -> Loader:
-    """The loader of `Pipeline.loader`; `options` are `Loader`'s own."""
+    """The loader of `Pipeline.loader`; `options` are `Loader`'s own, refused before anything is read."""
+    signature(Loader).bind(None, **options)
     table, wanted, chosen = table_of(run, dataset, backend, device=device, residency=residency, dtype=dtype)
     return Loader(table, device=wanted, residency=chosen, **options)
 

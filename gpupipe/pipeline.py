@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gpupipe.backend import Backend, select
 from gpupipe.check_report import CheckReport
 from gpupipe.cluster import Executor, active, in_force
-from gpupipe.config import BACKENDS, BLOCK_ROWS, WINDOW
+from gpupipe.config import BACKENDS
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift, DriftReport
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
@@ -27,12 +27,12 @@ from gpupipe.profiles import Profile
 from gpupipe.ranges import source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
+from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transformation import Bindings, Transformation
 from gpupipe.transforms import Join, Transform
 
 if TYPE_CHECKING:
-    from gpupipe.tensors import Loader
+    from gpupipe.tensors import Loader, LoaderOptions
     from gpupipe.units import TargetUnits
 
 __all__ = ["Pipeline"]
@@ -225,21 +225,11 @@ class Pipeline:
         self,
         data: Any,
         *,
-        batch_size: int = 4096,
-        shuffle: bool | str = False,
-        block_rows: int = BLOCK_ROWS,
-        window: int = WINDOW,
-        seed: int = 0,
-        drop_last: bool = False,
-        reuse_buffers: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        sharded: bool | Sequence[int] = False,
-        sampler: Any = None,
         device: str = "auto",
         residency: str = "auto",
         dtype: str = "float32",
         out_of_fold: bool | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> Loader:
         """Transform `data` into one block of tensors and give a loader over it; a table too large is streamed instead.
 
@@ -251,23 +241,14 @@ class Pipeline:
 
         Args:
             data: a Dataset or a frame.
-            batch_size: rows per batch; this and all down to `sampler` as in `Loader`.
-            shuffle: `"rows"` (or True), `"blocks"`, or False for the order of the data.
-            block_rows: rows of a block that is shuffled.
-            window: blocks whose rows are mixed.
-            seed: of the order.
-            drop_last: leave out a last batch that is not full.
-            reuse_buffers: each batch overwrites the one before.
-            rank: this process among those that train together.
-            world_size: how many they are.
-            sharded: whether each rank's `data` are rows of its own.
-            sampler: how rows are drawn with replacement.
             device: where batches are wanted; the backend's by default.
             residency: `"device"` for the block there, `"host"` for a block in the host's memory, `"stream"` for no
                 block: `data` is read and transformed anew in each epoch; `"auto"` for the first there is room for.
             dtype: of the stored numbers, `"float32"` or `"bfloat16"`.
             out_of_fold: True for the rows of the fit: each gets what rows of other folds taught. For any other rows
                 leave it out. False gives the rows of the fit what all rows taught, theirs included.
+            options: of `Loader`: batch_size, shuffle, block_rows, window, seed, drop_last, reuse_buffers, rank,
+                world_size, sharded (where each rank's `data` are rows of its own), sampler.
 
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.
@@ -277,9 +258,7 @@ class Pipeline:
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
-        if out_of_fold not in (None, True, False):
-            expected, remedy = "True, False or None", "out_of_fold=True"
-            raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
+        check_bool("loader", None, out_of_fold=out_of_fold)
         dataset, backend = as_dataset(data), active().resolve(self.backend)
         self.check_rows(dataset, out_of_fold)
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
@@ -292,18 +271,8 @@ class Pipeline:
             device=device,
             residency=residency,
             dtype=dtype,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            block_rows=block_rows,
-            window=window,
-            seed=seed,
-            drop_last=drop_last,
-            reuse_buffers=reuse_buffers,
-            rank=rank,
-            world_size=world_size,
-            sharded=sharded,
-            sampler=sampler,
             target_units=self.target_units,
+            **options,
         )
         return loader
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from safetensors.torch import load as tensors_from
@@ -22,13 +22,12 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from gpupipe.cluster import in_force
-from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.loading import table_of
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import BatchOptions, Block, Loader
 from gpupipe.tensors.joining import group_of, open_store
 from gpupipe.transformation import Transformation
 
@@ -52,15 +51,11 @@ class ClusterLoader:
         cluster: a `Cluster`.
         pipeline: fitted.
         data: a Dataset or a frame.
-        batch_size: rows per batch, of all workers together.
-        shuffle: as in `Loader`, among the rows of each worker.
-        block_rows: as there.
-        window: as there.
-        seed: as there.
-        drop_last: as there.
         residency: "device" or "host"; "auto" for the first there is room for.
         dtype: of the stored numbers, "float32" or "bfloat16".
         out_of_fold: as in `Pipeline.loader`.
+        options: of `Loader`: batch_size (rows per batch, of all workers together), shuffle (among the rows of each
+            worker), block_rows, window, seed, drop_last.
 
     Raises:
         BadConfig: options that make no sense, or a cluster that is none.
@@ -85,15 +80,10 @@ class ClusterLoader:
         pipeline: Pipeline,
         data: Any,
         *,
-        batch_size: int = 4096,
-        shuffle: bool | str = False,
-        block_rows: int = BLOCK_ROWS,
-        window: int = WINDOW,
-        seed: int = 0,
-        drop_last: bool = False,
         residency: str = "auto",
         dtype: str = "float32",
         out_of_fold: bool | None = None,
+        **options: Unpack[BatchOptions],
     ) -> None:
         if not hasattr(cluster, "on_each") or residency == "stream":
             raise BadConfig(
@@ -105,15 +95,9 @@ class ClusterLoader:
             )
         self.executor, self._pipeline = cluster, pipeline
         self._dataset = as_dataset(data)
-        self._options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "block_rows": block_rows,
-            "window": window,
-            "seed": seed,
-            "drop_last": drop_last,
-            "target_units": pipeline.target_units,
-        }
+        for name in options.keys() - BatchOptions.__optional_keys__:
+            raise TypeError(f"ClusterLoader has no option {name!r}")
+        self._options: dict[str, Any] = {**options, "target_units": pipeline.target_units}
         Loader(Block.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
         self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
         self._met: tuple[Transformation, Dataset] | None = None
