@@ -67,11 +67,6 @@ def of_steps(found: Found) -> Lines:
     gather = found.get("gather")
     if gather is not None:
         lines.append([f"gather of {gather['rows']:,} rows, share of a copy: {number(gather['share'])}", *[""] * 5])
-    search = found.get("trials", {})
-    if "own_ms" in search:
-        times = ratio(search["own_ms"], search["taken_up_ms"])
-        what = f"a fit of {search['steps']} steps, its own step / one taken up: {number(times)}"
-        lines.append([what, *[""] * 5])
     return ["a step", "eager / this", "ms", "million rows/s", "kernels", "idle share"], lines
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gpupipe.comparison import Baselines, baselines
     from gpupipe.config import configure
     from gpupipe.drift import Drift
-    from gpupipe.expectations import Expect
     from gpupipe.features import Features
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.permuting import Importance, importance
@@ -40,7 +39,6 @@ _HOME = {
     "Dataset": "io",
     "Drift": "drift",
     "EarlyStopping": "training",
-    "Expect": "expectations",
     "Features": "features",
     "History": "training",
     "Importance": "permuting",
@@ -79,7 +77,6 @@ __all__ = [
     "Dataset",
     "Drift",
     "EarlyStopping",
-    "Expect",
     "Features",
     "History",
     "Importance",

@@ -26,10 +26,8 @@ from gpupipe import __version__, models
 from gpupipe.atomic import replacing
 from gpupipe.backend import resolve
 from gpupipe.config import BACKENDS
-from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.expectations import Expectations
 from gpupipe.io import as_dataset
 from gpupipe.manifest import FORMAT, MODEL, PIPELINE, blamed_on, read_json, verified, write_json, write_manifest
 from gpupipe.models.tabular import Tabular
@@ -78,8 +76,6 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "schema": schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
-        "expect": pipeline.expectations.to_json(),
-        "drift": None if pipeline.drift is None else pipeline.drift.to_json(),
         "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
     }
     _check_replaceable(target)
@@ -183,17 +179,13 @@ def load(
     # What does not fit a table that the caller gave is for the caller to hear.
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
     with blamed_on(folder / "pipeline.json", BackendMissing, *theirs):
-        expectations = Expectations.from_json(description["expect"])
         pipeline = Pipeline(
             [decoder.step(item) for item in description["steps"]],
             decoder.features(description["features"]),
             backend,
-            expect=expectations.by_name,
-            on_violation=expectations.on_violation,
-            drift=None if description["drift"] is None else Drift.from_json(description["drift"]),
         )
         decoder.check_all_used()
-        pipeline.forget({name: Profile.from_json(found) for name, found in description["profiles"].items()})
+        pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
         pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
     network = _network(folder, model) if "model.json" in names else None
     if model is None and isinstance(network, Tabular):

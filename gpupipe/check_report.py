@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.expectations import Expectations, Findings
 from gpupipe.io import Partition
 from gpupipe.tables import html_table, text_table
+from gpupipe.transforms import Transform
+from gpupipe.transforms.expect import Expect, Findings
 from gpupipe.words import counted
 
-__all__ = ["CheckReport", "Violation", "places_in"]
+__all__ = ["CheckReport", "Violation"]
 
 _SHOWN = 3
 """Partitions that are named in a table; `Violation.places` has all."""
@@ -23,13 +24,14 @@ _WIDTH = 60
 
 @dataclass(frozen=True)
 class Violation:
-    """Rows that are not as expected.
+    """Rows that break a rule of a `T.Expect`.
 
     Args:
         column: whose values.
         rule: the argument of `Expect`.
         expected: the same in words.
         num_rows: how many.
+        share: of the rows that were checked.
         example: one of the values; None where it is missing, or nobody knows.
         places: the partitions they are in, by files and row groups, and how many in each.
     """
@@ -38,38 +40,49 @@ class Violation:
     rule: str
     expected: str
     num_rows: int
+    share: float
     example: Any
     places: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found of what is expected; shows itself.
+    """What was found by the `T.Expect` among the steps; shows itself.
 
     Args:
-        num_rows: rows that were looked at.
+        num_rows: rows that were checked.
         violations: by column and rule.
-        is_complete: whether all partitions have been seen.
     """
 
     num_rows: int = 0
     violations: tuple[Violation, ...] = ()
-    is_complete: bool = True
 
     @classmethod
     def of(
-        cls, findings: Findings, expectations: Expectations, place: Callable[[int], str], *, is_complete: bool = True
+        cls, findings: Mapping[int, Findings], steps: Sequence[Transform], partitions: Sequence[Partition]
     ) -> CheckReport:
-        """The report of what was found; `place` names the partition whose first row's identity it is given."""
-        made = []
-        for (name, rule), total in findings.totals.items():
-            places: dict[str, int] = {}
-            for key, number in sorted(findings.counts.get((name, rule), {}).items()):
-                places[place(key)] = places.get(place(key), 0) + number
-            words = expectations.by_name[name].rules[rule]
-            example = findings.example(name, rule)
-            made.append(Violation(name, rule, words, total, example, tuple(places.items())))
-        return cls(findings.num_rows, tuple(made), is_complete)
+        """Report what was found.
+
+        Raises:
+            BadData: values that are there twice in different partitions, where a step raises.
+
+        Args:
+            findings: of each `Expect`, by its place among the steps.
+            steps: of the pipeline.
+            partitions: the rows are in.
+        """
+        made, name_of = [], _places(partitions)
+        for number, found in findings.items():
+            step = steps[number]
+            assert isinstance(step, Expect)
+            step.enforce(found)
+            for (name, rule), total in found.totals.items():
+                places: dict[str, int] = {}
+                for key, count in sorted(found.counts.get((name, rule), {}).items()):
+                    places[name_of(key)] = places.get(name_of(key), 0) + count
+                share, example = total / max(found.num_rows, 1), found.example(name, rule)
+                made.append(Violation(name, rule, step.rules[rule], total, share, example, tuple(places.items())))
+        return cls(max((found.num_rows for found in findings.values()), default=0), tuple(made))
 
     @property
     def passed(self) -> bool:
@@ -85,18 +98,18 @@ class CheckReport:
         )
 
     def _title(self) -> str:
-        part = "" if self.is_complete else ", not all partitions seen yet"
         kinds = counted(len(self.violations), "expectation")
         told = "all as expected" if self.passed else f"{kinds} not met"
-        return f"{counted(self.num_rows, 'row')} checked{part}: {told}"
+        return f"{counted(self.num_rows, 'row')} checked: {told}"
 
     def _table(self) -> list[list[str]]:
         table = [["column", "expected", "rows", "share", "example", "where"]]
         for item in self.violations:
-            share = f"{item.num_rows / max(self.num_rows, 1):.3%}"
             example = "" if item.example is None else str(item.example)
             example = example if len(example) <= _WIDTH else f"{example[:_WIDTH]} ..."
-            table.append([item.column, item.expected, f"{item.num_rows:,}", share, example, _told(item.places)])
+            table.append(
+                [item.column, item.expected, f"{item.num_rows:,}", f"{item.share:.3%}", example, _told(item.places)]
+            )
         return table
 
     def __repr__(self) -> str:
@@ -106,16 +119,11 @@ class CheckReport:
         return f"<p>{html.escape(self._title())}</p>{'' if self.passed else html_table(self._table())}"
 
 
-def places_in(partitions: Sequence[Partition]) -> Callable[[int], str]:
-    """What names the partition that a row is in, by the row's identity."""
+def _places(partitions: Sequence[Partition]) -> Callable[[int], str]:
+    """Name the partition that a row is in, by the row's identity."""
     spans = sorted((span.identity, partition.description) for partition in partitions for span in partition.spans)
     starts = [start for start, _ in spans]
-
-    def place(row: int) -> str:
-        found = bisect_right(starts, row) - 1
-        return spans[found][1] if found >= 0 else "the frame"
-
-    return place
+    return lambda row: spans[bisect_right(starts, row) - 1][1]
 
 
 def _told(places: Sequence[tuple[str, int]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -126,8 +126,6 @@ def _hardware(machine: Machine) -> Iterator[Row]:
     oldest = OLDEST_GPU.get(max(builds, default=12), (7, 0))
     for index, gpu in enumerate(machine.gpus):
         yield _gpu(index, gpu, oldest)
-        yield from _shared(index, machine.gpus)
-        yield from _slowed(index, gpu)
 
 
 def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
@@ -145,29 +143,6 @@ def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
     return Row(
         f"GPU {index}", found, *_unless(roomy, "`nvidia-smi` shows which process holds the memory", Verdict.WARN)
     )
-
-
-def _shared(index: int, gpus: Sequence[Gpu]) -> Iterator[Row]:
-    """Who else computes on a GPU: two programs that each take what is free run out of memory in turn."""
-    users = gpus[index].users
-    if not users:
-        return
-    holds = (f"process {pid} holds {f'{held / 2**30:.1f} GiB' if held else 'some memory'}" for pid, held in users)
-    free = next((gpu.uuid for gpu in gpus if not gpu.users), "")
-    other = f"CUDA_VISIBLE_DEVICES={free}, a GPU that nobody uses, or " if free else ""
-    share = "a share for each: gp.Cluster(device_memory='60 GB'), pipeline.loader(..., residency='host')"
-    remedy = f"kill {' '.join(str(pid) for pid, _ in users)} if you started that; else {other}{share}"
-    yield Row(f"GPU {index} users", ", ".join(holds), Verdict.WARN, remedy)
-
-
-def _slowed(index: int, gpu: Gpu) -> Iterator[Row]:
-    """Whether its clock is held back at this moment, by heat or by power."""
-    if not gpu.throttled:
-        return
-    heat = any("thermal" in reason for reason in gpu.throttled)
-    look = f"`nvidia-smi -i {gpu.uuid} -q -d {'TEMPERATURE' if heat else 'POWER'}`"
-    cure = "better cooling" if heat else "a higher limit (nvidia-smi -pl WATTS, as root), or a look at its power supply"
-    yield Row(f"GPU {index} clock", f"held back: {', '.join(gpu.throttled)}", Verdict.WARN, f"{look}, then {cure}")
 
 
 def _libraries(machine: Machine) -> Iterator[Row]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpupipe.errors import BadData
-from gpupipe.profiles import Likeness, Profile
-from gpupipe.support.validation import check_choice, check_number
+from gpupipe.profiles import Profile, Sample, counts_between
+from gpupipe.support.validation import check_number
 from gpupipe.tables import html_table, text_table
 from gpupipe.words import counted, shortened
 
@@ -20,6 +18,8 @@ __all__ = ["ColumnDrift", "Drift", "DriftReport"]
 
 _LEAST_SHARE, _MOST_TOLD = 1e-4, 8
 """A bin without a value counts as if it had this share, in the population stability index."""
+_FARTHEST = 1e9
+"""Means are no more standard deviations than this apart."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,9 @@ class Drift:
         unknown: by how much the share of values that have no id of their own may be more.
         missing: by how much the share of missing values may be more or less.
         min_rows: of fewer rows nothing is said: the measures would be noise.
-        on_drift: `"report"` to log a warning, `"raise"` for an error.
 
     Raises:
-        BadConfig: a threshold that is no positive number, or no such choice.
+        BadConfig: a threshold that is no positive number.
     """
 
     mean: float = 0.25
@@ -44,22 +43,10 @@ class Drift:
     unknown: float = 0.05
     missing: float = 0.05
     min_rows: int = 1000
-    on_drift: str = "report"
 
     def __post_init__(self) -> None:
         for name in ("mean", "psi", "unknown", "missing", "min_rows"):
             check_number(self, "(0, inf]", **{name: getattr(self, name)})
-        check_choice(self, ("report", "raise"), on_drift=self.on_drift)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for a file."""
-        return {name: None if value == math.inf else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Drift:
-        """What `to_json` wrote."""
-        given: dict[str, Any] = {name: math.inf if value is None else value for name, value in content.items()}
-        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -85,51 +72,44 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """How the rows last given to a pipeline differ from those it was fitted on; shows itself.
+    """How rows differ from those a pipeline was fitted on; shows itself.
 
     Args:
         num_rows: rows that were compared: about 32,768 of a larger table (of a wide one fewer), drawn by identity.
         columns: each column's, those that moved first.
         thresholds: in force.
-        is_complete: whether all partitions have been seen.
     """
 
     num_rows: int
     columns: tuple[ColumnDrift, ...]
     thresholds: Drift
-    is_complete: bool = True
 
     @classmethod
     def of(
-        cls, seen: Likeness, profiles: Mapping[str, Profile], thresholds: Drift, *, is_complete: bool = True
+        cls, sample: Sample, found: Mapping[str, Profile], of_fit: Mapping[str, Profile], thresholds: Drift
     ) -> DriftReport:
-        """The report of what was seen."""
+        """Compare rows with those of the fit.
+
+        Args:
+            sample: of the rows.
+            found: the distribution of their columns.
+            of_fit: that of the fit's.
+            thresholds: how far they may be apart.
+        """
         columns: list[ColumnDrift] = []
-        if seen.num_rows >= thresholds.min_rows:
-            columns = [_compared(name, profiles[name], tally, seen, thresholds) for name, tally in seen.tallies.items()]
+        if sample.num_rows >= thresholds.min_rows:
+            columns = [
+                _compared(old, found[name], sample.values.get(name, ()), name, thresholds)
+                for name, old in of_fit.items()
+                if name in found
+            ]
         columns.sort(key=lambda item: not item.moved)
-        return cls(seen.num_rows, tuple(columns), thresholds, is_complete)
+        return cls(sample.num_rows, tuple(columns), thresholds)
 
     @property
     def moved(self) -> tuple[ColumnDrift, ...]:
         """The columns beyond a threshold."""
         return tuple(item for item in self.columns if item.moved)
-
-    def enforce(self) -> None:
-        """Raise, if that is asked for, where a column has moved.
-
-        Raises:
-            BadData: names the first and by how much.
-        """
-        if self.thresholds.on_drift != "raise" or not self.moved:
-            return
-        first = self.moved[0]
-        raise BadData(
-            f"drift, column {first.name!r}",
-            f"{counted(len(self.moved), 'column')} moved away from the rows of the fit: {self.summary}",
-            expected=f"at most {', '.join(f'{name} {getattr(self.thresholds, name):g}' for name in first.moved)}",
-            remedy="a look at pipeline.drift_report(), a new fit, or Drift(on_drift='report')",
-        )
 
     @property
     def summary(self) -> str:
@@ -138,11 +118,10 @@ class DriftReport:
         return shortened(told, _MOST_TOLD)
 
     def _title(self) -> str:
-        part = "" if self.is_complete else ", not all partitions seen yet"
         rows = counted(self.num_rows, "row")
         if not self.columns:
-            return f"{rows} compared{part}: too few to tell (min_rows={self.thresholds.min_rows:,})"
-        return f"{rows} compared{part}: {len(self.moved)} of {counted(len(self.columns), 'column')} moved"
+            return f"{rows} compared: too few to tell (min_rows={self.thresholds.min_rows:,})"
+        return f"{rows} compared: {len(self.moved)} of {counted(len(self.columns), 'column')} moved"
 
     def _table(self) -> list[list[str]]:
         limits = [f"{getattr(self.thresholds, name):g}" for name in ("mean", "psi", "unknown", "missing")]
@@ -160,12 +139,15 @@ class DriftReport:
         return f"<p>{html.escape(self._title())}</p>{html_table(self._table()) if self.columns else ''}"
 
 
-def _compared(name: str, profile: Profile, tally: Any, seen: Likeness, limits: Drift) -> ColumnDrift:
-    mean = psi = None
-    missing = float(tally[0]) / seen.num_rows - profile.missing
-    unknown = None if profile.unknown is None else float(tally[1]) / seen.num_rows - profile.unknown
-    if profile.edges and tally[2] > 0:
-        mean, psi = float(tally[3] / tally[2]), stability(np.array(profile.shares), tally[4:])
+def _compared(old: Profile, new: Profile, values: Any, name: str, limits: Drift) -> ColumnDrift:
+    mean = psi = unknown = None
+    missing = new.missing - old.missing
+    if old.unknown is not None and new.unknown is not None:
+        unknown = new.unknown - old.unknown
+    if old.edges and len(values):
+        distance = (new.mean / 2 - old.mean / 2) / old.scale * 2  # in halves, whose difference is finite
+        mean = min(max(distance, -_FARTHEST), _FARTHEST)
+        psi = stability(np.array(old.shares), counts_between(values, np.array(old.edges)))
     far = {
         "mean": mean is not None and abs(mean) > limits.mean,
         "psi": psi is not None and psi > limits.psi,

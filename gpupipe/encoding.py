@@ -20,7 +20,6 @@ from gpupipe.backend import Backend
 from gpupipe.backend.estimators import is_estimator, rebuilt, state_of
 from gpupipe.errors import ArtifactError, SchemaMismatch
 from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.schema import Schema
 from gpupipe.step import Step
@@ -90,7 +89,7 @@ class Encoder:
             "standardised": target is None or target.auto,
             "target_transform": [] if target is None else [self.step(step) for step in target.group.steps],
             "classes": None if target is None else target.get_state(),
-            "rows": None if features.rows_ is None else features.rows_.to_json(),
+            "lineage": features.lineage_,
             "weight": None if features.weight is None else features.weight.text,
             "keep": features.keep,
             "allow_leak": features.allow_leak,
@@ -177,8 +176,7 @@ class Decoder:
         )
         if features.target is not None:
             features.target.set_state(described["classes"], steps)
-        if described["rows"] is not None:
-            features.rows_ = FittedRows(*described["rows"])
+        features.lineage_ = described["lineage"]
         return features
 
     def schema(self, rows: Any) -> Schema:

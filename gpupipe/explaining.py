@@ -11,7 +11,6 @@ from gpupipe.cluster import default_threads
 from gpupipe.diagram import diagram
 from gpupipe.encoding import Encoder
 from gpupipe.errors import ArtifactError
-from gpupipe.expectations import Expectations
 from gpupipe.features import Features
 from gpupipe.io import Dataset, row_bytes
 from gpupipe.plan import Prefix, Task, marked_source, plan_passes, resolve_selectors, wanted_in
@@ -50,7 +49,6 @@ def explained(
     steps: Sequence[Transform],
     features: Features | None,
     dataset: Dataset | None,
-    expectations: Expectations,
     backend: str,
 ) -> Explanation:
     """What a fit of these on that data would do; without data, what the steps alone tell."""
@@ -64,7 +62,7 @@ def explained(
         lines += [_learns(number, task) for number, tasks in enumerate(passes, 1) for task in tasks]
         lines += [line for tasks in passes for task in tasks for line in _samples(task, dataset)]
         lines += features.left_out
-        lines += [] if dataset is None else _costs(steps, features, dataset, expectations, backend)
+        lines += [] if dataset is None else _costs(steps, features, dataset, backend)
     return Explanation("\n".join([*lines, *unsaveable(steps, features)]), picture)
 
 
@@ -96,19 +94,16 @@ def _samples(task: Task, dataset: Dataset | None) -> list[str]:
     return told
 
 
-def _costs(
-    steps: Sequence[Transform], features: Features, dataset: Dataset, expectations: Expectations, backend: str
-) -> list[str]:
+def _costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
     """What the first pass reads, and the memory that takes: a partition per thread, read and transformed."""
     source = marked_source(steps, features, dataset.schema)
     wanted = wanted_in(plan_passes(features), features, Prefix(steps, source, None).output_schema)
-    prefix = Prefix(steps, source, wanted)
-    looked_at = {*prefix.reads, *expectations.by_name}
-    reads = [name for name in source.names if name in looked_at]
+    prefix = Prefix(steps, source, wanted, counting=True)
+    reads = prefix.reads
     width = row_bytes(source.select(reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
     rows = max(partition.num_rows for partition in dataset.partitions)
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
-    skipped = [name for name in source.names if name not in looked_at]
+    skipped = [name for name in source.names if name not in reads]
     parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {counted(rows, 'row')} of {width} bytes"
     return [

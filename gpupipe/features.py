@@ -12,13 +12,12 @@ from typing import Any, Literal
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import side_by_side
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.group import Group, code_of, group_of, step_of
 from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.selectors import Selector
-from gpupipe.support.validation import check_choice, check_name, check_names
+from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
 from gpupipe.target import Weight
 from gpupipe.targets import TASKS, Targets
 from gpupipe.words import as_list, shortened
@@ -79,7 +78,7 @@ class Features:
         self.weight = None if weight is None else Weight(weight)
         self.keep = as_list(keep)
         self.allow_leak = as_list(allow_leak)
-        self.rows_: FittedRows | None = None
+        self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
         steps = [step for group in self.learned for step in group.steps]
@@ -319,48 +318,45 @@ class Features:
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
         return side_by_side(*made, *labels, kept)
 
-    def rows_of(self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array) -> FittedRows:
-        """What tells the rows of one frame from others, by what steps learn from the target of; given their identities.
+    def label_sources(self, schema: Schema) -> list[str]:
+        """The columns of the data that steps learn from the target of, and those of the target.
 
-        Without the target there is nothing to tell: those are none.
-
-        Memory: some arrays of 8 bytes a row.
+        Args:
+            schema: the columns after the transforms.
         """
-        if not self.cross_fits or self.target is None or not self.target.is_in(schema):
-            return FittedRows()
         names = {name for group in self.groups if group.cross_fits for name in group.columns}
-        names |= set(self.target.reads(schema))
-        return FittedRows.of([backend.column(frame, name) for name in sorted(names)], row_ids, backend)
+        names |= set() if self.target is None else set(self.target.reads(schema))
+        return sorted({source for name in names for source in schema[name].lineage})
 
-    def check_rows(self, rows: FittedRows, out_of_fold: bool | None) -> None:
+    def check_rows(self, lineage: str | None, out_of_fold: bool | None) -> None:
         """Raise where rows to train on would show a model their own target.
 
         Args:
-            rows: those that were loaded.
+            lineage: the id of the rows that are loaded, as `lineage_of` gives it.
             out_of_fold: whether values learned from the target are out of fold; None where nobody said.
 
         Raises:
             LeakageError: they are the rows of the fit, and nobody said what they should get.
             BadConfig: they are other rows, which belong to no fold.
         """
-        if not self.cross_fits or self.rows_ is None:
+        if not self.cross_fits or self.lineage_ is None:
             return
         names = [name for group in self.groups if group.cross_fits for name in group.columns]
-        if out_of_fold is None and rows.num_rows and rows.has_values_of(self.rows_):
+        same = lineage == self.lineage_
+        if out_of_fold is None and same:
             raise LeakageError(
                 "loader",
                 f"these are the rows the pipeline was fitted on, and features of {names} hold their own target",
                 expected="features learned from the target of other rows",
                 remedy="loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits",
             )
-        if out_of_fold and rows != self.rows_:
-            same = rows.has_values_of(self.rows_)
+        if out_of_fold and not same:
             raise BadConfig(
                 "loader(out_of_fold=True)",
-                "the rows of the fit in another order or from other files" if same else "not the rows of the fit",
-                got=f"{rows.num_rows:,} rows",
-                expected=f"the dataset or frame that was fitted on, {self.rows_.num_rows:,} rows with a target",
-                remedy="pipeline.fit(data) on these first" if same else "loader(data) for rows that were not fitted on",
+                "not the rows of the fit",
+                got="other files, another query, or other values or another order of rows in memory",
+                expected="the dataset or frame that was fitted on",
+                remedy="loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first",
             )
 
 
@@ -386,13 +382,7 @@ def _chain_of(target_transform: Any) -> list[FoldStep] | Literal["auto"]:
     if isinstance(target_transform, str):
         if target_transform == "auto":
             return "auto"
-        raise BadConfig(
-            "Features(target_transform=)",
-            "no such choice",
-            got=target_transform,
-            expected="steps, 'auto' or None",
-            remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
-        )
+        raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
     given = () if target_transform is None else target_transform
     return list(given) if isinstance(given, list | tuple) else [step_of(given)]
 

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from gpupipe.backend import Frame, select
-from gpupipe.check_report import CheckReport, places_in
 from gpupipe.cluster import active
 from gpupipe.config import settings
 from gpupipe.errors import BadData
-from gpupipe.expectations import Expectations
 from gpupipe.features import Features
-from gpupipe.io import Dataset, over_partitions
+from gpupipe.fitted_rows import lineage_of
+from gpupipe.io import Dataset
 from gpupipe.io.beside import Beside
+from gpupipe.observing import check_report, of_kind, profiles_of
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
 from gpupipe.profiles import Profile
 from gpupipe.ranges import output_ranges
 from gpupipe.reports import FitReport, StepReport
 from gpupipe.schema import Kind
-from gpupipe.seen import Note, Seen, Taking, coarse_spacing
-from gpupipe.summarising import Cost, Outcome, Pass, Trial
+from gpupipe.seen import Seen, coarse_spacing
+from gpupipe.summarising import (
+    DescribeColumns,
+    DrawSample,
+    FrameCache,
+    Learn,
+    Observer,
+    PartitionPass,
+    SummarizeTarget,
+    Timing,
+    Trial,
+    fold,
+    numbers_of,
+    unscaled_of,
+)
 from gpupipe.targets import Targets
 from gpupipe.together import put_together
 from gpupipe.transforms import Join, Map, Transform
-from gpupipe.watching import categories_of, numbers_of, others_of, unscaled_of
 from gpupipe.words import shortened
 
 __all__ = ["Fitting"]
@@ -49,8 +60,6 @@ class Fitting:
         features: what is learned.
         dataset: the rows.
         backend: `"cpu"` or `"gpu"`.
-        expectations: of its columns.
-        samples: whether rows are drawn, to compare others with.
 
     Attributes:
         source: the dataset's schema with label columns marked.
@@ -66,28 +75,24 @@ class Fitting:
         features: Features | None,
         dataset: Dataset,
         backend: str,
-        expectations: Expectations | None = None,
-        *,
-        samples: bool = False,
     ) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
-        self._expectations, self._samples = expectations or Expectations({}), samples
         self.profiles: dict[str, Profile] = {}
         self.seen: dict[str, Seen] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
-        self._learned: list[tuple[int, Task, list[Cost]]] = []
-        self._note = Note()
+        self._learned: list[tuple[int, Task, list[Timing]]] = []
+        self._found: Mapping[Hashable, Any] = {}
         self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
         self._beside: Mapping[int, Beside] = {}
-        self._kept: dict[int, Frame] = {}
+        self._cache = FrameCache()
         self._started = time.perf_counter()
         for step in steps:
             if isinstance(step, Map | Join):
                 step.reset()
         if features is not None and features.target is not None:
             features.target.reset()
-            features.rows_ = None
+            features.lineage_ = None
         resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         resolve_selectors(steps, features, dataset.schema)
@@ -96,12 +101,12 @@ class Fitting:
             _log.info("%s", note)
         self.source = marked_source(steps, features, dataset.schema)
         self.schema = Prefix(steps, self.source, None).output_schema
-        self._expectations.check(self.source)
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
         if self.features is not None:
             self._check(self.features)
+            given = self.dataset
             later, number = plan_passes(self.features) or [[]], 0
             self._meet({*wanted_in(later, self.features, self.schema), *unscaled_of(self.features, self.schema)})
             while later:
@@ -111,26 +116,27 @@ class Fitting:
                 again = [task for task in repeatable if task.steps[-1].unfinished]
                 later, number = [again, *later] if again else later, number + 1
             self._conclude(self.features)
+            if self.features.cross_fits:
+                self.features.lineage_ = lineage_of(given, self.features.label_sources(self.schema))
         self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
 
     def _conclude(self, features: Features) -> None:
-        """Tell what was noted of the rows, now that all steps hold their state."""
-        note, report, categories = self._note, self.report, categories_of(features, self.schema)
+        """Report what was observed of the rows, now that all steps hold their state."""
+        found, report = self._found, self.report
+        columns = of_kind(found, "column")
+        self.profiles = profiles_of(found, features, self.schema)
         unscaled = set(unscaled_of(features, self.schema)) - set(numbers_of(features, self.schema))
-        self.seen = {name: seen for name, seen in note.columns.items() if name not in unscaled}
+        self.seen = {name: seen for name, seen in columns.items() if name not in unscaled}
         self.ranges = output_ranges(features, self.schema, self.seen)
-        self._warn_of_float32(features, note.columns)
-        if self._samples:
-            vocabularies = {name: step.vocabularies_[name] for name, (_, step) in categories.items()}
-            missing = {name: seen.missing / max(note.num_rows, 1) for name, seen in note.columns.items()}
-            self.profiles = note.sample.profiles(vocabularies, missing)
+        self._warn_of_float32(features, columns)
         for line in _uninformative(features, self.seen):
             report.notes.append(line)
             _log.warning("%s", line)
-        self._expectations.enforce(note.findings)
-        report.checks = CheckReport.of(note.findings, self._expectations, places_in(self.dataset.partitions))
+        report.checks = check_report(found, self.steps, self.dataset.partitions)
+        if not report.checks.passed:
+            _log.warning("Expect: %s", report.checks.summary)
         unused = features.target is not None and not features.target.group.steps
         learned = [found for found in self._learned if not (unused and found[1].group.of_target)]
         report.steps = [self._step_report(*found) for found in learned]
@@ -157,7 +163,7 @@ class Fitting:
         self.report.notes.append(note)
         _log.warning("%s", note)
 
-    def _step_report(self, number: int, task: Task, costs: Sequence[Cost]) -> StepReport:
+    def _step_report(self, number: int, task: Task, costs: Sequence[Timing]) -> StepReport:
         names = [name for name in task.group.columns if name in self.seen]
         shares = [self.profiles[name].unknown for name in names if name in self.profiles]
         rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
@@ -208,45 +214,55 @@ class Fitting:
         self, features: Features, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]
     ) -> None:
         wanted = wanted_in([tasks, *later], features, self.schema)
+        observers: list[Observer] = [Learn(place, task) for place, task in enumerate(tasks)]
         if number == 0:
             wanted |= set(unscaled_of(features, self.schema))
-        prefix = Prefix(self.steps, self.source, wanted).knowing(self._beside)
+        checked = None if number == 0 else frozenset[str]()  # by each Expect, once
+        prefix = Prefix(self.steps, self.source, wanted, there=checked, counting=number == 0).knowing(self._beside)
+        if number == 0:
+            there, total = self.schema.select(prefix.wanted), sum(part.num_rows for part in self.dataset.partitions)
+            ranged = [("step", n, 0) for n, task in enumerate(tasks) if task.position == 0 and not task.group.of_target]
+            observers += [SummarizeTarget(features), DescribeColumns(features, there, ranged)]
+            observers += [DrawSample(features, there, total)]
+        limit = settings().memory_limit
+        cached, self._cache = self._cache, FrameCache(KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4))
+        self.report.num_reads += number == 0 or len(cached) < self.dataset.num_partitions
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
-        kept, self._kept = self._kept, {}
-        self.report.num_reads += number == 0 or len(kept) < self.dataset.num_partitions
-        here = active().in_process
-        work = Pass(
-            number,
-            tasks,
-            features,
+        work = PartitionPass(
+            observers,
             prefix,
             self.schema,
             self.backend,
-            again if here else (),
-            kept,
-            self._first,
-            self._taking(features, prefix) if number == 0 else None,
+            features,
+            first=self._first,
+            cached=cached,
+            cache=self._cache,
+            again=again if active().in_process else (),
         )
-        title = f"fit {number + 1}/{number + 1 + len(later)}"
-        with closing(over_partitions(work, self.dataset, self.backend, title)) as outcomes:
-            total = self._total(outcomes)
+        found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
+        if not found:
+            raise BadData(
+                "fit",
+                "the dataset has no partitions",
+                expected="rows to learn from",
+                remedy="a look at the files or the split",
+            )
+        self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
         if number == 0:
-            self.report.num_rows = total.num_rows
-            self.report.num_without_target = total.target.num_missing
+            self._found = found
+            self.report.num_rows = found["rows"]
             if features.target is not None:
-                features.target.finish(total.target, self.schema)
+                self.report.num_without_target = found["target"].num_missing
+                features.target.finish(found["target"], self.schema)
                 self._tell_task(features.target)
-            features.rows_ = total.rows if features.cross_fits else None
-            self._note = total.note
             for join in (step for step in self.steps if isinstance(step, Join)):
-                join.rows_seen_, join.rows_unmatched_ = total.joined.get(join.name, (0, 0))
-        self._learned += [(number, task, costs) for task, costs in zip(tasks, total.costs, strict=True)]
-        for task, summaries in zip(tasks, total.summaries, strict=True):
+                join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
+        for place, task in enumerate(tasks):
+            self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
             done = task.free + 1
-            for step, summary in zip(task.steps[:done], summaries[:done], strict=True):
-                _finish(step, summary, self.backend)
-            for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
-                _finish(step, summary.filled(_fills(task.steps[task.free])), self.backend)
+            for n, step in enumerate(task.steps):
+                summary = found["step", place, n]
+                _finish(step, summary if n < done else summary.filled(_fills(task.steps[task.free])), self.backend)
 
     def _tell_task(self, target: Targets) -> None:
         """Say what the target was found to be; loudly where it may be meant otherwise."""
@@ -261,45 +277,6 @@ class Fitting:
                 f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
                 f"{', '.join(target.coarse)}; try Features(target_transform=pre.StandardScaler())"
             )
-
-    def _taking(self, features: Features, prefix: Prefix) -> Taking:
-        """What the first pass notes."""
-        there = self.schema.select(prefix.wanted)
-        numbers = numbers_of(features, there)
-        return Taking(
-            self._expectations,
-            self.source,
-            numbers,
-            list(categories_of(features, there)),
-            unscaled_of(features, there),
-            others_of(features, there, numbers),
-            self._samples,
-            sum(partition.num_rows for partition in self.dataset.partitions),
-        )
-
-    def _total(self, outcomes: Iterator[Outcome]) -> Outcome:
-        """The sum of all, in order; columns a later pass needs are kept while there is room."""
-        limit = settings().memory_limit
-        total, room = None, KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4)
-        seen, halved = set[int](), set[int]()
-        for outcome in outcomes:
-            halved |= {outcome.partition} & seen
-            seen.add(outcome.partition)
-            if outcome.kept is not None and room >= 0:
-                self._kept[outcome.partition] = outcome.kept
-                room -= int(outcome.kept.memory_usage(index=False).sum())
-            total = outcome if total is None else total + outcome
-        self.report.num_halved += len(halved)
-        for partition in list(self._kept) if room < 0 else halved & self._kept.keys():
-            del self._kept[partition]
-        if total is None:
-            raise BadData(
-                "fit",
-                "the dataset has no partitions",
-                expected="rows to learn from",
-                remedy="a look at the files or the split",
-            )
-        return total
 
 
 def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 
-from gpupipe.backend import select
+from gpupipe.backend import Column, select
 from gpupipe.cluster import active
-from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, over_partitions
 from gpupipe.schema import Role
-from gpupipe.streaming import Loaded, StreamedParts, loaded
+from gpupipe.streaming import StreamedParts, loaded
 from gpupipe.tensors import Block, Loader, require_device
 from gpupipe.tensors.kept import held
 from gpupipe.tensors.residency import choose_residency, room_on
@@ -31,25 +31,22 @@ def make_loader(
     run: Transformation,
     dataset: Dataset,
     backend: str,
-    features: Features | None,
     *,
     device: str,
     residency: str,
     dtype: str,
-    out_of_fold: bool | None,
     **options: Any,
 ) -> Loader:
-    """The loader of `Pipeline.loader`; `options` are `Loader`'s own."""
-    table, wanted, chosen, seen = table_of(run, dataset, backend, device=device, residency=residency, dtype=dtype)
-    if features is not None and seen is not None:
-        features.check_rows(seen, out_of_fold)
+    """The loader of `Pipeline.loader`; `options` are `Loader`'s own, refused before anything is read."""
+    signature(Loader).bind(None, **options)
+    table, wanted, chosen = table_of(run, dataset, backend, device=device, residency=residency, dtype=dtype)
     return Loader(table, device=wanted, residency=chosen, **options)
 
 
 def table_of(
     run: Transformation, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
-) -> tuple[Block | StreamedParts, torch.device, str, FittedRows | None]:
-    """A table of the transformed rows, where batches of it are wanted, where it lies, and what tells its rows.
+) -> tuple[Block | StreamedParts, torch.device, str]:
+    """A table of the transformed rows, where batches of it are wanted, and where it lies.
 
     On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
     its own for the table that it trains on, and for nothing else.
@@ -73,15 +70,13 @@ def table_of(
     if chosen != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
     if chosen == "stream":
-        streamed = StreamedParts(run, dataset, select(backend if here else "auto"), dtype)
-        table: Block | StreamedParts = streamed
-        seen = streamed.seen
+        table: Block | StreamedParts = StreamedParts(run, dataset, select(backend if here else "auto"), dtype)
     else:
         place = wanted if chosen == "device" else torch.device("cpu")
         if here and place.type == torch.device(select(backend).device).type:
             select(backend).make_room(bound * row_bytes)
-        table, seen = _written(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
-    return table, wanted, chosen, seen
+        table = _written(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
+    return table, wanted, chosen
 
 
 def _device(backend: str, *, here: bool) -> str:
@@ -91,18 +86,17 @@ def _device(backend: str, *, here: bool) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _written(run: Transformation, dataset: Dataset, backend: str, block: Block) -> tuple[Block, FittedRows]:
-    """The dataset's rows in a block that has room for them, and what tells them from others."""
-    rows, seen = 0, FittedRows()
+def _written(run: Transformation, dataset: Dataset, backend: str, block: Block) -> Block:
+    """The dataset's rows in a block that has room for them."""
+    rows = 0
     work, writer = (loaded, select(backend)) if active().in_process else (_on_host, select("cpu"))
     with closing(over_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
-        for columns, told in parts:
-            rows, seen = rows + block.write(rows, columns, writer), seen + told
-    return block.narrow(rows), seen
+        for columns in parts:
+            rows += block.write(rows, columns, writer)
+    return block.narrow(rows)
 
 
-def _on_host(run: Transformation, backend: str, part: Dataset) -> Loaded:
+def _on_host(run: Transformation, backend: str, part: Dataset) -> Mapping[str, Column]:
     """What `loaded` gives, as a worker sends it: opened in the program, arrays of a GPU would be put on one there."""
-    columns, seen = loaded(run, backend, part)
     move = select(backend).to_host
-    return {name: column.moved(move) for name, column in columns.items()}, seen
+    return {name: column.moved(move) for name, column in loaded(run, backend, part).items()}

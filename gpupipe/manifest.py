@@ -45,15 +45,12 @@ _FEATURES = {
     "standardised": bool,
     "target_transform": [_STEP],
     "classes": ([_OBJECT], None),
-    "rows": ([int], None),
+    "lineage": (str, None),
     "weight": (str, None),
     "keep": [str],
     "allow_leak": [str],
 }
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
-_END = (int, float, str, None)
-_VALUES = ([(str, bool, int, float, None)], None)
-_EXPECT = {"min": _END, "max": _END, "nullable": bool, "values": _VALUES, "unique": bool}
 _NUMBER = (int, float)
 _PROFILE = {
     "missing": _NUMBER,
@@ -68,8 +65,6 @@ PIPELINE = {
     "schema": [_FIELD],
     "steps": [_STEP],
     "features": (_FEATURES, None),
-    "expect": {"columns": {str: _EXPECT}, "on_violation": str},
-    "drift": (_OBJECT, None),
     "profiles": {str: _PROFILE},
 }
 MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}

@@ -6,53 +6,49 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gpupipe.backend import Backend, select
+from gpupipe.check_report import CheckReport
 from gpupipe.cluster import Executor, active, in_force
-from gpupipe.config import BACKENDS, BLOCK_ROWS, WINDOW
+from gpupipe.config import BACKENDS
 from gpupipe.diagram import diagram, outline
-from gpupipe.drift import Drift
+from gpupipe.drift import Drift, DriftReport
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, NotFitted
-from gpupipe.expectations import Expect, Expectations
 from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
+from gpupipe.fitted_rows import lineage_of
 from gpupipe.fitting import Fitting
-from gpupipe.io import as_dataset, as_rows
+from gpupipe.io import Dataset, as_dataset, as_rows
+from gpupipe.observing import check_rows, measure_drift
 from gpupipe.plan import Prefix
+from gpupipe.profiles import Profile
 from gpupipe.ranges import source_ranges
 from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
+from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transformation import Bindings, Transformation
 from gpupipe.transforms import Join, Transform
-from gpupipe.watched import Watched
-from gpupipe.watching import categories_of, rows_in
 
 if TYPE_CHECKING:
-    from gpupipe.tensors import Loader
+    from gpupipe.tensors import Loader, LoaderOptions
     from gpupipe.units import TargetUnits
 
 __all__ = ["Pipeline"]
 
 _log = logging.getLogger("gpupipe")
 _DRIFT = Drift()
+"""The thresholds by default."""
 
 
-class Pipeline(Watched):
+class Pipeline:
     """Steps from frame to frame, then one step from frame to tensors.
 
     Args:
         steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
-        expect: what is expected of columns of the data as it is read, by name: looked at in `fit` (where something is
-            learned) and wherever rows are transformed, in the same pass.
-        on_violation: what becomes of rows that are not as expected: `"report"` logs them and counts them in
-            `check_report`, `"raise"` is an error.
-        drift: how far other rows may be from those of the fit before `drift_report` and the log say so; None remembers
-            and compares nothing.
 
     A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
     `pipeline.steps` and `pipeline.features`.
@@ -75,10 +71,6 @@ class Pipeline(Watched):
         steps: Sequence[Transform] | Transform | Features,
         features: Features | None = None,
         backend: str = "auto",
-        *,
-        expect: Mapping[str, Expect] | None = None,
-        on_violation: str = "report",
-        drift: Drift | None = _DRIFT,
     ) -> None:
         listed: Any = [steps] if isinstance(steps, Transform) else steps
         if isinstance(steps, Features) and features is None:
@@ -88,7 +80,6 @@ class Pipeline(Watched):
             self, Features, "gp.Features(...)", None, remedy="features=gp.Features(['x'])", features=features
         )
         check_choice(self, BACKENDS, backend=backend)
-        check_instance(self, Drift, "gp.Drift(...)", None, remedy="drift=gp.Drift()", drift=drift)
         names = [step.name for step in listed if isinstance(step, Join)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -102,7 +93,7 @@ class Pipeline(Watched):
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features = None if features is None else features.copy()
         self.backend = backend
-        super().__init__(Expectations({} if expect is None else expect, on_violation), drift)
+        self.profiles: dict[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._schema: Schema | None = None
@@ -133,19 +124,10 @@ class Pipeline(Watched):
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with in_force(executor):
-            fitting = Fitting(
-                self.steps,
-                self.features,
-                as_dataset(data),
-                active().resolve(self.backend),
-                self.expectations,
-                samples=self.drift is not None,
-            )
+            fitting = Fitting(self.steps, self.features, as_dataset(data), active().resolve(self.backend))
             self.fit_report = fitting.run()
-        self.forget(fitting.profiles)
+        self.profiles = fitting.profiles
         self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), fitting.ranges)
-        if not self.fit_report.checks.passed:
-            self._warnings.once(rows_in(data), f"expect: {self.fit_report.checks.summary}")
         _log.info("%s", self.fit_report)
         return self
 
@@ -211,7 +193,7 @@ class Pipeline(Watched):
             a GPU all columns.
         """
         rows = as_rows(data, self.backend)
-        run = self.bound_to(rows, given=data)
+        run = self.bound_to(rows)
         return run.over(rows, run.apply, run.table_schema, self.backend, self.fingerprint, run.own)
 
     def fit_transform(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Any:
@@ -243,48 +225,30 @@ class Pipeline(Watched):
         self,
         data: Any,
         *,
-        batch_size: int = 4096,
-        shuffle: bool | str = False,
-        block_rows: int = BLOCK_ROWS,
-        window: int = WINDOW,
-        seed: int = 0,
-        drop_last: bool = False,
-        reuse_buffers: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        sharded: bool | Sequence[int] = False,
-        sampler: Any = None,
         device: str = "auto",
         residency: str = "auto",
         dtype: str = "float32",
         out_of_fold: bool | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> Loader:
         """Transform `data` into one block of tensors and give a loader over it; a table too large is streamed instead.
 
         Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
 
         Where a step learns from the target (`TargetEncoder`), the rows of the fit must not be trained on with what they
-        taught themselves. They are known by their values and places, in any partitions, after `save` and `load` too.
+        taught themselves. They are known by their files and query, rows in memory by their values in this order; in any
+        partitions, after `save` and `load` too.
 
         Args:
             data: a Dataset or a frame.
-            batch_size: rows per batch; this and all down to `sampler` as in `Loader`.
-            shuffle: `"rows"` (or True), `"blocks"`, or False for the order of the data.
-            block_rows: rows of a block that is shuffled.
-            window: blocks whose rows are mixed.
-            seed: of the order.
-            drop_last: leave out a last batch that is not full.
-            reuse_buffers: each batch overwrites the one before.
-            rank: this process among those that train together.
-            world_size: how many they are.
-            sharded: whether each rank's `data` are rows of its own.
-            sampler: how rows are drawn with replacement.
             device: where batches are wanted; the backend's by default.
             residency: `"device"` for the block there, `"host"` for a block in the host's memory, `"stream"` for no
                 block: `data` is read and transformed anew in each epoch; `"auto"` for the first there is room for.
             dtype: of the stored numbers, `"float32"` or `"bfloat16"`.
             out_of_fold: True for the rows of the fit: each gets what rows of other folds taught. For any other rows
                 leave it out. False gives the rows of the fit what all rows taught, theirs included.
+            options: of `Loader`: batch_size, shuffle, block_rows, window, seed, drop_last, reuse_buffers, rank,
+                world_size, sharded (where each rank's `data` are rows of its own), sampler.
 
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.
@@ -294,36 +258,32 @@ class Pipeline(Watched):
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
-        if out_of_fold not in (None, True, False):
-            expected, remedy = "True, False or None", "out_of_fold=True"
-            raise BadConfig("loader(out_of_fold=)", "makes no sense", got=out_of_fold, expected=expected, remedy=remedy)
+        check_bool("loader", None, out_of_fold=out_of_fold)
         dataset, backend = as_dataset(data), active().resolve(self.backend)
-        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold), given=data)
+        self.check_rows(dataset, out_of_fold)
+        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
         run.expect(dataset.schema)
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.loading").make_loader(
             run,
             run.meet(dataset, backend),
             backend,
-            self.features,
             device=device,
             residency=residency,
             dtype=dtype,
-            out_of_fold=out_of_fold,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            block_rows=block_rows,
-            window=window,
-            seed=seed,
-            drop_last=drop_last,
-            reuse_buffers=reuse_buffers,
-            rank=rank,
-            world_size=world_size,
-            sharded=sharded,
-            sampler=sampler,
             target_units=self.target_units,
+            **options,
         )
         return loader
+
+    def check_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
+        """Raise where rows to train on would show a model their own target; see `Features.check_rows`.
+
+        Memory: 8 bytes a row of a partition in memory at a time; files are not read.
+        """
+        if self.features is not None and self.features.cross_fits and self._source is not None:
+            lineage = lineage_of(dataset, self.features.label_sources(self._after))
+            self.features.check_rows(lineage, out_of_fold)
 
     def bound_to(
         self,
@@ -332,25 +292,18 @@ class Pipeline(Watched):
         with_target_only: bool = False,
         predicting: bool = False,
         out_of_fold: bool = False,
-        given: Any = None,
     ) -> Transformation:
-        """This pipeline bound to the columns of a Dataset or a frame, of which reports will tell from now on.
-
-        `given` is what a user gave for it, where that is something else.
-        """
+        """This pipeline bound to the columns of a Dataset or a frame."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         source, names = self.source, tuple(name for name in columns if isinstance(name, str))
-        known = None if self.features is None else categories_of(self.features, self._after)
-        watch = self.watch(data, known, given)
-        options = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
-        bound = self._bindings.bound(
+        options: Any = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
+        return self._bindings.bound(
             self.steps,
             self.features,
             source,
             (names, *options.values()),
             lambda: Transformation(self.steps, self.features, source, names, **options),
         )
-        return bound.watched(watch)
 
     def fingerprint(self) -> str | None:
         """A hash of the steps and what they have learned; None where a function has no import path.
@@ -362,10 +315,70 @@ class Pipeline(Watched):
         try:
             steps = [encoder.step(step) for step in self.steps]
             known = {"steps": steps, "features": encoder.features(self.features)}
-            known["expect"] = self.expectations.to_json()
             return encoder.digest(known)
         except ArtifactError:
             return None
+
+    # comparing --------------------------------------------------------------------------------------------------------
+    def check(self, data: Any) -> CheckReport:
+        """Count the rows that break a rule of a `T.Expect` among the steps, in one pass; the pipeline stays as it is.
+
+        Args:
+            data: whatever `fit` takes; columns that are not there are not checked.
+
+        Raises:
+            NotFitted: before `fit`.
+            BadData: with `on_violation="raise"`, there are some.
+
+        Memory: one partition per thread; see `T.Expect`.
+        """
+        dataset, backend = as_dataset(data), active().resolve(self.backend)
+        run = Transformation(self.steps, None, self.source, dataset.columns, wanted=set(), counting=True)
+        return check_rows(run, dataset, backend, self.steps)
+
+    def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
+        """Compare rows with those of the fit, in one pass: each column that learned steps read, after the transforms.
+
+        Args:
+            data: whatever `fit` takes; rows without a target are left out, where it has the target.
+            thresholds: how far a column may be from that of the fit.
+
+        Raises:
+            NotFitted: before `fit`.
+            BadConfig: there are no features.
+
+        Memory: one partition per thread, and 8 bytes per number of some 32,768 rows, which are drawn by identity.
+
+        Example:
+            >>> import pandas as pd
+            >>> from gpupipe import preprocessing as pre
+            >>> flights = pd.DataFrame({"distance": [float(number) for number in range(2000)]})
+            >>> pipeline = Pipeline([], Features((["distance"], pre.StandardScaler()))).fit(flights)
+            >>> pipeline.drift(flights + 500.0)
+            2,000 rows compared: 1 of 1 column moved
+            column     mean (stds)  PSI     unknown  missing  moved
+            threshold  0.25         0.2     0.05     0.05
+            distance   +0.866       +1.728           +0.000   mean, psi
+        """
+        check_instance("Pipeline.drift", Drift, "gp.Drift(...)", remedy="gp.Drift(psi=0.3)", thresholds=thresholds)
+        source, features = self.source, self.features
+        if features is None:
+            raise BadConfig(
+                "Pipeline.drift", "nothing was learned", expected="a pipeline with features", remedy="gp.Features(...)"
+            )
+        dataset, backend = as_dataset(data), active().resolve(self.backend)
+        labels = [] if features.target is None else features.target.reads(self._after)
+        there = {*dataset.columns}
+        labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
+        run = Transformation(
+            self.steps,
+            features,
+            source,
+            dataset.columns,
+            predicting=not labelled,
+            wanted={*self.profiles, *(labels if labelled else ())},
+        )
+        return measure_drift(run, dataset, backend, features, self.profiles, thresholds)
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> Explanation:
@@ -380,7 +393,7 @@ class Pipeline(Watched):
             pass 1: SimpleImputer + StandardScaler of x, y
         """
         dataset = None if data is None else as_dataset(data)
-        return explained(self.steps, self.features, dataset, self.expectations, active().resolve(self.backend))
+        return explained(self.steps, self.features, dataset, active().resolve(self.backend))
 
     def __repr__(self) -> str:
         return outline(self.steps, self.features)

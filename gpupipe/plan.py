@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.features import Features
@@ -14,7 +16,7 @@ from gpupipe.io.beside import Beside
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step
-from gpupipe.transforms import Join, Map, Sample, Transform, WholeTableTransform
+from gpupipe.transforms import Expect, Join, Map, Sample, Transform, WholeTableTransform
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
 
@@ -25,6 +27,8 @@ class _Stage:
     schema: Schema
     """The schema of its input."""
     wanted: frozenset[str]
+    number: int
+    """Its place among all steps."""
 
 
 class Prefix:
@@ -35,13 +39,22 @@ class Prefix:
         schema: the source's columns.
         wanted: the columns asked for after the last step; None asks for all.
         predicting: leave out the steps that drop rows only in training.
+        there: the source's columns that the data has, where it may have fewer; others are not checked by `Expect`.
+        counting: whether each `Expect` counts; else only those that raise are applied.
     """
 
     def __init__(
-        self, steps: Sequence[Transform], schema: Schema, wanted: Iterable[str] | None, *, predicting: bool = False
+        self,
+        steps: Sequence[Transform],
+        schema: Schema,
+        wanted: Iterable[str] | None,
+        *,
+        predicting: bool = False,
+        there: AbstractSet[str] | None = None,
+        counting: bool = False,
     ) -> None:
-        used = [step for step in steps if not (predicting and getattr(step, "when", "always") == "train")]
-        schemas = [schema]
+        numbers = [n for n, step in enumerate(steps) if not (predicting and getattr(step, "when", "") == "train")]
+        used, schemas = [steps[number] for number in numbers], [schema]
         for step in used:
             schemas.append(step.output_schema(schemas[-1]))
         self.output_schema = schemas[-1]
@@ -49,9 +62,13 @@ class Prefix:
         self.output_schema.require(sorted(needed), "pipeline")
         self.wanted = [name for name in self.output_schema.names if name in needed]
         stages = []
-        for step, before in zip(reversed(used), reversed(schemas[:-1]), strict=True):
-            stages.append(_Stage(step, before, frozenset(needed)))
-            needed = step.needs(needed, before)
+        for number, step, before in zip(reversed(numbers), reversed(used), reversed(schemas[:-1]), strict=True):
+            used_as = step
+            if isinstance(step, Expect):
+                checks = counting or step.on_violation == "raise"
+                used_as = step.of(_checked(step, before, schema, there) if checks else ())
+            stages.append(_Stage(used_as, before, frozenset(needed), number))
+            needed = used_as.needs(needed, before)
         self._stages = stages[::-1]
         self.reads = [name for name in schema.names if name in needed]
         self.steps, self._source = used, schema
@@ -102,17 +119,19 @@ class Prefix:
         vars(made).update(_stages=stages)
         return made
 
-    @property
-    def joined(self) -> dict[str, tuple[int, int]]:
-        """Rows that each join has seen, and how many of them had no match."""
-        joins = [stage.step for stage in self._stages if isinstance(stage.step, Join)]
-        return {join.name: (join.rows_seen_, join.rows_unmatched_) for join in joins}
-
-    def run(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
+    def run(
+        self,
+        frame: Frame,
+        backend: Backend,
+        row_ids: Array | None = None,
+        found: dict[Hashable, Any] | None = None,
+        place: int = 0,
+    ) -> Frame:
         """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`.
 
         With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts; where they are not
-        given, the index' numbers stand for them.
+        given, the index' numbers stand for them. `found` gets what steps count, as summaries; `place` is the identity
+        of the first row there.
         """
         frame = backend.select(frame, self.reads)
         for position, stage in enumerate(self._stages):
@@ -122,11 +141,24 @@ class Prefix:
                 elif position in self.beside:
                     assert row_ids is not None, "these columns are found by the rows' identities"
                     _, _, names = self.stage(position)
-                    found = self.beside[position].columns(names, row_ids[backend.positions(frame)], backend)
-                    frame = backend.assign(frame, found)
+                    columns = self.beside[position].columns(names, row_ids[backend.positions(frame)], backend)
+                    frame = backend.assign(frame, columns)
+                elif isinstance(stage.step, Expect) and found is not None:
+                    found["expect", stage.number] = stage.step.look(frame, stage.schema, backend, place)
                 else:
                     frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
+            if isinstance(stage.step, Join) and found is not None:
+                found["join", stage.step.name] = Counter(seen=stage.step.rows_seen_, lost=stage.step.rows_unmatched_)
         return backend.select(frame, self.wanted)
+
+
+def _checked(step: Expect, before: Schema, source: Schema, there: AbstractSet[str] | None) -> list[str]:
+    """The columns that a step can check, where the data has only some of the source's."""
+    return [
+        name
+        for name in step.columns
+        if there is None or all(column in there for column in before[name].lineage if column in source)
+    ]
 
 
 def marked_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
@@ -193,7 +225,9 @@ def _backwards(
 
 
 def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-    """What a step needs; a function that reads whatever it is given claims no column by that."""
+    """What a step needs; a function that reads whatever it is given, or a check, claims no column by that."""
+    if isinstance(step, Expect):
+        return set(wanted)
     if isinstance(step, Map) and step.reads is None:
         return set(wanted) - set(step.adds or ())
     return step.needs(wanted, schema)

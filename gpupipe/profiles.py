@@ -1,20 +1,21 @@
-"""What the columns of the fit look like, from a sample of their rows, and how often other rows look so."""
+"""The distribution of columns, from a sample of their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.dictionaries import positions_in
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.counts import ValueCounts
 
-__all__ = ["SAMPLE_ROWS", "Likeness", "Profile", "Sample", "drawn_rows"]
+__all__ = ["SAMPLE_ROWS", "Profile", "Sample", "counts_between", "drawn_rows"]
 
 SAMPLE_ROWS = 1 << 15
 """About so many rows of a dataset are looked at, all of a smaller one; of a wide one fewer."""
@@ -23,8 +24,6 @@ _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are
 
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
-_FARTHEST = 1e9
-"""A value is no more standard deviations than this from the mean, so that no sum of distances is infinite."""
 
 
 def drawn_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
@@ -46,14 +45,16 @@ def drawn_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -
 
 @dataclass(frozen=True)
 class Sample:
-    """The values of the rows drawn in a fit; an addition of parts is the sample of their rows.
+    """The values of rows drawn from some partitions: a mergeable summary.
 
     Args:
+        num_rows: how many rows were drawn.
         names: columns of numbers.
         numbers: of each part their values, C x rows float64 on the host; NaN where there is none, or no finite one.
         categories: by the name of a column that becomes ids, how often each value occurs.
     """
 
+    num_rows: int = 0
     names: tuple[str, ...] = ()
     numbers: tuple[Any, ...] = ()
     categories: Mapping[str, ValueCounts] = field(default_factory=dict)
@@ -67,33 +68,40 @@ class Sample:
         Memory: 8 bytes per row drawn and column of numbers, and 16 per distinct value of another, go to the host.
         """
         counts = {name: ValueCounts.of(backend.column(frame, name).take(rows), backend) for name in categories}
+        num_rows = len(frame) if isinstance(rows, slice) else len(rows)
         if not numbers:
-            return cls(categories=counts)
+            return cls(num_rows, categories=counts)
         matrix, xp = backend.matrix(frame, numbers), backend.xp
         if matrix is not None:
             values = matrix.data[:, rows].astype("float64")
         else:
             values = xp.stack([floats(backend.column(frame, name).take(rows), xp) for name in numbers])
-        return cls(tuple(numbers), (backend.to_host(xp.where(xp.isinf(values), xp.nan, values)),), counts)
+        return cls(num_rows, tuple(numbers), (backend.to_host(xp.where(xp.isinf(values), xp.nan, values)),), counts)
 
     def __add__(self, other: Self) -> Self:
         categories = {name: item + other.categories[name] for name, item in self.categories.items()}
-        return replace(self, numbers=self.numbers + other.numbers, categories=categories)
+        num_rows, numbers = self.num_rows + other.num_rows, self.numbers + other.numbers
+        return replace(self, num_rows=num_rows, numbers=numbers, categories=categories)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The finite values of each column of numbers, ascending, float64."""
+        if not self.names:
+            return {}
+        table = np.concatenate(self.numbers, axis=1)
+        table.sort(axis=1)  # NaN last
+        totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
+        return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
 
     def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
-        """What to compare other rows with.
+        """Give each column's distribution.
 
         Args:
             vocabularies: the values that became ids of their own, by column.
             missing: the share of missing values of all columns, of which some may be neither numbers nor become ids.
         """
         found = {name: Profile(share) for name, share in missing.items()}
-        if self.names:
-            table = np.concatenate(self.numbers, axis=1)
-            table.sort(axis=1)  # NaN last
-            totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
-            rows = zip(self.names, table, totals.tolist(), strict=True)
-            found |= {name: _of_numbers(values[:total], missing[name]) for name, values, total in rows if total}
+        found |= {name: _of_numbers(values, missing[name]) for name, values in self.values.items() if len(values)}
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
@@ -105,7 +113,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Profile:
-    """One column of the fit.
+    """The distribution of one column.
 
     Args:
         missing: the share of rows without a value.
@@ -137,72 +145,14 @@ class Profile:
         return cls(**{**content, "edges": tuple(content["edges"]), "shares": tuple(content["shares"])})
 
 
-@dataclass(frozen=True)
-class Likeness:
-    """How often the rows drawn from some partitions look as those of the fit did.
+def counts_between(values: Any, edges: Any) -> Any:
+    """Count values up to each edge, above the one before, and those above the last; both ascending.
 
-    Args:
-        num_rows: how many rows.
-        tallies: by column, one after the other: rows without a value; rows of an unknown one; finite values; the sum
-            of their distances from the mean of the fit, in its standard deviations, none more than a billion; and
-            finite values between the edges of its deciles.
+    Example:
+        >>> counts_between(np.array([1.0, 2.0, 2.0, 9.0]), np.array([1.0, 2.0]))
+        array([1, 2, 1])
     """
-
-    num_rows: int = 0
-    tallies: Mapping[str, Any] = field(default_factory=dict)
-
-    def __add__(self, other: Likeness) -> Likeness:
-        if not (self.tallies and other.tallies):
-            return self if self.tallies else other
-        tallies = {name: numbers + other.tallies[name] for name, numbers in self.tallies.items()}
-        return Likeness(self.num_rows + other.num_rows, tallies)
-
-    @classmethod
-    def of(
-        cls,
-        columns: Mapping[str, Column],
-        profiles: Mapping[str, Profile],
-        unknown: Mapping[str, Array],
-        backend: Backend,
-    ) -> Likeness:
-        """Those of one partition.
-
-        Args:
-            columns: of the rows drawn, as the features see them.
-            profiles: what they are compared with, by column.
-            unknown: a boolean per row drawn, true where a value became no id of its own, by column.
-            backend: where they are.
-
-        Memory: some arrays of 8 bytes per row drawn; some 15 numbers per column go to the host, at once.
-        """
-        xp = backend.xp
-        parts = [_tally(columns[name], profile, unknown.get(name), backend) for name, profile in profiles.items()]
-        if not parts:
-            return cls()
-        numbers = backend.to_host(xp.concatenate(parts))
-        ends = np.cumsum([len(part) for part in parts])[:-1]
-        num_rows = len(next(iter(columns.values())))
-        return cls(num_rows, dict(zip(profiles, np.split(numbers, ends), strict=True)))
-
-
-def _tally(column: Column, profile: Profile, unknown: Array | None, backend: Backend) -> Array:
-    """The numbers of one column; see `Likeness`."""
-    xp = backend.xp
-    missing = column.missing(xp)
-    gaps = 0 if missing is None else xp.count_nonzero(missing)
-    head = [gaps, 0 if unknown is None else xp.count_nonzero(unknown)]
-    if not profile.edges:
-        return xp.stack([xp.asarray(number, dtype="float64") for number in head])
-    values = floats(column, xp)
-    finite = xp.isfinite(values)
-    mean, reach = profile.mean, _FARTHEST * profile.scale
-    near = xp.clip(xp.where(finite, values, mean), mean - reach, mean + reach)
-    distance = (near / 2 - mean / 2) / profile.scale * 2  # in halves, whose difference is a float whatever they are
-    head += [xp.count_nonzero(finite), distance.sum()]
-    places = xp.searchsorted(backend.to_device(np.array(profile.edges)), values, side="left")
-    places = xp.where(finite, places, len(profile.edges) + 1)
-    bins = xp.bincount(places, minlength=len(profile.edges) + 2)[:-1]
-    return xp.concatenate([xp.stack([xp.asarray(number, dtype="float64") for number in head]), bins.astype("float64")])
+    return _increases(np.array([*np.searchsorted(values, edges, side="right"), len(values)]))
 
 
 def _of_numbers(values: Any, missing: float) -> Profile:
@@ -216,7 +166,7 @@ def _of_numbers(values: Any, missing: float) -> Profile:
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((known * weight).sum())
     std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
-    bins = _increases(np.array([*np.searchsorted(values, edges, side="right"), total]))
+    bins = counts_between(values, edges)
     return Profile(
         missing=missing,
         mean=mean,

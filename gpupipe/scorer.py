@@ -151,7 +151,7 @@ class Scorer:
             )
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
-        run = self.pipeline.bound_to(table, predicting=True, given=data)
+        run = self.pipeline.bound_to(table, predicting=True)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         inputs = Schema(run.schema.with_role(Role.FEATURE))
         schema = Schema(

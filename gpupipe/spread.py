@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from safetensors.torch import load as tensors_from
@@ -22,15 +22,12 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from gpupipe.cluster import in_force
-from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, ClusterLost
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.io.mailbox import Letter, collected, deliver
 from gpupipe.loading import table_of
 from gpupipe.pipeline import Pipeline
 from gpupipe.schema import Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import BatchOptions, Block, Loader
 from gpupipe.tensors.joining import group_of, open_store
 from gpupipe.transformation import Transformation
 
@@ -40,7 +37,7 @@ _program, _numbers = uuid.uuid4().hex, itertools.count()
 _clusters: weakref.WeakSet[Any] = weakref.WeakSet()
 _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()
 # In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
-_tables: dict[tuple[str, int, int], tuple[Block, Any, str, FittedRows]] = {}
+_tables: dict[tuple[str, int, int], tuple[Block, Any, str]] = {}
 _stores: list[Any] = []
 
 
@@ -54,15 +51,11 @@ class ClusterLoader:
         cluster: a `Cluster`.
         pipeline: fitted.
         data: a Dataset or a frame.
-        batch_size: rows per batch, of all workers together.
-        shuffle: as in `Loader`, among the rows of each worker.
-        block_rows: as there.
-        window: as there.
-        seed: as there.
-        drop_last: as there.
         residency: "device" or "host"; "auto" for the first there is room for.
         dtype: of the stored numbers, "float32" or "bfloat16".
         out_of_fold: as in `Pipeline.loader`.
+        options: of `Loader`: batch_size (rows per batch, of all workers together), shuffle (among the rows of each
+            worker), block_rows, window, seed, drop_last.
 
     Raises:
         BadConfig: options that make no sense, or a cluster that is none.
@@ -87,15 +80,10 @@ class ClusterLoader:
         pipeline: Pipeline,
         data: Any,
         *,
-        batch_size: int = 4096,
-        shuffle: bool | str = False,
-        block_rows: int = BLOCK_ROWS,
-        window: int = WINDOW,
-        seed: int = 0,
-        drop_last: bool = False,
         residency: str = "auto",
         dtype: str = "float32",
         out_of_fold: bool | None = None,
+        **options: Unpack[BatchOptions],
     ) -> None:
         if not hasattr(cluster, "on_each") or residency == "stream":
             raise BadConfig(
@@ -107,15 +95,9 @@ class ClusterLoader:
             )
         self.executor, self._pipeline = cluster, pipeline
         self._dataset = as_dataset(data)
-        self._options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "block_rows": block_rows,
-            "window": window,
-            "seed": seed,
-            "drop_last": drop_last,
-            "target_units": pipeline.target_units,
-        }
+        for name in options.keys() - BatchOptions.__optional_keys__:
+            raise TypeError(f"ClusterLoader has no option {name!r}")
+        self._options: dict[str, Any] = {**options, "target_units": pipeline.target_units}
         Loader(Block.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
         self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
         self._met: tuple[Transformation, Dataset] | None = None
@@ -178,12 +160,8 @@ class ClusterLoader:
             kept=set(_living),
             table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
         )
-        told = self.executor.on_each(build, shares)
-        for _, _, letters in told:
-            deliver(letters)
-        if self._pipeline.features is not None:
-            self._pipeline.features.check_rows(sum((seen for _, seen, _ in told), FittedRows()), self._out_of_fold)
-        return _Plan(self._key, [rows for rows, _, _ in told], self._options)
+        rows = self.executor.on_each(build, shares)
+        return _Plan(self._key, rows, self._options)
 
     def _bound(self, backend: str) -> tuple[Transformation, Dataset]:
         """The pipeline bound to the dataset, and the dataset whose rows it is given; made once.
@@ -191,6 +169,7 @@ class ClusterLoader:
         The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
         """
         if self._met is None:
+            self._pipeline.check_rows(self._dataset, self._out_of_fold)
             bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
             run = bound.expect(self._dataset.schema)
             with in_force(self.executor):
@@ -209,7 +188,7 @@ class _Plan:
     def loader(self, rank: int) -> Loader:
         """That of one rank."""
         size = len(self.rows)
-        block, device, residency = _tables[self.key, rank, size][:3]
+        block, device, residency = _tables[self.key, rank, size]
         return Loader(
             block,
             rank=rank,
@@ -231,26 +210,24 @@ def _build(
     program: str,
     kept: set[str],
     table: Mapping[str, Any],
-) -> tuple[int, FittedRows, list[Letter]]:
-    """In a worker: have the block of a rank, and tell its rows and what was noticed of them.
+) -> int:
+    """In a worker: have the block of a rank, and tell how many rows it has.
 
     Blocks that the program has no loader for make room.
     """
     rank, share = item
     _drop(None, program=program, kept=kept)
-    letters: list[Letter] = []
     if (key, rank, size) not in _tables:
-        with collected() as letters:
-            block, device, residency, seen = table_of(run, share, backend, **table)
-        if not isinstance(block, Block) or seen is None:
+        block, device, residency = table_of(run, share, backend, **table)
+        if not isinstance(block, Block):
             raise BadConfig(
                 "ClusterLoader",
                 "a worker's share does not fit in its memory",
                 expected="rows that fit in the workers' memory together",
                 remedy="more workers, dtype='bfloat16', or torchrun, where each rank streams",
             )
-        _tables[key, rank, size] = block, device, residency, seen
-    return len(_tables[key, rank, size][0]), _tables[key, rank, size][3], letters
+        _tables[key, rank, size] = block, device, residency
+    return len(_tables[key, rank, size][0])
 
 
 def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:

@@ -8,13 +8,10 @@ from functools import partial
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.cluster import LocalThreads
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, in_halves, over_partitions
 from gpupipe.transformation import Transformation
 
 __all__ = ["StreamedParts", "loaded"]
-
-Loaded = tuple[Mapping[str, Column], FittedRows]
 
 
 class StreamedParts:
@@ -38,7 +35,6 @@ class StreamedParts:
         self._pieces = [part.keep([span]) for part in dataset.partitions for span in part.spans if span.num_rows]
         self.names: Sequence[str] = [piece.description for piece in self._pieces]
         self.rows: Sequence[int] = [piece.num_rows for piece in self._pieces]
-        self.seen: FittedRows | None = None
         if not (run.keeps_rows and dataset.query.keeps_rows) or run.draws_rows:
             self._count()
 
@@ -51,30 +47,28 @@ class StreamedParts:
         work = partial(loaded, self._run, self.backend.name)
 
         def pieces(number: int) -> list[Mapping[str, Column]]:
-            part = self._dataset.of_partitions([self._pieces[number]])
-            return [columns for columns, _ in in_halves(work, part)]
+            return list(in_halves(work, self._dataset.of_partitions([self._pieces[number]])))
 
         yield from LocalThreads().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
 
     def _count(self) -> None:
-        work, rows, seen = partial(_counted, self._run, self.backend.name), [0] * len(self._pieces), FittedRows()
+        work, rows = partial(_counted, self._run, self.backend.name), [0] * len(self._pieces)
         dataset, number, looked_at = self._dataset.of_partitions(self._pieces), 0, 0
         with closing(over_partitions(work, dataset, self.backend.name, "count")) as counts:
-            for given, kept, told in counts if self._pieces else ():  # a part in halves gives two counts
-                rows[number], seen, looked_at = rows[number] + kept, seen + told, looked_at + given
+            for given, kept in counts if self._pieces else ():  # a part in halves gives two counts
+                rows[number], looked_at = rows[number] + kept, looked_at + given
                 if looked_at == self._pieces[number].num_rows:
                     number, looked_at = number + 1, 0
-        self.rows, self.seen = rows, seen
+        self.rows = rows
 
 
-def loaded(run: Transformation, backend_name: str, part: Dataset) -> Loaded:
-    """The output columns of one partition, and what tells its rows from others, on a worker."""
+def loaded(run: Transformation, backend_name: str, part: Dataset) -> Mapping[str, Column]:
+    """The output columns of one partition, on a worker."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
     return run.load(part.read(partition, run.reads, backend), backend, row_ids)
 
 
-def _counted(run: Transformation, backend_name: str, part: Dataset) -> tuple[int, int, FittedRows]:
-    """Rows that went in, rows that came out, and what tells them from others."""
-    columns, seen = loaded(run, backend_name, part)
-    return part.partitions[0].num_rows, len(next(iter(columns.values()))), seen
+def _counted(run: Transformation, backend_name: str, part: Dataset) -> tuple[int, int]:
+    """Rows that went in, and rows that came out."""
+    return part.partitions[0].num_rows, len(next(iter(loaded(run, backend_name, part).values())))

@@ -1,31 +1,93 @@
-"""What a fit does with one partition, as values that a worker of a cluster can be sent."""
+"""What is done with one partition in a fit, as values that a worker of a cluster can be sent.
+
+All that a fit observes is a mergeable summary: a partition gives a mapping of them, and a fit adds the mappings.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol, TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.expectations import Findings
 from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
-from gpupipe.io import Dataset, Partition, in_halves
+from gpupipe.io import Dataset, Partition, in_halves, over_partitions
 from gpupipe.plan import Prefix, Task
-from gpupipe.preprocessing import Columns, CrossFittedStep, FoldStep, WholeFrameStep
-from gpupipe.schema import Schema
-from gpupipe.seen import Note, Seen, Taking, told_by
+from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, FoldStep, SimpleImputer, WholeFrameStep
+from gpupipe.profiles import Sample, drawn_rows
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
+from gpupipe.seen import Seen, count_missing, look_at, told_by
 from gpupipe.step import in_step
-from gpupipe.targets import TargetsSummary
+from gpupipe.together import Typed, as_read
 from gpupipe.transforms import Map
 
-__all__ = ["Cost", "Outcome", "Pass", "Trial"]
+__all__ = [
+    "DescribeColumns",
+    "DrawSample",
+    "FrameCache",
+    "Learn",
+    "PartitionPass",
+    "SummarizeTarget",
+    "Timing",
+    "Trial",
+    "categories_of",
+    "fold",
+    "numbers_of",
+    "unscaled_of",
+]
+
+Summaries: TypeAlias = Mapping[Hashable, Any]
+"""Summaries by key; those of one key can be added."""
+
+
+def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
+    """Add up the summaries of all partitions, in their order."""
+    total: dict[Hashable, Any] = {}
+    with closing(over_partitions(work, dataset, work.backend, title)) as partitions:
+        for found in partitions:
+            total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
+    return total
 
 
 @dataclass(frozen=True)
-class Cost:
+class Rows:
+    """The rows of one partition after the transforms.
+
+    Args:
+        whole: all of them.
+        frame: those that have a target, where there is one.
+        target: the target's columns of these, as steps see them.
+        schema: of the frame.
+        backend: where it is.
+        row_ids: the identity of each row of `frame`, where an observer asks for them.
+    """
+
+    whole: Frame
+    frame: Frame
+    target: Columns
+    schema: Schema
+    backend: Backend
+    row_ids: Array | None
+
+
+class Observer(Protocol):
+    """What looks at rows and gives summaries of them."""
+
+    @property
+    def needs_ids(self) -> bool:
+        """Whether it asks for the rows' identities."""
+
+    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
+        """Summarise rows; `found` has what the observers before it gave."""
+
+
+@dataclass(frozen=True)
+class Timing:
     """What a step's look at some partitions took.
 
     Args:
@@ -36,123 +98,236 @@ class Cost:
     seconds: float = 0.0
     num_bytes: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.seconds + other.seconds, self.num_bytes + other.num_bytes)
-
-
-@dataclass
-class Outcome:
-    """What one partition, or several, contribute to a pass.
-
-    Args:
-        partition: the index of the first.
-        num_rows: after the transforms.
-        target: what was seen of the target.
-        summaries: of each task, of each of its steps.
-        joined: rows seen and rows without a match, by the join's name.
-        costs: what that took, of each task, of each of its steps.
-        note: what was noted beside it.
-        rows: what tells them from other rows, where a step learns from the target.
-        kept: the columns a later pass needs again; lost in a sum.
-    """
-
-    partition: int
-    num_rows: int
-    target: TargetsSummary
-    summaries: list[list[Any]]
-    joined: Mapping[str, tuple[int, int]]
-    costs: list[list[Cost]] = field(default_factory=list)
-    note: Note = field(default_factory=Note)
-    rows: FittedRows = FittedRows()  # noqa: RUF009
-    kept: Frame | None = None
-
-    def __add__(self, other: Outcome) -> Outcome:
-        summaries, costs = _added(self.summaries, other.summaries), _added(self.costs, other.costs)
-        joined = {n: (seen + other.joined[n][0], lost + other.joined[n][1]) for n, (seen, lost) in self.joined.items()}
-        num_rows, rows, note = self.num_rows + other.num_rows, self.rows + other.rows, self.note + other.note
-        return Outcome(self.partition, num_rows, self.target + other.target, summaries, joined, costs, note, rows)
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(self.seconds + other.seconds, self.num_bytes + other.num_bytes)
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One pass over the data, as a function of a dataset of one partition.
+class SummarizeTarget:
+    """Gives "target": the target's values, or what is missing of them.
 
     Args:
-        number: which pass it is, from 0.
-        tasks: what is learned.
-        features: whose target is looked at; rows without it are left out.
-        prefix: the transforms.
-        schema: after the transforms.
-        backend: `"cpu"` or `"gpu"`.
-        again: the columns to keep for later passes.
-        kept: what an earlier pass kept, by partition; taken out when used.
-        first: source columns that were read already, by partition; taken out when used.
-        taking: what is noted beside; None notes nothing.
+        features: whose target it is.
+    """
+
+    features: Features
+    needs_ids = False
+
+    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
+        target = self.features.target
+        return {} if target is None else {"target": target.summarise(rows.whole, rows.schema, rows.backend)}
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Gives ("step", number, place) and ("timing", number, place): a step's own summary and what it took.
+
+    Args:
+        number: of the task.
+        task: whose steps learn.
     """
 
     number: int
-    tasks: Sequence[Task]
+    task: Task
+
+    @property
+    def needs_ids(self) -> bool:
+        """Steps that draw or gather rows, or deal them to folds, do."""
+        return any(isinstance(step, WholeFrameStep | CrossFittedStep) for step in self.task.group.steps)
+
+    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
+        task, backend, made = self.task, rows.backend, dict[Hashable, Any]()
+        if task.group.of_target:
+            columns = task.group.through(rows.target, backend, task.position)
+        else:
+            columns = task.group.columns_of(rows.frame, backend, task.position, rows.row_ids)
+        before, summary = task.steps[task.free].summary_key, None
+        for place, step in enumerate(task.steps):
+            started = time.perf_counter()
+            if not (place > task.free and step.summary_key is not None and step.summary_key == before):
+                summary = _summary(step, columns, backend, rows.target, rows.row_ids)
+            made["step", self.number, place] = summary
+            made["timing", self.number, place] = Timing(time.perf_counter() - started, _num_bytes(columns))
+            columns = step.transform_columns(columns, backend) if place < task.free else columns
+        return made
+
+
+@dataclass(frozen=True)
+class DescribeColumns:
+    """Gives ("column", name), what is missing of each column that features see, and its range; and "described" rows.
+
+    Args:
+        features: which see them.
+        schema: of the columns there are.
+        learned: the keys of steps' summaries that may tell the same of some columns.
+    """
+
     features: Features
+    schema: Schema
+    learned: Sequence[Hashable] = ()
+    needs_ids = False
+
+    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
+        names = dict.fromkeys([*numbers_of(self.features, self.schema), *unscaled_of(self.features, self.schema)])
+        seen: dict[str, Seen] = {}
+        for key in self.learned:
+            seen |= {name: item for name, item in told_by(found[key]).items() if name in names}
+        seen |= look_at(
+            {name: rows.backend.column(rows.frame, name) for name in names if name not in seen}, rows.backend
+        )
+        others = {name: rows.backend.column(rows.frame, name) for name in others_of(self.features, self.schema)}
+        seen |= count_missing(others, rows.backend)
+        return {"described": len(rows.frame)} | {("column", name): item for name, item in seen.items()}
+
+
+@dataclass(frozen=True)
+class DrawSample:
+    """Gives "sample": the values of rows drawn by their identities, so the same in any partitions.
+
+    Args:
+        features: which see them.
+        schema: of the columns there are.
+        total: rows of the dataset at most.
+    """
+
+    features: Features
+    schema: Schema
+    total: int
+    needs_ids = True
+
+    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
+        assert rows.row_ids is not None
+        numbers = numbers_of(self.features, self.schema)
+        categories = list(categories_of(self.features, self.schema))
+        drawn = drawn_rows(rows.row_ids, self.total, len(numbers) + len(categories), rows.backend)
+        return {"sample": Sample.of(rows.frame, drawn, numbers, categories, rows.backend)}
+
+
+class FrameCache:
+    """Frames of partitions that are used again, in this process; all or none of them.
+
+    Args:
+        room: bytes they may take; where they take more, none is kept.
+    """
+
+    def __init__(self, room: int = 0) -> None:
+        self._room, self._frames, self._seen, self._lock = room, dict[int, Frame](), set[int](), Lock()
+
+    def __reduce__(self) -> tuple[type[FrameCache], tuple[()]]:
+        return FrameCache, ()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def put(self, partition: int, frame: Frame) -> None:
+        """Keep a partition's frame, unless it comes in halves."""
+        with self._lock:
+            if partition in self._seen:
+                self._frames.pop(partition, None)
+                return
+            self._seen.add(partition)
+            self._room -= int(frame.memory_usage(index=False).sum())
+            if self._room < 0:
+                self._frames.clear()
+            else:
+                self._frames[partition] = frame
+
+    def take(self, partition: int) -> Frame | None:
+        """Give a partition's frame, and keep it no longer."""
+        return self._frames.pop(partition, None)
+
+
+@dataclass(frozen=True)
+class PartitionPass:
+    """One pass over the data, as a function of a dataset of one partition that gives summaries.
+
+    It gives "partitions" and "rows" (after the transforms), what the transforms count, and what observers do.
+
+    Args:
+        observers: in this order.
+        prefix: the transforms.
+        schema: after the transforms.
+        backend: `"cpu"` or `"gpu"`.
+        features: rows without their target are left out, where the data has it.
+        typed: what is done to a frame before the first transform.
+        first: source columns that were read already, by partition; taken out when used.
+        cached: what an earlier pass kept.
+        cache: what a later pass reads again.
+        again: the columns of that.
+    """
+
+    observers: Sequence[Observer]
     prefix: Prefix
     schema: Schema
     backend: str
-    again: Collection[str]
-    kept: dict[int, Frame]
-    first: dict[int, Frame]
-    taking: Taking | None = None
+    features: Features | None = None
+    typed: Typed = as_read
+    first: dict[int, Frame] = field(default_factory=dict)
+    cached: FrameCache = field(default_factory=FrameCache)
+    cache: FrameCache = field(default_factory=FrameCache)
+    again: Collection[str] = ()
 
-    def __call__(self, part: Dataset) -> Outcome:
+    def __call__(self, part: Dataset) -> dict[Hashable, Any]:
         (partition,) = part.partitions
-        backend, prefix, seen, taking = select(self.backend), self.prefix.copy(), TargetsSummary(), self.taking
-        frame, findings = self.kept.pop(partition.index, None), Findings()
+        backend, prefix = select(self.backend), self.prefix.copy()
+        found: dict[Hashable, Any] = {"partitions": Counter([partition.index])}
+        frame = self.cached.take(partition.index)
         if frame is None:
-            reads = [*prefix.reads, *(name for name in (taking.reads if taking else ()) if name not in prefix.reads)]
-            frame = _read(part, reads, backend, self.first.pop(partition.index, None))
-            if taking is not None:
-                findings = taking.findings(frame, backend, partition.spans[0].identity if partition.spans else 0)
-            frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend))
-        num_rows = len(frame)
-        target = self.features.target
-        with_target = target is not None and all(name in frame.columns for name in target.reads(self.schema))
-        raw: Columns = {}
-        if with_target and target is not None:
-            seen = target.summarise(frame, self.schema, backend)
+            frame = _read(part, prefix.reads, backend, self.first.pop(partition.index, None))
+            place = partition.spans[0].identity if partition.spans else 0
+            frame = prefix.run(self.typed(frame, backend), backend, _row_ids(prefix, partition, backend), found, place)
+        rows = self._rows(frame, partition, backend)
+        found["rows"] = len(frame)
+        for observe in self.observers:
+            found |= observe(rows, found)
+        if self.again:
+            self.cache.put(partition.index, backend.select(rows.frame, self.again))
+        return found
+
+    def _rows(self, frame: Frame, partition: Partition, backend: Backend) -> Rows:
+        whole, raw = frame, dict[str, Any]()
+        target = None if self.features is None else self.features.target
+        if target is not None and all(name in frame.columns for name in target.reads(self.schema)):
             present = target.present(frame, self.schema, backend)
             if present is not None:
                 frame = backend.filter(frame, present)
-            raw = target.raw_columns(frame, self.schema, backend)
+            raw = dict(target.raw_columns(frame, self.schema, backend))
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
-        drawn = (taking is not None and taking.samples) or self.features.cross_fits
-        drawn = drawn or any(isinstance(s, WholeFrameStep) for task in self.tasks for s in task.steps)
-        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)] if drawn else None
-        told: dict[str, Seen] = {}
-        summaries, costs = [], []
-        for task in self.tasks:
-            if task.group.of_target:
-                columns = task.group.through(raw, backend, task.position)
-            else:
-                columns = task.group.columns_of(frame, backend, task.position, row_ids)
-            found, took, before = list[Any](), [], task.steps[task.free].summary_key
-            for place, step in enumerate(task.steps):
-                started = time.perf_counter()
-                if place > task.free and step.summary_key is not None and step.summary_key == before:
-                    found.append(found[-1])
-                else:
-                    found.append(_summary(step, columns, backend, raw, row_ids))
-                took.append(Cost(time.perf_counter() - started, _num_bytes(columns)))
-                columns = step.transform_columns(columns, backend) if place < task.free else columns
-            if task.position == 0 and not task.group.of_target:
-                told |= told_by(found[0])
-            summaries.append(found)
-            costs.append(took)
-        note = Note() if taking is None else taking.note(findings, frame, row_ids, told, backend)
-        rows = (
-            self.features.rows_of(frame, self.schema, backend, row_ids)
-            if row_ids is not None and self.number == 0
-            else FittedRows()
-        )
-        kept = backend.select(frame, self.again) if self.again else None
-        return Outcome(partition.index, num_rows, seen, summaries, prefix.joined, costs, note, rows, kept)
+        wanted = any(observer.needs_ids for observer in self.observers)
+        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)] if wanted else None
+        return Rows(whole, frame, raw, self.schema, backend, row_ids)
+
+
+def numbers_of(features: Features, schema: Schema) -> list[str]:
+    """The columns that features see as numbers, of those after the transforms."""
+    dtypes = (*FLOATS, *INTEGERS, "bool")
+    groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
+    names = {name for group in groups for name in group.looks_at}
+    return [item.name for item in schema if item.name in names and item.dtype in dtypes]
+
+
+def unscaled_of(features: Features, schema: Schema) -> list[str]:
+    """The columns of wide numbers that are features as they are."""
+    names = {name for group in features.groups if not group.steps for name in group.columns}
+    return [item.name for item in schema if item.name in names and item.dtype in WIDE]
+
+
+def others_of(features: Features, schema: Schema) -> list[str]:
+    """The columns that go through steps, are no numbers to features, and of which only what is missing is counted."""
+    names = {name for group in features.groups if group.steps for name in group.looks_at}
+    names -= set(numbers_of(features, schema))
+    return [item.name for item in schema if item.name in names and item.dtype not in LISTS]
+
+
+def categories_of(features: Features, schema: Schema) -> dict[str, Categorify]:
+    """The columns that become ids as they are, but for missing values, and the step that makes them."""
+    found: dict[str, Categorify] = {}
+    for group in (group for group in features.groups if group.steps):
+        *before, last = group.steps
+        if isinstance(last, Categorify) and all(isinstance(step, SimpleImputer) for step in before):
+            names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
+            found = dict.fromkeys(names, last) | found
+    return found
 
 
 @dataclass(frozen=True)
@@ -203,10 +378,6 @@ def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | 
         return known
     more = part.read(part.partitions[0], missing, backend)
     return backend.assign(known, {name: backend.column(more, name) for name in missing})
-
-
-def _added(mine: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    return [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(mine, theirs, strict=True)]
 
 
 def _num_bytes(columns: Columns) -> int:

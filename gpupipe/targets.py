@@ -66,14 +66,6 @@ class Targets:
                 expected="a column, an expression, or a list of different ones",
                 remedy="target='arr_delay', or target=None",
             )
-        if task not in TASKS:
-            raise BadConfig(
-                "Features(task=)",
-                "no such task",
-                got=task,
-                expected=f"one of {', '.join(map(repr, TASKS))}",
-                remedy="task='classification', also of two classes or of several conditions",
-            )
         self.auto = steps == "auto"
         given = [] if isinstance(steps, str) else list(steps)
         for step in given:

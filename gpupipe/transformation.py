@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -13,13 +14,11 @@ from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import active
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.features import Features
-from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
 from gpupipe.schema import Field, Role, Schema, element_of, is_passenger
-from gpupipe.together import put_together
+from gpupipe.together import Typed, put_together
 from gpupipe.transforms import Transform
-from gpupipe.watching import Letter, Watch
 
 __all__ = ["Bindings", "Transformation"]
 
@@ -64,7 +63,7 @@ class Bindings:
                 known = {}
                 self._known = state, known
             known[key] = found
-        return found
+        return copy(found)  # which is then told of the data's types
 
 
 def _state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
@@ -91,6 +90,8 @@ class Transformation:
         with_target_only: leave out rows whose target is missing.
         predicting: features and kept columns only; steps that drop rows only in training are skipped.
         out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
+        wanted: the columns asked for after the transforms; None for those that `features` and labels need.
+        counting: whether each `T.Expect` counts.
 
     Attributes:
         schema: of what a block is written from.
@@ -110,48 +111,32 @@ class Transformation:
         with_target_only: bool = False,
         predicting: bool = False,
         out_of_fold: bool = False,
+        wanted: AbstractSet[str] | None = None,
+        counting: bool = False,
     ) -> None:
-        wanted, after = None, None
+        after, there = None, set(names)
         self.own: set[str] = set()
         if features is not None:
             after = Prefix(steps, source, None, predicting=predicting).output_schema
             self.own = {name for group in features.groups for name in group.allocated(after)}
-            wanted = _wanted(features, after, source, names, predicting)
-        self._prefix = Prefix(steps, source, wanted, predicting=predicting)
-        self._seen = self._prefix.output_schema.select(self._prefix.wanted)
+            wanted = _wanted(features, after, source, names, predicting) if wanted is None else wanted
+        self.prefix = Prefix(steps, source, wanted, predicting=predicting, there=there, counting=counting)
+        self.seen = self.prefix.output_schema.select(self.prefix.wanted)
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
-        self.schema = self._seen if features is None else features.output_schema(self._seen, after)
+        self.schema = self.seen if features is None else features.output_schema(self.seen, after)
         target = None if features is None else features.target
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
-        self._watch: Watch | None = None
-        self.reads, self._names = self._prefix.reads, names
-        self.keeps_rows = self._prefix.keeps_rows and not self._only_with_target
+        self.reads = self.prefix.reads
+        self.keeps_rows = self.prefix.keeps_rows and not self._only_with_target
         self._out_of_fold = out_of_fold
-        cross_fits = features is not None and features.cross_fits and (out_of_fold or with_target_only)
-        self.draws_rows = self._prefix.draws_rows or cross_fits
-        self._source = source
+        self.draws_rows = self.prefix.draws_rows or (features is not None and features.cross_fits and out_of_fold)
         self._casts: dict[str, str] = {}
-        there = set(names)
         for name in self.reads:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
         self._dtypes = {name: source[name].dtype for name in self.reads}
         self._zones = _zones(source.select(self.reads))
-
-    def watched(self, watch: Watch | None) -> Self:
-        """The same for one set of rows, at which `watch` looks beside the work; None looks at nothing.
-
-        Memory: shares all but that.
-        """
-        made = copy(self)
-        if watch is not None:
-            there, known = set(self._names), set(self.reads)
-            expected = [name for name in watch.expectations.by_name if name in there and name not in known]
-            made.reads, made.draws_rows = [*self.reads, *expected], True
-            dtypes = self._dtypes | {name: self._source[name].dtype for name in expected}
-            vars(made).update(_watch=watch, _dtypes=dtypes)
-        return made
 
     def expect(self, there: Schema) -> Self:
         """Take note of the columns stored as another type than in fit; returns self.
@@ -212,15 +197,13 @@ class Transformation:
 
     def meet(self, data: Dataset, backend: str) -> Dataset:
         """Make the columns of steps that look at other rows; gives the dataset whose rows they belong to."""
-        self._prefix, data = put_together(self._prefix, data, backend, partial(_retyped, self._casts))
-        self.draws_rows = self.draws_rows or self._prefix.draws_rows
-        if self._watch is not None and self._prefix.meeting:
-            self._watch.mailbox.send(data.partitions)
+        self.prefix, data = put_together(self.prefix, data, backend, self.typed)
+        self.draws_rows = self.draws_rows or self.prefix.draws_rows
         return data
 
     def _identity(self, data: Dataset, identity: Callable[[], str | None]) -> Callable[[], str | None]:
         """What tells the work from any other; where steps look at other rows, that is with other files another work."""
-        if not self._prefix.meeting:
+        if not self.prefix.meeting:
             return identity
         inputs = sorted((data.source.inputs() or {}).items())
 
@@ -230,21 +213,12 @@ class Transformation:
 
         return whole
 
-    def load(
-        self, frame: Frame, backend: Backend, row_ids: Array | None = None
-    ) -> tuple[Mapping[str, Column], FittedRows]:
-        """The output columns of one coded frame that holds `reads`, and what tells its rows from others.
-
-        The target is as it is stored for training.
+    def load(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Mapping[str, Column]:
+        """The output columns of one coded frame that holds `reads`, the target as it is stored for training.
 
         `row_ids` as for `Prefix.run`.
         """
-        frame, letter = self._taken(frame, backend, row_ids)
-        seen = self._run(frame, backend, row_ids)
-        rows = FittedRows()
-        if self._features is not None and self._features.cross_fits:
-            rows = self._features.rows_of(seen, self._seen, backend, _identities(seen, backend, row_ids))
-        return self._outputs(seen, backend, row_ids, letter, stored=True), rows
+        return self._outputs(self._run(frame, backend, row_ids), backend, row_ids, stored=True)
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """The output frame of one coded frame, the target in its own units; its index says which rows it has.
@@ -265,37 +239,30 @@ class Transformation:
 
         `row_ids` as for `Prefix.run`.
         """
-        frame, letter = self._taken(frame, backend, row_ids)
         seen = self._run(frame, backend, row_ids)
-        return self._outputs(seen, backend, row_ids, letter, stored=False), seen
+        return self._outputs(seen, backend, row_ids, stored=False), seen
 
-    def _taken(self, frame: Frame, backend: Backend, row_ids: Array | None) -> tuple[Frame, Letter | None]:
-        """The frame with the types of the fit, and what it has that is not expected."""
-        frame = _retyped(self._casts, frame, backend)
-        return frame, None if self._watch is None else self._watch.look(frame, self._source, backend, row_ids)
+    @property
+    def typed(self) -> Typed:
+        """Gives a frame the types of the fit."""
+        return partial(_retyped, self._casts)
 
     def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
-        seen = self._prefix.run(frame, backend, row_ids)
+        frame = self.typed(frame, backend)
+        seen = self.prefix.run(frame, backend, row_ids)
         if self._only_with_target:
             assert self._features is not None
             target = self._features.target
-            if target is not None and target.is_in(self._seen):
-                present = target.present(seen, self._seen, backend)
+            if target is not None and target.is_in(self.seen):
+                present = target.present(seen, self.seen, backend)
                 seen = seen if present is None else backend.filter(seen, present)
         return seen
 
-    def _outputs(
-        self, seen: Frame, backend: Backend, row_ids: Array | None, letter: Letter | None, *, stored: bool
-    ) -> Mapping[str, Column]:
-        made: Mapping[str, Column]
+    def _outputs(self, seen: Frame, backend: Backend, row_ids: Array | None, *, stored: bool) -> Mapping[str, Column]:
         if self._features is None:
-            made = {name: backend.column(seen, name) for name in seen.columns}
-        else:
-            ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
-            made = self._features.columns(seen, self._seen, backend, ids, stored=stored)
-        if self._watch is not None and letter is not None:
-            self._watch.tell(letter, seen, made, backend, row_ids)
-        return made
+            return {name: backend.column(seen, name) for name in seen.columns}
+        ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
+        return self._features.columns(seen, self.seen, backend, ids, stored=stored)
 
 
 def _identities(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:

@@ -190,35 +190,6 @@ def test_a_driver_without_its_cuda_library_fails() -> None:
     assert report.exit_code == 1
 
 
-def test_others_on_the_same_gpu_are_named_with_ways_out() -> None:
-    shared = replace(H200, memory_free=20 << 30, users=((77, 0), (4242, 100 << 30)))
-    report = diagnose(replace(GPU_MACHINE, gpus=(shared,)), "auto")
-    advice = row(report, "GPU 0 users")
-    assert advice.found == "process 77 holds some memory, process 4242 holds 100.0 GiB"
-    assert (advice.verdict, report.exit_code) == (Verdict.WARN, 0)
-    assert advice.remedy.startswith(
-        "kill 77 4242 if you started that; else a share for each: gp.Cluster(device_memory="
-    )
-    beside = diagnose(replace(GPU_MACHINE, gpus=(shared, replace(H200, uuid="GPU-2"))), "auto")
-    assert "CUDA_VISIBLE_DEVICES=GPU-2, a GPU that nobody uses" in row(beside, "GPU 0 users").remedy
-    assert not [row for row in beside.rows if row.name == "GPU 1 users"]
-
-
-@pytest.mark.parametrize(
-    ("reason", "look", "cure"),
-    [
-        ("hardware thermal slowdown", "-d TEMPERATURE", "cooling"),
-        ("software power cap", "-d POWER", "nvidia-smi -pl"),
-        ("hardware power brake", "-d POWER", "power supply"),
-    ],
-)
-def test_a_clock_that_is_held_back_is_worth_a_warning(reason: str, look: str, cure: str) -> None:
-    report = diagnose(replace(GPU_MACHINE, gpus=(replace(H200, throttled=(reason,)),)), "auto")
-    advice = row(report, "GPU 0 clock")
-    assert (advice.found, advice.verdict, report.exit_code) == (f"held back: {reason}", Verdict.WARN, 0)
-    assert look in advice.remedy and cure in advice.remedy and "GPU-1" in advice.remedy
-
-
 def test_a_mask_that_hides_gpus_is_worth_a_warning() -> None:
     hidden = "CUDA_VISIBLE_DEVICES='0,7': no device is called '7', which hides it and all after it"
     report = diagnose(replace(GPU_MACHINE, hidden=hidden), "auto")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def table(num_rows: int = ROWS, seed: int = 1) -> pd.DataFrame:
     return frame
 
 
-def pipeline(**options: Any) -> gp.Pipeline:
+def pipeline() -> gp.Pipeline:
     features = gp.Features(
         (["distance", "seats"], [pre.SimpleImputer(), pre.StandardScaler()]),
         (["storm"], pre.SimpleImputer(strategy="most_frequent")),
@@ -45,7 +44,7 @@ def pipeline(**options: Any) -> gp.Pipeline:
         (["origin"], pre.OneHotEncoder()),
         target="late",
     )
-    return gp.Pipeline([], features, **options)
+    return gp.Pipeline([], features)
 
 
 def moved(report: DriftReport) -> dict[str, tuple[str, ...]]:
@@ -81,10 +80,8 @@ def test_it_is_the_same_in_any_partitions(rows: int) -> None:
     frame = table(rows)
     known = [pipeline().fit(gp.from_frame(frame, num_partitions=parts)) for parts in (1, 2, 7, 16)]
     assert all(item.profiles == known[0].profiles for item in known)
-    reports = []
-    for parts in (1, 2, 7, 16):
-        known[0].transform(gp.from_frame(table(rows, 9), num_partitions=parts)).compute()
-        reports.append(known[0].drift_report())
+    others = [gp.from_frame(table(rows, 9), num_partitions=parts) for parts in (1, 2, 7, 16)]
+    reports = [known[0].drift(data) for data in others]
     assert abs(reports[0].num_rows - min(rows, SAMPLE_ROWS)) < 1000
     for report in reports[1:]:
         assert report.num_rows == reports[0].num_rows
@@ -96,8 +93,8 @@ def test_it_is_the_same_in_any_partitions(rows: int) -> None:
 def test_measures_agree_with_pandas(fitted: gp.Pipeline) -> None:
     old, new = table(), table(2000, 5).assign(distance=lambda frame: frame["distance"] * 1.5 + 100)
     new.loc[:500, "carrier"] = "new"
-    fitted.transform(new)
-    report = {item.name: item for item in fitted.drift_report().columns}
+    found = fitted.drift(new)
+    report = {item.name: item for item in found.columns}
     shift = (new["distance"].mean() - old["distance"].mean()) / old["distance"].std(ddof=0)
     assert report["distance"].mean == pytest.approx(shift)
     edges = [-np.inf, *old["distance"].quantile(np.arange(1, 10) / 10), np.inf]
@@ -108,15 +105,14 @@ def test_measures_agree_with_pandas(fitted: gp.Pipeline) -> None:
     assert report["carrier"].unknown == pytest.approx(unknown[1].mean() - unknown[0].mean())
     missing = new["carrier"].isna().mean() - old["carrier"].isna().mean()
     assert report["carrier"].missing == pytest.approx(missing)
-    assert moved(fitted.drift_report())["distance"] == ("mean", "psi")
-    assert moved(fitted.drift_report())["carrier"] == ("unknown",)
+    assert moved(found)["distance"] == ("mean", "psi")
+    assert moved(found)["carrier"] == ("unknown",)
 
 
 @pytest.mark.parametrize("seed", range(20, 40))
-def test_a_resample_has_not_moved(fitted: gp.Pipeline, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    fitted.transform(table(1000, seed))
-    assert fitted.drift_report().moved == () and fitted.drift_report().num_rows == 1000
-    assert not caplog.messages
+def test_a_resample_has_not_moved(fitted: gp.Pipeline, seed: int) -> None:
+    report = fitted.drift(table(1000, seed))
+    assert report.moved == () and report.num_rows == 1000
 
 
 INJECTED = {
@@ -134,46 +130,51 @@ INJECTED = {
 
 @pytest.mark.parametrize("name", INJECTED)
 @pytest.mark.parametrize("num_partitions", [None, 3])
-def test_what_has_moved_is_found(
-    fitted: gp.Pipeline, name: str, num_partitions: int | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_has_moved_is_found(fitted: gp.Pipeline, name: str, num_partitions: int | None) -> None:
     inject, column, measure = INJECTED[name]
     new: Any = inject(table(3000, 7))  # type: ignore[operator]
-    if num_partitions is None:
-        fitted.transform(new)
-    else:
-        fitted.transform(gp.from_frame(new, num_partitions=num_partitions)).compute()
-    assert moved(fitted.drift_report()).keys() == {column}
-    assert measure in moved(fitted.drift_report())[str(column)]
-    with caplog.at_level(logging.WARNING, "gpupipe"):
-        fitted.loader(gp.from_frame(new, num_partitions=num_partitions or 1))
-    assert len([line for line in caplog.messages if line.startswith("drift since the fit")]) >= 1
-    assert moved(fitted.drift_report()).keys() == {column}
-
-
-def test_an_error_when_asked() -> None:
-    strict = pipeline(drift=gp.Drift(on_drift="raise")).fit(table())
-    strict.transform(table(seed=2))
-    far = table(seed=2).assign(distance=1e6)
-    with pytest.raises(errors.BadData, match=r"drift, column 'distance': 1 column moved"):
-        strict.transform(far)
-    with pytest.raises(errors.BadData, match="'distance'"):
-        strict.loader(gp.from_frame(far, num_partitions=4))
+    report = fitted.drift(new if num_partitions is None else gp.from_frame(new, num_partitions=num_partitions))
+    assert moved(report).keys() == {column} and measure in moved(report)[str(column)]
 
 
 def test_of_few_rows_nothing_is_said(fitted: gp.Pipeline) -> None:
-    fitted.transform(table(50).assign(distance=1e6))
-    assert repr(fitted.drift_report()) == "0 rows compared: too few to tell (min_rows=1,000)"
-    lazy = fitted.transform(gp.from_frame(table(3000), num_partitions=3))
-    lazy.read(lazy.partitions[0])
-    assert not fitted.drift_report().is_complete
-    assert "1,000 rows compared, not all partitions seen yet" in repr(fitted.drift_report())
+    report = fitted.drift(table(50).assign(distance=1e6))
+    assert repr(report) == "50 rows compared: too few to tell (min_rows=1,000)"
 
 
-def test_it_can_be_left_out() -> None:
-    without = pipeline(drift=None).fit(table())
-    without.transform(table().assign(distance=1e6))
-    assert without.profiles == {} and without.drift_report().columns == ()
+def test_nothing_of_a_pipeline_changes(fitted: gp.Pipeline) -> None:
+    before = fitted.fingerprint(), dict(fitted.profiles), fitted.schema
+    fitted.drift(table(2000, 3).assign(seats=4))
+    assert before == (fitted.fingerprint(), fitted.profiles, fitted.schema)
+
+
+def test_rows_without_labels_are_compared_too(fitted: gp.Pipeline) -> None:
+    new = table(2000, 3)
+    assert fitted.drift(new.drop(columns="late")) == fitted.drift(new)
+    half = new.assign(late=new["late"].where(new.index % 2 == 0))
+    assert fitted.drift(half).num_rows == 1000, "as in a fit, rows without a target are left out"
+    steps = [T.Filter("late > 0.5"), T.Derive(far="distance * 2")]
+    made = gp.Pipeline(steps, gp.Features((["far"], pre.StandardScaler()), target="late")).fit(new)
+    assert made.drift(new.drop(columns="late")).num_rows == 2000 > made.drift(new).num_rows
+
+
+def test_columns_of_another_type_are_compared_as_those_of_the_fit(fitted: gp.Pipeline) -> None:
+    new = table(2000, 3)
+    assert fitted.drift(new.astype({"seats": "float32"})) == fitted.drift(new)
+    with pytest.raises(errors.SchemaMismatch):
+        fitted.drift(new.astype({"seats": str}))
+
+
+def test_thresholds_are_given_at_the_call(fitted: gp.Pipeline) -> None:
+    new = table(2000, 5).assign(distance=lambda frame: frame["distance"] + 100)
+    assert not fitted.drift(new).moved
+    assert moved(fitted.drift(new, gp.Drift(mean=0.05))) == {"distance": ("mean",)}
+    with pytest.raises(errors.BadConfig):
+        fitted.drift(new, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(errors.BadConfig):
+        gp.Pipeline([]).fit(new).drift(new)
+    with pytest.raises(errors.NotFitted):
+        pipeline().drift(new)
 
 
 def test_columns_are_compared_as_the_features_see_them() -> None:
@@ -199,10 +200,8 @@ def test_values_that_are_no_ordinary_numbers() -> None:
 def test_the_same_rows_have_not_moved_whatever_they_hold(values: list[float]) -> None:
     frame = pd.DataFrame({"x": np.resize(values, ROWS)})
     made = gp.Pipeline([], gp.Features((["x"], pre.Bucketize([0.0])))).fit(frame)
-    made.transform(frame)
-    assert [item.name for item in made.drift_report().columns] == ["x"] and not made.drift_report().moved
-    made.transform(frame.assign(x=1e300))
-    (item,) = made.drift_report().moved
+    assert [item.name for item in made.drift(frame).columns] == ["x"] and not made.drift(frame).moved
+    (item,) = made.drift(frame.assign(x=1e300)).moved
     assert item.mean is None or np.isfinite(item.mean)
     assert ("missing" in item.moved) == bool(np.isnan(values).any())
 
@@ -210,25 +209,19 @@ def test_the_same_rows_have_not_moved_whatever_they_hold(values: list[float]) ->
 def test_a_loaded_pipeline_compares_too(fitted: gp.Pipeline, tmp_path: Path) -> None:
     gp.save(tmp_path / "run", fitted)
     again = gp.load(tmp_path / "run").pipeline
-    assert again.profiles == fitted.profiles and again.drift == fitted.drift
+    assert again.profiles == fitted.profiles
     new = table(3000, 7).assign(seats=4)
-    again.transform(new)
-    fitted.transform(new)
-    assert again.drift_report() == fitted.drift_report() and moved(again.drift_report()) == {"seats": ("psi",)}
-    off = pipeline(drift=None).fit(table())
-    gp.save(tmp_path / "off", off)
-    assert gp.load(tmp_path / "off").pipeline.drift is None
+    assert again.drift(new) == fitted.drift(new) and moved(again.drift(new)) == {"seats": ("psi",)}
 
 
-@pytest.mark.parametrize("options", [{"mean": 0}, {"psi": "much"}, {"min_rows": -1}, {"on_drift": "cry"}])
+@pytest.mark.parametrize("options", [{"mean": 0}, {"psi": "much"}, {"min_rows": -1}])
 def test_thresholds_that_make_no_sense(options: Any) -> None:
     with pytest.raises(errors.BadConfig):
         gp.Drift(**options)
 
 
 def test_the_report_shows_itself(fitted: gp.Pipeline) -> None:
-    fitted.transform(table(2000, 3).assign(distance=1e6))
-    report = fitted.drift_report()
+    report = fitted.drift(table(2000, 3).assign(distance=1e6))
     lines = repr(report).splitlines()
     assert lines[0] == "2,000 rows compared: 1 of 5 columns moved" and lines[3].split()[0] == "distance"
     assert report._repr_html_().startswith("<p>2,000 rows compared: 1 of 5 columns moved</p><table>")
@@ -237,56 +230,3 @@ def test_the_report_shows_itself(fitted: gp.Pipeline) -> None:
 def test_stability_of_the_same_is_nothing() -> None:
     assert stability(np.array([0.25, 0.75]), np.array([25.0, 75.0])) == 0
     assert stability(np.array([1.0, 0.0]), np.array([90.0, 10.0])) > 0.2
-
-
-# warnings, once of the same data --------------------------------------------------------------------------------------
-def warned(caplog: pytest.LogCaptureFixture) -> int:
-    number = len([line for line in caplog.messages if line.startswith(("drift since the fit", "expect:"))])
-    caplog.clear()
-    return number
-
-
-def test_of_the_same_data_a_warning_is_given_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    made, far = pipeline().fit(table()), table(2000, 3).assign(seats=4)
-    far["distance"] = far["distance"].fillna(0)
-    made.transform(far)
-    assert warned(caplog) == 1
-    made.loader(far)
-    made.transform(far)
-    assert warned(caplog) == 0
-    made.transform(far.copy())  # other rows, for all that anybody knows
-    assert warned(caplog) == 1
-    far["seats"] = 5  # the same frame, with another result
-    made.transform(far)
-    assert warned(caplog) == 1
-    gp.from_frame(far).write_parquet(tmp_path / "far")
-    for _ in range(3):
-        made.transform(gp.read_parquet(tmp_path / "far")).compute()
-    assert warned(caplog) == 1
-    data = gp.read_parquet(tmp_path / "far")
-    made.loader(data)
-    assert warned(caplog) == 0
-    left, right = gp.from_frame(pd.concat([far] * 3), num_partitions=4).split(fraction=0.5)
-    made.loader(left)
-    made.loader(right)
-    assert warned(caplog) == 2
-    made.loader(left)
-    assert warned(caplog) == 0
-
-
-def test_another_fit_warns_anew(caplog: pytest.LogCaptureFixture) -> None:
-    made, far = pipeline().fit(table()), table(2000, 3).assign(seats=4)
-    for _ in range(2):
-        made.transform(far)
-        made.fit(table(seed=2))
-        made.transform(far)
-        assert warned(caplog) == 2
-        made.fit(table())
-
-
-def test_a_fit_and_the_loader_of_its_rows_warn_once_of_what_is_not_expected(caplog: pytest.LogCaptureFixture) -> None:
-    frame = table()
-    made = pipeline(expect={"seats": gp.Expect(min=3)}, drift=None).fit(frame)
-    made.loader(frame)
-    made.transform(frame)
-    assert warned(caplog) == 1

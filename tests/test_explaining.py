@@ -32,7 +32,7 @@ def table() -> pd.DataFrame:
 
 def pipeline() -> gp.Pipeline:
     return gp.Pipeline(
-        [T.Derive(far="distance > 600")],
+        [T.Expect("seats", min=0), T.Derive(far="distance > 600")],
         gp.Features(
             (["distance"], [pre.SimpleImputer(), pre.MinMaxScaler()]),
             (["seats"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=1)], "pca"),
@@ -42,7 +42,6 @@ def pipeline() -> gp.Pipeline:
             task="classification",
             keep=["seats"],
         ),
-        expect={"seats": gp.Expect(min=0)},
     )
 
 
@@ -64,7 +63,7 @@ def test_the_plan_as_text() -> None:
 
 def test_columns_that_are_only_looked_at_are_told() -> None:
     features = gp.Features((["distance"], pre.SimpleImputer()))
-    plan = gp.Pipeline([], features, expect={"seats": gp.Expect(min=0)}).explain(table())
+    plan = gp.Pipeline([T.Expect("seats", min=0)], features).explain(table())
     assert "reads: distance, seats\nnot read: carrier, <b>&, late\n" in plan
 
 
@@ -125,7 +124,7 @@ def test_the_diagram_is_sound_html_without_scripts_or_names_as_markup() -> None:
     parser.feed(pipeline()._repr_html_())
     assert parser.open == [] and parser.seen == {"div", "span"}
     assert " ".join(parser.text.replace("→", "").split()) == (
-        "data Derive distance SimpleImputer MinMaxScaler features seats SimpleImputer StandardScaler PCA "
+        "data Expect Derive distance SimpleImputer MinMaxScaler features seats SimpleImputer StandardScaler PCA "
         "features pca_* carrier Categorify features <b>& SimpleImputer features late target seats kept"
     )
     plan = pipeline().explain()._repr_html_()
@@ -135,6 +134,7 @@ def test_the_diagram_is_sound_html_without_scripts_or_names_as_markup() -> None:
 def test_the_text_names_every_part() -> None:
     assert repr(pipeline()).splitlines() == [
         "Pipeline",
+        "  Expect(columns=['seats'], min=0)",
         "  Derive(far='distance > 600')",
         "  features: distance -> SimpleImputer() -> MinMaxScaler()",
         "  features: seats -> SimpleImputer() -> StandardScaler() -> PCA(n_components=1)",

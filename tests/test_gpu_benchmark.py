@@ -227,12 +227,6 @@ def test_an_epoch_of_no_whole_number_of_graphs_is_cut(monkeypatch: pytest.Monkey
     assert len(list(islice(script.steps_of(block, 16, graph=8), 40))) == 40
 
 
-def test_trials_in_turns_take_up_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    script, table = benchmark_script("gpu/trainer.py", monkeypatch), benchmark_script("loader.py", monkeypatch).table
-    found = script.trials(table(60 * 16)[0], 16, count=2)
-    assert found["kept"] == 1 and found["steps"] == 50 and min(found["own_ms"], found["taken_up_ms"]) > 0
-
-
 def test_the_commit_is_known_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment = benchmark_script("environment.py", monkeypatch)
     monkeypatch.delenv("GPUPIPE_COMMIT", raising=False)

@@ -70,6 +70,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "Clip": {"columns": "x", "low": 0},
     "DateParts": {"columns": "at", "parts": ["month"]},
     "DropMissing": {"columns": ["x"]},
+    "Expect": {"columns": "x"},
     "Filter": {"expr": "x > 1"},
     "GroupImputer": {"by": "s"},
     "GroupStats": {"by": "s"},
@@ -141,12 +142,8 @@ def try_pipeline(given: Mapping[str, Any]) -> None:
     gp.Pipeline(**given).fit(FRAME).transform(FRAME)
 
 
-def try_expect(given: Mapping[str, Any]) -> None:
-    gp.Pipeline([], gp.Features(["x"]), expect={"x": gp.Expect(**given)}).fit(FRAME)
-
-
 def try_drift(given: Mapping[str, Any]) -> None:
-    gp.Pipeline([], gp.Features(["x"]), drift=gp.Drift(**given)).fit(FRAME).transform(FRAME)
+    gp.Pipeline([], gp.Features(["x"])).fit(FRAME).drift(FRAME, gp.Drift(**given))
 
 
 def try_selector(function: Callable[..., Any], value: Any) -> None:
@@ -176,8 +173,6 @@ def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     for name in parameters(gp.Pipeline):
         base = {"steps": [], "features": gp.Features(["x"])}
         yield f"Pipeline.{name}", lambda value, b=base, n=name: try_pipeline({**b, n: value})
-    for name in parameters(gp.Expect):
-        yield f"Expect.{name}", lambda value, n=name: try_expect({n: value})
     for name in parameters(gp.Drift):
         yield f"Drift.{name}", lambda value, n=name: try_drift({n: value})
     for name in ("by_name", "by_dtype", "by_kind", "glob", "matches", "exclude"):
@@ -206,7 +201,6 @@ def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
         (gp.EarlyStopping, {}),
         (gp.Checkpoints, {"folder": "run"}),
         (training.Plateau, {}),
-        (training.StepCache, {}),
         (training.PerTarget, {"losses": ["mse"]}),
         (training.scaled_rate, {"lr": 0.1, "batch_size": 8}),
     ):

@@ -29,11 +29,10 @@ from gpupipe.models import MLP
 from gpupipe.tensors import Block, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.assembly import assembled
-from gpupipe.training.capture import CapturedUpdate, CursorBatches, own_workspace
+from gpupipe.training.capture import CapturedUpdate, CursorBatches
 from gpupipe.training.device import session
 from gpupipe.training.losses import LOSSES
 from gpupipe.training.schedules import learning_rates
-from gpupipe.training.step_cache import StepCache
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
 
@@ -68,9 +67,8 @@ class Several:
         self._all = lambda: [captured.whole() for _ in range(many)]
         if device.type == "cuda":
             self._graph = torch.cuda.CUDAGraph()
-            stream = torch.cuda.current_stream()
-            recorded = torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local")
-            with own_workspace(device), recorded:
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                 self._all()
 
     def learn(self, _batch: Any) -> None:
@@ -171,23 +169,6 @@ def of_way(block: Block, batch: int, options: dict[str, Any], steps: int) -> dic
         list(islice(made, 8))  # warm-up and capture
         took = seconds(run, device) / steps
         return {"ms": took * 1e3, "million_rows_per_s": batch / took / 1e6} | profiled(run, device, steps)
-
-
-def trials(block: Block, batch: int, count: int = 8) -> dict[str, float]:
-    """Milliseconds a short fit takes, in turns with a step of its own and with that of an earlier one."""
-    loader, cache = Loader(block.first(50 * batch), batch_size=batch, shuffle="rows"), StepCache()
-    found: dict[str, list[float]] = {"own": [], "taken_up": []}
-    for number in range(count + 1):
-        for way, kept in (("own", None), ("taken_up", cache)):
-            model = MLP.from_schema(block.schema, hidden=(256, 256), seed=number)
-            trainer = Trainer(model, max_epochs=1, loss="mse", lr=1e-3 * (1 + number), step_cache=kept, progress=False)
-            wait(block.device)
-            started = time.perf_counter()
-            trainer.fit(loader)
-            wait(block.device)
-            found[way].append(1e3 * (time.perf_counter() - started))
-    own, taken_up = (median(values[1:]) for values in found.values())
-    return {"steps": len(loader), "own_ms": own, "taken_up_ms": taken_up, "kept": len(cache)}
 
 
 def gather_share(block: Block, rows: int) -> dict[str, float]:

@@ -48,7 +48,7 @@ def columns(frames: Sequence[pd.DataFrame]) -> Iterator[Any]:
 
 
 def _transformed(data: Data, steps: Sequence[T.Transform], features: gp.Features | None) -> list[pd.DataFrame]:
-    pipeline = gp.Pipeline(steps, features, backend=data.backend, drift=None).fit(data.flights)
+    pipeline = gp.Pipeline(steps, features, backend=data.backend).fit(data.flights)
     return list(pipeline.transform(data.flights))
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from gpupipe.throttling import throttles
 
 __all__ = ["Gpu", "visible_gpus"]
 
@@ -20,8 +17,6 @@ class Gpu:
     Args:
         memory_total: bytes; 0 where the driver does not tell (memory shared with the CPU).
         memory_free: bytes that no process holds now; 0 likewise.
-        users: the other processes that compute on it now, and the bytes each holds; 0 where the driver does not tell.
-        throttled: what holds its clock back now, in words.
     """
 
     name: str
@@ -29,8 +24,6 @@ class Gpu:
     memory_total: int
     memory_free: int
     compute_capability: tuple[int, int]
-    users: tuple[tuple[int, int], ...] = ()
-    throttled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +127,7 @@ def _slot(nvml: Any, handle: Any) -> _Slot:
     def describe(handle: Any) -> Gpu:
         memory = ask(None, nvml.nvmlDeviceGetMemoryInfo, handle)
         total, free = (memory.total, memory.free) if memory else (0, 0)
-        found = ask((), nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        users = sorted((item.pid, item.usedGpuMemory or 0) for item in found if item.pid != os.getpid())
-        throttled = tuple(throttles(ask(0, nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)))
-        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
-        return Gpu(name, uuid, total, free, capability, tuple(users), throttled)
+        return Gpu(nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), total, free, capability)
 
     gpu = describe(handle)
     cores = ask(0, nvml.nvmlDeviceGetNumGpuCores, handle)

@@ -4,7 +4,6 @@ from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.ipc import read_ipc
 from gpupipe.io.json import read_json
-from gpupipe.io.mailbox import Mailbox
 from gpupipe.io.orc import read_orc
 from gpupipe.io.passes import in_halves, over_partitions
 from gpupipe.io.query import FrameFunction
@@ -17,7 +16,6 @@ __all__ = [
     "Dataset",
     "FileNote",
     "FrameFunction",
-    "Mailbox",
     "Partition",
     "Report",
     "as_dataset",

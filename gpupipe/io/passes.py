@@ -14,7 +14,6 @@ from tqdm import tqdm
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
-from gpupipe.io.mailbox import Letter, collected, deliver
 from gpupipe.io.source import Partition, Source
 from gpupipe.step import IN_STEP
 from gpupipe.words import counted
@@ -63,8 +62,7 @@ def over_partitions(
     results = executor.map(function, (part.source for part in dataset.parts()), at_once=at_once)
     for partition in tqdm(parts, title, disable=None, leave=False):
         with in_partition(partition):  # whatever becomes of its worker
-            found, halved, letters = next(results)
-            deliver(letters)
+            found, halved = next(results)
         for told in halved:
             _log.warning(told)
         yield from found
@@ -75,11 +73,10 @@ def _on_source(
     work: Callable[[Dataset], Result],
     dataset: Dataset,
     source: Source,
-) -> tuple[list[Result], list[str], list[Letter]]:
+) -> tuple[list[Result], list[str]]:
     """The results, and what is to be told of the partition where the program runs: a worker's log may be anywhere."""
     halved: list[str] = []
-    with collected() as letters:
-        return list(how(work, replace(dataset, source=source), halved.append)), halved, letters
+    return list(how(work, replace(dataset, source=source), halved.append)), halved
 
 
 def _as_one(work: Callable[[Dataset], Result], part: Dataset, _: Tell) -> Iterator[Result]:

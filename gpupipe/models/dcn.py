@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors.batch import Batch
 
@@ -68,28 +68,12 @@ class DCNv2(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
+        config = arguments(locals())
         check_integer(self, "[0, inf)", crosses=crosses)
         check_integer(self, "[1, inf)", None, rank=rank)
         check_choice(self, ("parallel", "stacked"), structure=structure)
         generator = generator_of(self, seed)
-        super().__init__(
-            {
-                "numeric": numeric,
-                "cardinalities": cardinalities,
-                "outputs": outputs,
-                "crosses": crosses,
-                "rank": rank,
-                "hidden": hidden,
-                "structure": structure,
-                "dropout": dropout,
-                "embedding_dim": embedding_dim,
-                "numbers": numbers,
-                "seed": seed,
-                "lists": lists,
-                "bag": bag,
-            },
-            generator,
-        )
+        super().__init__(config, generator)
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
         layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)

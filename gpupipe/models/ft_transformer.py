@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.support.validation import check_integer, check_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
@@ -73,24 +73,12 @@ class FTTransformer(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
+        config = arguments(locals())
         check_integer(self, "[1, inf)", blocks=blocks, dim=dim, heads=heads)
         check_number(self, "[0, 1)", attention_dropout=attention_dropout)
         if dim % heads:
             raise refuse_argument(self, "heads", heads, f"a divisor of dim={dim}", f"heads={math.gcd(dim, heads)}")
         generator = generator_of(self, seed)
-        config = {
-            "numeric": numeric,
-            "cardinalities": cardinalities,
-            "outputs": outputs,
-            "blocks": blocks,
-            "dim": dim,
-            "heads": heads,
-            "attention_dropout": attention_dropout,
-            "dropout": dropout,
-            "seed": seed,
-            "lists": lists,
-            "bag": bag,
-        }
         super().__init__(config | {"embedding_dim": dim}, generator)
         del self._config["embedding_dim"]
         columns = sum(self.num_features) + len(self.lists)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular, generator_of
+from gpupipe.models.tabular import Tabular, arguments, generator_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["Linear"]
@@ -52,14 +52,7 @@ class Linear(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = {
-            "numeric": numeric,
-            "cardinalities": cardinalities,
-            "outputs": outputs,
-            "seed": seed,
-            "lists": lists,
-            "bag": bag,
-        }
+        config = arguments(locals())
         super().__init__(config | {"embedding_dim": outputs}, generator_of(self, seed))
         del self._config["embedding_dim"]
         self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MLP", "relu_layers"]
@@ -62,22 +62,9 @@ class MLP(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
+        config = arguments(locals())
         generator = generator_of(self, seed)
-        super().__init__(
-            {
-                "numeric": numeric,
-                "cardinalities": cardinalities,
-                "outputs": outputs,
-                "hidden": hidden,
-                "dropout": dropout,
-                "embedding_dim": embedding_dim,
-                "numbers": numbers,
-                "seed": seed,
-                "lists": lists,
-                "bag": bag,
-            },
-            generator,
-        )
+        super().__init__(config, generator)
         layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers, linear(width, outputs, generator))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of
+from gpupipe.models.tabular import Tabular, arguments, generator_of
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MultiTask"]
@@ -65,23 +65,9 @@ class MultiTask(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
+        config = arguments(locals())
         generator = generator_of(self, seed)
-        super().__init__(
-            {
-                "numeric": numeric,
-                "cardinalities": cardinalities,
-                "outputs": outputs,
-                "hidden": hidden,
-                "head": head,
-                "dropout": dropout,
-                "embedding_dim": embedding_dim,
-                "numbers": numbers,
-                "seed": seed,
-                "lists": lists,
-                "bag": bag,
-            },
-            generator,
-        )
+        super().__init__(config, generator)
         layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
         widths = [width, *self._config["head"], 1]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.models.numbers import Numbers
-from gpupipe.models.tabular import Tabular, generator_of, linear
+from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.support.validation import check_integer, check_number
 from gpupipe.tensors.batch import Batch
 
@@ -67,28 +67,13 @@ class ResNet(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
+        config = arguments(locals())
         check_integer(self, "[0, inf)", blocks=blocks)
         check_integer(self, "[1, inf)", width=width)
         check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one value in the inner layer at least
         generator = generator_of(self, seed)
         inner = int(width * hidden_factor)
-        super().__init__(
-            {
-                "numeric": numeric,
-                "cardinalities": cardinalities,
-                "outputs": outputs,
-                "blocks": blocks,
-                "width": width,
-                "hidden_factor": hidden_factor,
-                "dropout": dropout,
-                "embedding_dim": embedding_dim,
-                "numbers": numbers,
-                "seed": seed,
-                "lists": lists,
-                "bag": bag,
-            },
-            generator,
-        )
+        super().__init__(config, generator)
         self.first = linear(self.num_inputs, width, generator, "glorot")
         self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
         self.norm = BatchNorm(width)

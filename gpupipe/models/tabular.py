@@ -30,7 +30,7 @@ from gpupipe.support.validation import (
 )
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Tabular", "generator_of", "linear"]
+__all__ = ["Tabular", "arguments", "generator_of", "linear"]
 
 _WIDTHS = ("hidden", "head")
 _OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
@@ -49,9 +49,6 @@ class Tabular(nn.Module):
 
     learning_rate: ClassVar[float] = 3e-3
     """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
-
-    made_with: ClassVar[frozenset[str]] = frozenset({"_config"})
-    """Attributes that say how the model was made (its seed too), and that no forward pass reads (`StepCache`)."""
 
     def __init__(self, config: dict[str, Any], generator: torch.Generator) -> None:
         super().__init__()
@@ -192,6 +189,18 @@ class Tabular(nn.Module):
     def shaped(self, output: Tensor) -> Tensor:
         """B values of one output, else B x K."""
         return output.squeeze(1) if self.outputs == 1 else output
+
+
+def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the arguments of a constructor from its `locals()`, taken in its first line.
+
+    Example:
+        >>> def make(numeric, *, seed=0):
+        ...     return arguments(locals())
+        >>> make(3)
+        {'numeric': 3, 'seed': 0}
+    """
+    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
 
 def generator_of(model: nn.Module, seed: int) -> torch.Generator:

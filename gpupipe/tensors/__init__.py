@@ -6,9 +6,20 @@ In: feature columns. Does: one block, typed views, gathers of rows. Out: `Batch`
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.block import Block, require_device
 from gpupipe.tensors.kept import MISSING_TIME
-from gpupipe.tensors.loader import Loader
+from gpupipe.tensors.loader import BatchOptions, Loader, LoaderOptions
 from gpupipe.tensors.permutation import Permutation
 from gpupipe.tensors.ragged import Ragged
 from gpupipe.tensors.share import share
 
-__all__ = ["MISSING_TIME", "Batch", "Block", "Loader", "Permutation", "Ragged", "require_device", "share"]
+__all__ = [
+    "MISSING_TIME",
+    "Batch",
+    "BatchOptions",
+    "Block",
+    "Loader",
+    "LoaderOptions",
+    "Permutation",
+    "Ragged",
+    "require_device",
+    "share",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -27,7 +27,36 @@ from gpupipe.tensors.sampling import Drawn, running_sum
 from gpupipe.tensors.slabs import through_slabs
 from gpupipe.tensors.stream import Parts, in_windows, tell_reads
 
-__all__ = ["Loader"]
+__all__ = ["BatchOptions", "Loader", "LoaderOptions"]
+
+
+class BatchOptions(TypedDict, total=False):
+    """How rows become batches; see `Loader`.
+
+    Example:
+        >>> options: BatchOptions = {"batch_size": 1024, "shuffle": "rows"}
+    """
+
+    batch_size: int
+    shuffle: bool | str
+    block_rows: int
+    window: int
+    seed: int
+    drop_last: bool
+
+
+class LoaderOptions(BatchOptions, total=False):
+    """How rows become batches, and on which rank; see `Loader`.
+
+    Example:
+        >>> options: LoaderOptions = {"batch_size": 1024, "rank": 0, "world_size": 2}
+    """
+
+    reuse_buffers: bool
+    rank: int | None
+    world_size: int | None
+    sharded: bool | Sequence[int]
+    sampler: Any
 
 
 class Loader:

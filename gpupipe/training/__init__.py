@@ -12,7 +12,6 @@ from gpupipe.training.per_target import PerTarget
 from gpupipe.training.ranking import PairwiseRanking
 from gpupipe.training.run import Run
 from gpupipe.training.schedules import Plateau, scaled_rate
-from gpupipe.training.step_cache import StepCache
 from gpupipe.training.stopping import EarlyStopping
 from gpupipe.training.trainer import Trainer
 from gpupipe.training.tuning import BatchSizes, tune_batch_size
@@ -31,7 +30,6 @@ __all__ = [
     "PerTarget",
     "Plateau",
     "Run",
-    "StepCache",
     "TensorBoardLogger",
     "Trainer",
     "freeze",

@@ -25,14 +25,12 @@ from gpupipe.support.validation import (
     refuse_argument,
     refuse_choice,
 )
-from gpupipe.training.alike import NotPlain
 from gpupipe.training.average import Average
 from gpupipe.training.callbacks import Agreement, Callback, Callbacks
 from gpupipe.training.capture import CapturedUpdate, CursorBatches, why_not
 from gpupipe.training.checkpoints import Checkpoints
 from gpupipe.training.class_weights import check_class_weight, class_weights, weighted
 from gpupipe.training.device import PRECISIONS, check_device, forward_in
-from gpupipe.training.divergence import ON_DIVERGENCE
 from gpupipe.training.gpu_stats import GpuStats
 from gpupipe.training.history import History
 from gpupipe.training.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
@@ -46,7 +44,6 @@ from gpupipe.training.run import Run
 from gpupipe.training.saving import Saving
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.schedules import learning_rates
-from gpupipe.training.step_cache import Step, StepCache, key_of
 from gpupipe.training.stopping import BestWeights, EarlyStopping
 from gpupipe.training.together import Together
 from gpupipe.training.update import Update
@@ -63,9 +60,8 @@ __all__ = [
     "history_of",
     "loss_and_metrics",
     "prepared",
-    "run_of",
     "schema_of",
-    "step_of",
+    "start_run",
     "tell_of_tables",
 ]
 
@@ -82,9 +78,8 @@ def assembled(
     device: torch.device,
     train: Any,
     together: Together,
-    forward: Callable[[Any], Any] | None = None,
 ) -> Update:
-    """The update of a run: optimiser, scale, average and all; `forward` in place of the model's own call, if given.
+    """The update of a run: optimiser, scale, average and all.
 
     Raises:
         BadConfig: settings that do not go together, or nothing to train.
@@ -104,7 +99,7 @@ def assembled(
     weights = None
     if trainer.class_weight is not None:
         weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
-    objective = objective_of(forward_in(trainer.precision, forward or trainer.model, device), loss, weights)
+    objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
     return Update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
         optimizer,
@@ -118,14 +113,6 @@ def assembled(
     )
 
 
-def run_of(trainer: Trainer, step: Step, history: History, steps: int, device: torch.device, together: Together) -> Run:
-    """A run that stands at its beginning."""
-    model, epochs, best = trainer.model, trainer.max_epochs, None
-    if trainer.early_stopping is not None:
-        best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
-    return Run(model, step.update, step.batches, history, steps, epochs, step.rates, device, best, together)
-
-
 def tell_of_tables(trainer: Trainer) -> None:
     """Warn of large embeddings that each step will move as a whole."""
     for name, table in dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
@@ -135,50 +122,38 @@ def tell_of_tables(trainer: Trainer) -> None:
         )
 
 
-@contextmanager
-def step_of(
-    trainer: Trainer, loss: Loss, train: Any, steps: int, device: torch.device, together: Together, *, fresh: bool
-) -> Iterator[Step]:
-    """What a run learns with: the step of an earlier fit where `Trainer(step_cache=)` has it, else made anew.
+def start_run(
+    trainer: Trainer, loss: Loss, train: Any, history: History, steps: int, device: torch.device, together: Together
+) -> tuple[Update | CapturedUpdate, Run]:
+    """Put the model on the device, and make the update and the run that stands at its beginning.
 
     Args:
         trainer: of the run.
         loss: what is to be made small.
         train: the loader.
+        history: an empty one.
         steps: batches in an epoch.
-        device: where it runs, and where the model is brought.
+        device: where it runs.
         together: the ranks that train.
-        fresh: whether it begins at the beginning.
 
     Raises:
         BadConfig: settings that do not go together, or nothing to train.
     """
-    together.share(trainer.model.to(device))
+    model, best = trainer.model.to(device), None
+    together.share(model)
     updates = -(-steps // trainer.accumulate) * trainer.max_epochs
     rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
-
     if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
         logger.warning(
             "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs",
             updates,
             rates[-1],
         )
-
-    def make(loss: Loss, forward: Callable[[Any], Any], rates: Tensor) -> Step:
-        update = assembled(trainer, loss, rates, device, train, together, forward)
-        return Step(update, *captured(trainer, update, train, device), rates)
-
-    key = None
-    if trainer.step_cache is not None:
-        try:
-            key = key_of(trainer, loss, train, device, together, rates, fresh=fresh)
-        except NotPlain as reason:
-            logger.warning("the step is this fit's own: %s", reason)
-    if trainer.step_cache is None or key is None:
-        yield make(loss, trainer.model, rates)
-    else:
-        with trainer.step_cache.step(key, trainer, loss, rates, train, make) as step:
-            yield step
+    update = assembled(trainer, loss, rates, device, train, together)
+    learner, batches = captured(trainer, update, train, device)
+    if trainer.early_stopping is not None:
+        best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
+    return learner, Run(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, together)
 
 
 def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:
@@ -281,7 +256,7 @@ def callbacks_of(trainer: Trainer, together: Together, *, resumed: bool) -> Call
     own += [GpuStats()] if trainer.gpu_stats else []
     saving: list[Callback] = []
     if trainer.saves is not None:
-        saving = [Saving(trainer.saves, resumed=resumed, at_start=trainer.on_divergence == "rollback")]
+        saving = [Saving(trainer.saves, resumed=resumed)]
     all_in_order = [ProgressBar(trainer.progress), *own, *trainer.callbacks, Agreement(), *saving]
     return Callbacks(all_in_order, first=together.first)
 
@@ -305,11 +280,7 @@ def check(trainer: Trainer) -> None:
     check_seed(trainer, seed=trainer.seed)
     check_bool(trainer, compile=trainer.compile, deterministic=trainer.deterministic, gpu_stats=trainer.gpu_stats)
     check_choice(trainer, ("auto", True, False), capture=trainer.capture, progress=trainer.progress)
-    check_choice(trainer, ON_DIVERGENCE, on_divergence=trainer.on_divergence)
     check_choice(trainer, PRECISIONS, precision=trainer.precision)
-    if trainer.on_divergence == "rollback" and trainer.checkpoints is None:
-        expected, remedy = "checkpoints to go back to", "checkpoints='runs/flights'"
-        raise BadConfig("Trainer(on_divergence='rollback')", "no checkpoints", expected=expected, remedy=remedy)
     if isinstance(trainer.class_weight, str):
         check_class_weight(trainer.class_weight)
     check_device(trainer.device)
@@ -331,7 +302,7 @@ def _check_objects(trainer: Trainer) -> None:
     of_classes = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
     patterns = is_sequence(recompute) and all(isinstance(pattern, str) for pattern in recompute)
     called = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
-    stopping, saving, cache = trainer.early_stopping, trainer.checkpoints, trainer.step_cache
+    stopping, saving = trainer.early_stopping, trainer.checkpoints
     for name, good, expected, remedy in (
         ("model", isinstance(trainer.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
         ("groups", groups is None or of_names, "mappings by patterns of names", "groups={'embedding.*': {'lr': 1e-4}}"),
@@ -361,7 +332,6 @@ def _check_objects(trainer: Trainer) -> None:
             "checkpoints='runs/flights'",
         ),
         ("profile", isinstance(trainer.profile, places | None), "a folder, or None", "profile='runs/flights/trace'"),
-        ("step_cache", isinstance(cache, StepCache | None), "a StepCache, or None", "step_cache=StepCache()"),
     ):
         if not good:
             raise refuse_argument(trainer, name, getattr(trainer, name), expected, remedy)

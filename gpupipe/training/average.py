@@ -1,16 +1,18 @@
-"""The exponential moving average of the weights: a second model that changes slowly, used to evaluate and to keep."""
+"""The exponential moving average of the weights: a second model that changes slowly, used to evaluate and to keep.
+
+torch.optim.swa_utils.AveragedModel reads its counter on the host at each update, which no CUDA graph can hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpupipe.training.many import move_towards_
-
-__all__ = ["Average"]
+__all__ = ["Average", "move_towards_"]
 
 
 class Average:
@@ -32,8 +34,7 @@ class Average:
         found = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
         self._own = {name: value for name, value in found.values() if value.is_floating_point()}
         self._mean = {name: value.clone() for name, value in self._own.items()}
-        device = next((value.device for value in self._own.values()), None)
-        self.decay = torch.tensor(decay, device=device)  # there, since a captured step reads it
+        self.decay = decay
 
     def update(self, count: Tensor) -> None:
         """Move the average towards the weights; `count` is t, from 0, on the device."""
@@ -66,3 +67,10 @@ class Average:
         """Go on from what `state_dict` gave; from the weights where it is empty, as of a run without an average."""
         for name, mean in self._mean.items():
             mean.copy_(state[name] if state else self._own[name])
+
+
+def move_towards_(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:
+    """Add share * (targets - tensors) to tensors."""
+    difference: Any = torch._foreach_sub(list(targets), list(tensors))  # noqa: SLF001
+    torch._foreach_mul_(difference, share)
+    torch._foreach_add_(list(tensors), difference)

@@ -8,10 +8,8 @@ uncaptured, and is tested there. Nothing is trained to warm up: the first steps 
 from __future__ import annotations
 
 import logging
-import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.update import Update
 
-__all__ = ["CapturedUpdate", "CursorBatches", "own_workspace", "why_not"]
+__all__ = ["CapturedUpdate", "CursorBatches", "why_not"]
 
 WARM_UP = (
     3  # eager steps before the capture: libraries choose their kernels and workspaces, optimisers make their state
@@ -106,10 +104,6 @@ class CursorBatches:
         """All else is the loader's."""
         return getattr(self.loader, name)
 
-    def take(self, loader: Loader) -> None:
-        """Go on with another loader over the same table, from where that stands."""
-        self.loader, self._at = loader, None
-
     def gather(self) -> Batch:
         """The batch at the cursor, which moves on; it overwrites the one before."""
         torch.add(self._places, self._cursor, out=self._positions)
@@ -129,9 +123,7 @@ class CursorBatches:
         begun = self.loader.state_dict()
         epoch, first = begun["epoch"], begun["batch"]
         order = self.loader.order(epoch)
-        if isinstance(order, slice):  # in order: the one of a loader before may lie here
-            torch.arange(self.loader.num_rows, out=self._order)
-        else:
+        if not isinstance(order, slice):
             self._order.copy_(order)
         size = self.loader.batch_size
         self._cursor.fill_(first * size)
@@ -165,32 +157,20 @@ class CapturedUpdate:
         update: what is captured; goes on eagerly, with the reason logged, where it cannot be.
         batches: where full batches come from.
 
-    Attributes:
-        on_capture: called just before a capture.
-
     Memory: the graph keeps the step's gradients and inner values for itself.
     """
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:
-        self.on_capture: Callable[[], None] | None = None
         self._update, self._batches = update, batches
         self._device = torch.device(batches.device)
         self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._moments: list[Any] = []  # of the optimiser, which the graph writes to
-        self._stepped = self._failed = False
+        self._stepped = False
 
     @property
     def replays(self) -> bool:
         """Whether there is a graph to replay."""
         return self._graph is not None
-
-    @property
-    def intact(self) -> bool:
-        """Whether no capture has failed, and the graph moves what the optimiser has: loading a state replaces that."""
-        now = self._state() if self._moments else []
-        same = len(now) == len(self._moments) and all(map(operator.is_, now, self._moments))
-        return same and not self._failed
 
     def learn(self, batch: Any) -> None:
         """Learn a batch; of a full one the step is made at once."""
@@ -219,43 +199,23 @@ class CapturedUpdate:
 
     def _capture(self) -> None:
         update, outer = self._update, sys.exception()
-        if self.on_capture is not None:
-            self.on_capture()
         update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
         try:
             graph = torch.cuda.CUDAGraph()
             # Other threads (of a profiler, of NVML) may call CUDA meanwhile: only this one is watched.
-            recorded = torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local")
-            with own_workspace(self._device), recorded:
+            # On its own stream: the end of a graph frees the cuBLAS workspace of its stream (pytorch/pytorch#193402).
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self.whole()
         except RuntimeError as error:
-            self._eager, self._failed = -1, True
+            self._eager = -1
             update.forget()  # gradients that were never computed
             logger.warning("the step is not captured and runs eagerly: %s", str(_first(error, outer)).splitlines()[0])
         else:
-            self._graph, self._moments = graph, self._state()
+            self._graph = graph
             logger.info("the step is captured as a CUDA graph")
         finally:
             update.splits = True
-
-    def _state(self) -> list[Any]:
-        return [value for state in self._update.optimizer.state.values() for value in state.values()]
-
-
-@contextmanager
-def own_workspace(device: torch.device) -> Iterator[None]:
-    """Inside, cuBLAS takes the memory it works in anew: a graph's from the graph's own pool, which lives as long.
-
-    Else all graphs of a stream work in one, which the end of any of them frees (pytorch/pytorch#193402). A graph that
-    was captured elsewhere in the process without such care loses its own by it.
-    """
-    if device.type == "cuda":
-        torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001
-    try:
-        yield
-    finally:
-        if device.type == "cuda":
-            torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001
 
 
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from gpupipe.training.many import add_, divided, move_towards_, multiply_, norms, products, root_
+from gpupipe.training.average import move_towards_
 
 __all__ = ["Lamb"]
 
@@ -33,8 +33,6 @@ class Lamb(Optimizer):
         Two moments as large as the weights, and two more such tensors during a step.
     """
 
-    _step_supports_amp_scaling = True
-
     def __init__(
         self,
         params: Any,
@@ -51,11 +49,11 @@ class Lamb(Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
         """Move all parameters that have a gradient."""
         for group in self.param_groups:
-            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
             if trained:
                 self._move(group, trained)
 
-    def _move(self, group: dict[str, Any], trained: list[nn.Parameter]) -> None:
+    def _move(self, group: dict[str, Any], trained: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
         first, second, step = self._state(group, trained)
         bad: Tensor | None = getattr(self, "found_inf", None)
@@ -66,24 +64,24 @@ class Lamb(Optimizer):
         step.add_(taken)
         beta1, beta2 = group["betas"]
         move_towards_(first, gradients, (1 - beta1) * taken)
-        move_towards_(second, products(gradients, gradients), (1 - beta2) * taken)
+        move_towards_(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
 
-        deviation = divided(second, 1 - beta2**step)
-        root_(deviation)
-        add_(deviation, float(group["eps"]))
-        change = divided(divided(first, 1 - beta1**step), deviation)
+        deviation = torch._foreach_div(second, 1 - beta2**step)  # noqa: SLF001
+        torch._foreach_sqrt_(deviation)
+        torch._foreach_add_(deviation, float(group["eps"]))
+        change = list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**step), deviation))  # noqa: SLF001
         if group["weight_decay"]:
-            add_(change, trained, group["weight_decay"])
+            torch._foreach_add_(change, trained, alpha=group["weight_decay"])
 
-        lengths = zip(norms(trained), norms(change), strict=True)
+        lengths = zip(torch._foreach_norm(trained), torch._foreach_norm(change), strict=True)  # noqa: SLF001
         trust = [torch.where((weight > 0) & (length > 0), weight / length, 1.0) for weight, length in lengths]
-        multiply_(change, trust)
-        multiply_(change, group["lr"])
+        torch._foreach_mul_(change, trust)
+        torch._foreach_mul_(change, group["lr"])
         if bad is not None:
             change = [torch.where(bad > 0, 0.0, moved) for moved in change]
-        add_(trained, change, -1.0)
+        torch._foreach_add_(trained, change, alpha=-1.0)
 
-    def _state(self, group: dict[str, Any], trained: list[nn.Parameter]) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    def _state(self, group: dict[str, Any], trained: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Both moments, and the group's count of steps, which lies with its first parameter."""
         counted = self.state[group["params"][0]]
         if "step" not in counted:

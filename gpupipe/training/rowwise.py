@@ -6,7 +6,7 @@ step for 10 million rows of 64. A gradient of the rows looked up has as many ent
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from gpupipe.training.many import entries
-
-__all__ = ["RowWise", "compact", "dense_tables", "is_table", "sparse_tables"]
+__all__ = ["RowWise", "add_gradients", "compact", "dense_tables", "entries", "is_table", "sparse_tables"]
 
 # 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a captured step of a small network.
 TABLE = 1 << 20
@@ -69,6 +67,33 @@ class RowWise(AdamW):
         squares = state["squares"].index_add_(0, rows, values.square().mean(1))
         length = squares.index_select(0, rows).sqrt_().add_(group["eps"])
         parameter.index_add_(0, rows, values / length[:, None] * -group["lr"])
+
+
+def entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the row numbers and values of a sparse gradient, of which several may be of one row.
+
+    `indices()` and `values()` need `coalesce()`, for which the host waits; torch documents these for all others.
+    """
+    return gradient._indices()[0], gradient._values()  # noqa: SLF001
+
+
+def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | None]) -> None:
+    """Add gradients of the same parameters to those they have."""
+    mine: list[Tensor] = []
+    theirs: list[Tensor] = []
+    for parameter, other in zip(parameters, others, strict=True):
+        gradient = parameter.grad
+        if gradient is None:
+            parameter.grad = other
+        elif other is not None and other.is_sparse:
+            (rows, values), (more_rows, more_values) = entries(gradient), entries(other)
+            rows, values = torch.cat([rows, more_rows]), torch.cat([values, more_values])
+            parameter.grad = torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False)
+        elif other is not None:
+            mine.append(gradient)
+            theirs.append(other)
+    if mine:
+        torch._foreach_add_(mine, theirs)
 
 
 def compact(gradient: Tensor) -> Tensor:

@@ -46,8 +46,7 @@ class Run:
             spent waiting for batches) since the look before.
         stop: whether this epoch is the last one; set it to end a fit.
         validating: whether the validation loader is being gone through.
-        slowed: what rollbacks have multiplied the schedule by.
-        fallen: what a plateau has.
+        fallen: what a plateau has multiplied the schedule by.
         range: names parts of an update for a profiler.
     """
 
@@ -67,7 +66,6 @@ class Run:
     figures: dict[str, float] = field(default_factory=dict)
     stop: bool = False
     validating: bool = False
-    slowed: float = 1.0
     fallen: float = 1.0
     range: Range = unnamed
     _offset: int = 0  # batches done more (or fewer) than epochs of this length would make
@@ -114,12 +112,7 @@ class Run:
         """The learning rate of the last update."""
         per_update = self.update.accumulate
         updates = (self.epoch - 1) * -(-self.steps_per_epoch // per_update) + -(-self.step_in_epoch // per_update)
-        return float(self.rates[max(updates, 1) - 1]) * self.rate_factor
-
-    @property
-    def rate_factor(self) -> float:
-        """What the schedule is multiplied by."""
-        return self.slowed * self.fallen
+        return float(self.rates[max(updates, 1) - 1]) * self.fallen
 
     @property
     def over(self) -> bool:
@@ -186,7 +179,7 @@ class Run:
         ended = len(self.history) >= self.epoch  # the epoch's row is there: only the next epoch is left to do
         loader = None if ended else getattr(self.train, "state_dict", None)
         if self._continues is not None:  # nothing has been done since; the loader is not there yet
-            return self._continues | {"slowed": self.slowed, "fallen": self.fallen}
+            return self._continues
         return {
             "epoch": self.epoch + ended,
             "step_in_epoch": 0 if ended else self.step_in_epoch,
@@ -194,7 +187,6 @@ class Run:
             "seconds": 0.0 if ended else self.seconds,
             "lengths": [self.steps_per_epoch, self.update.accumulate],
             "offset": self._offset,
-            "slowed": self.slowed,
             "fallen": self.fallen,
             "model": self.model.state_dict(),
             "update": self.update.state_dict(),
@@ -216,18 +208,17 @@ class Run:
         if not self.together.first:
             self.update.losses.sums[:2] = 0  # the first counts for all
         self._measure(state["offset"], *state["lengths"])
-        self.scale_rates(slowed=state["slowed"], fallen=state["fallen"])
+        self.scale_rates(state["fallen"])
         self.history.rows[:] = state["history"]
         if self.best is not None and state["best"] is not None:
             self.best.load_state_dict(state["best"])
             self.stop = self.best.exhausted
         self._continues = state
 
-    def scale_rates(self, *, slowed: float | None = None, fallen: float | None = None) -> None:
-        """Multiply the schedule, from the next update on; what is not given stays."""
-        self.slowed = self.slowed if slowed is None else slowed
-        self.fallen = self.fallen if fallen is None else fallen
-        self.update.rates[: len(self.rates)].copy_(self.rates * self.rate_factor)
+    def scale_rates(self, fallen: float) -> None:
+        """Multiply the schedule, from the next update on."""
+        self.fallen = fallen
+        self.update.rates.copy_(self.rates * fallen)
 
     def _measure(self, offset: int, steps_per_epoch: int, accumulate: int) -> None:
         """Where epochs or updates were of another length: batches are counted on, and the schedule goes by epochs."""

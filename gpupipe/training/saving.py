@@ -48,7 +48,6 @@ class Saving(Callback):
     Args:
         checkpoints: where and how often.
         resumed: whether the fit goes on from one of them.
-        at_start: save before the first update, too, where the folder has no checkpoint to go back to.
 
     Raises:
         BadConfig: the folder holds checkpoints of another run.
@@ -57,8 +56,8 @@ class Saving(Callback):
 
     every_rank = True
 
-    def __init__(self, checkpoints: Checkpoints, *, resumed: bool, at_start: bool = False) -> None:
-        self.checkpoints, self._resumed, self._at_start = checkpoints, resumed, at_start
+    def __init__(self, checkpoints: Checkpoints, *, resumed: bool) -> None:
+        self.checkpoints, self._resumed = checkpoints, resumed
         self._folder = Path(checkpoints.folder)
         self._last = time.monotonic()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpupipe-checkpoint")
@@ -69,7 +68,7 @@ class Saving(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and take over SIGTERM where signals reach this thread."""
-        empty = run.together.from_first(self._make_folder)
+        run.together.from_first(self._make_folder)
         self._about, self._last_step = about(run), run.step
         self._takes_signals = threading.current_thread() is threading.main_thread()
         if self._takes_signals:
@@ -80,11 +79,8 @@ class Saving(Callback):
                     raise Terminated(EXIT_CODE)
 
             self._outer = signal.signal(signal.SIGTERM, handle)
-        if self._at_start and empty:
-            self.save(run)
 
-    def _make_folder(self) -> bool:
-        """Whether there is no checkpoint in it."""
+    def _make_folder(self) -> None:
         there = folders(self._folder)
         if there and not self._resumed:
             raise BadConfig(
@@ -97,7 +93,6 @@ class Saving(Callback):
         self._folder.mkdir(parents=True, exist_ok=True)
         for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
             shutil.rmtree(draft)
-        return not there
 
     def on_log(self, run: Run) -> None:
         """Agree with the other ranks, where there are some."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpupipe.errors import BadConfig
+from gpupipe.training.lamb import Lamb
 
 __all__ = ["LossScale"]
 
@@ -33,7 +34,7 @@ class LossScale:
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = INTERVAL) -> None:
-        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
             raise BadConfig(
                 "Trainer(precision='fp16-mixed')",
                 "the optimiser cannot leave out a step without asking the host",

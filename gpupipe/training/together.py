@@ -1,7 +1,9 @@
 """Several processes that train one model: the few things they ask each other, each a call that all of them make.
 
 Each rank learns its part of a batch. Gradients of sum(weight * loss) and the sum of weights are added up over the ranks
-in one call per step, and divided there: every row counts once, whichever rank has how many of them.
+in one call per step, and divided there: every row counts once, whichever rank has how many of them. What torch has
+cannot do that: DistributedDataParallel reduces in the backward pass, and waits for ever for a rank that has no rows or
+learns its batch in more parts; its collectives of objects cannot be left when another rank has failed.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from torch import Tensor, distributed, nn
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.joining import on_hosts, stacked
 from gpupipe.tensors.ranks import who_am_i
-from gpupipe.training.many import copy_, entries
 from gpupipe.training.messages import packed, told_by_all, unpacked
 from gpupipe.training.rollcall import RollCall, host_for
+from gpupipe.training.rowwise import entries
 
 __all__ = ["Together", "meeting"]
 
@@ -89,7 +91,7 @@ class Together:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             self._sum(flat)
             parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors])
-            copy_(tensors, [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)])
+            torch._foreach_copy_(tensors, [part.view_as(to) for part, to in zip(parts, tensors, strict=True)])
 
     def rows(self, tensor: Tensor) -> Tensor:
         """The rows of all ranks, which have as many each, one rank after the other."""

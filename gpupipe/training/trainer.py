@@ -6,7 +6,6 @@ host reads results once per `log_every` batches and at the end of an epoch, and 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
@@ -25,8 +24,7 @@ from gpupipe.training.assembly import (
     history_of,
     loss_and_metrics,
     prepared,
-    run_of,
-    step_of,
+    start_run,
     tell_of_tables,
 )
 from gpupipe.training.callbacks import Callback, Callbacks
@@ -34,7 +32,7 @@ from gpupipe.training.capture import CapturedUpdate
 from gpupipe.training.checkpoints import Checkpoints
 from gpupipe.training.class_weights import ClassWeight
 from gpupipe.training.device import choose_device, fork_rng, session
-from gpupipe.training.divergence import ROLLBACKS, SLOWER, Diverged, explained, look
+from gpupipe.training.divergence import check_loss
 from gpupipe.training.elsewhere import Elsewhere, fit_elsewhere
 from gpupipe.training.evaluation import evaluate, predict
 from gpupipe.training.history import History
@@ -45,7 +43,6 @@ from gpupipe.training.rows import move, num_batches, num_rows
 from gpupipe.training.run import Run
 from gpupipe.training.saving import resume as go_on
 from gpupipe.training.schedules import Schedule, fallen
-from gpupipe.training.step_cache import StepCache
 from gpupipe.training.stopping import EarlyStopping
 from gpupipe.training.together import meeting
 from gpupipe.training.update import Update
@@ -54,8 +51,6 @@ __all__ = ["Batches", "Trainer"]
 
 LEARNING_RATE = 3e-3
 """Of a model that has none of its own."""
-
-logger = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
@@ -113,12 +108,9 @@ class Trainer:
         log_every: batches between two looks at the loss.
         callbacks: of the user's, and loggers.
         checkpoints: where to save where the fit stands, and how often; a path for a folder and every epoch.
-        on_divergence: what to do when the loss is not finite: "raise", or "rollback" to the last checkpoint with a
-            tenth of the learning rate, up to three times.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: look at the GPU once a second, for `history.gpu`.
         patience: seconds that a rank waits for the others, where several train together.
-        step_cache: steps of earlier fits to take up, captured as they are: for the trials of a search.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -162,11 +154,9 @@ class Trainer:
     log_every: int = 100
     callbacks: Sequence[Callback] = ()
     checkpoints: Checkpoints | str | Path | None = None
-    on_divergence: str = "raise"
     profile: str | Path | None = None
     gpu_stats: bool = False
     patience: float = 600.0
-    step_cache: StepCache | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -205,7 +195,7 @@ class Trainer:
             epoch's last), seconds and rows_per_second (of training).
 
         Raises:
-            BadData: no rows, no weight, a loss that is not finite (epoch and updates are named).
+            BadData: no rows, no weight, a loss that is not finite (epoch, update and rows are named).
             BadConfig: no loader, one without a length, or with more batches than that; a figure to monitor that is not
                 there.
             ArtifactError: no checkpoint to go on from, or a damaged one.
@@ -225,17 +215,6 @@ class Trainer:
                 "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
             )
         tell_of_tables(self)
-        retried, slowed = 0, 1.0
-        while True:
-            try:
-                return self._fit(train, valid, resume, slowed)
-            except Diverged as error:
-                if self.on_divergence == "raise" or retried == ROLLBACKS:
-                    raise
-                retried, slowed, resume = retried + 1, error.slowed * SLOWER, "latest"
-                logger.warning("%s; back to the last checkpoint, lr x %g", str(error).splitlines()[0], slowed)
-
-    def _fit(self, train: Batches, valid: Batches | None, resume: str | Path | None, slowed: float) -> History:
         loss, metrics = loss_and_metrics(self, train)
         steps = num_batches(train)
         history = history_of(self, metrics, validated=valid is not None)
@@ -244,17 +223,15 @@ class Trainer:
             meeting(train, self.patience) as together,
             self._session(device, together.rank),
             prepared(self),
-            step_of(self, loss, train, steps, device, together, fresh=resume is None) as step,
         ):
-            run = run_of(self, step, history, steps, device, together)
+            learner, run = start_run(self, loss, train, history, steps, device, together)
             update, best = run.update, run.best
             resumed = resume is not None and go_on(run, resume, self.saves)
-            run.scale_rates(slowed=min(slowed, run.slowed))
             callbacks = callbacks_of(self, together, resumed=resumed)
-            with explained(run, self.saves), callbacks.around(run):
+            with callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.on_epoch_start(run)
-                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, step.learner, callbacks)}
+                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, learner, callbacks)}
                     speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
@@ -265,7 +242,7 @@ class Trainer:
                     with update.averaged():
                         run.stop = run.stop or (best is not None and best.see(history.monitored))
                     if (share := fallen(self.schedule, history)) is not None:
-                        run.scale_rates(fallen=share)
+                        run.scale_rates(share)
                     callbacks.on_epoch_end(run)
                 if best is not None and best.seen:
                     best.restore()
@@ -290,11 +267,11 @@ class Trainer:
             if run.completes_update:
                 learner.step()
             if run.step_in_epoch % self.log_every == 0:
-                callbacks.on_log(run, look(run, looked_at))
+                callbacks.on_log(run, check_loss(run, looked_at))
                 looked_at = run.step_in_epoch
             for tell in callbacks.on_step_end if run.completes_update else ():
                 tell(run)
-        loss = look(run, looked_at)
+        loss = check_loss(run, looked_at)
         if loss is None:
             raise _nothing_to_learn(run.rows)
         if looked_at < run.step_in_epoch:

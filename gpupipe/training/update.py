@@ -1,6 +1,6 @@
 """One update of the weights: forward, backward, clip, optimiser. Nothing in it makes the host wait for the device.
 
-What changes from update to update (learning rate, loss scale, decay of the average) is read on the device from tensors
+What changes from update to update (learning rate, loss scale) is read on the device from tensors
 that are written in place, at a counter that lies there too, so a CUDA graph can capture an update and replay it.
 """
 
@@ -18,10 +18,9 @@ from torch.optim import Optimizer
 from gpupipe.errors import BadConfig
 from gpupipe.training.average import Average
 from gpupipe.training.losses import TINY, LossMean
-from gpupipe.training.many import add_gradients, entries, multiply_
 from gpupipe.training.ranges import Range, unnamed
 from gpupipe.training.rows import num_rows, split_rows
-from gpupipe.training.rowwise import compact
+from gpupipe.training.rowwise import add_gradients, compact, entries
 from gpupipe.training.scaling import LossScale
 from gpupipe.training.together import Together
 
@@ -67,10 +66,7 @@ class Update:
         self.objective = objective
         self.optimizer = optimizer
         self.rates = rates
-        # On the device, where a captured step reads it.
-        self.gradient_clip: Tensor | None = None
-        if gradient_clip is not None:
-            self.gradient_clip = torch.tensor(gradient_clip, dtype=torch.float64, device=rates.device)
+        self.gradient_clip = gradient_clip
         self.accumulate = accumulate
         self.parts = 1
         self.splits = True  # a batch that does not fit in memory
@@ -205,31 +201,9 @@ class Update:
             if self.scale is not None:
                 self.scale.update(norm)
             if self.gradient_clip is not None:
-                factor = factor * (self.gradient_clip.to(norm.dtype) / (norm + 1e-6)).clamp_max(1.0)
-        multiply_(gradients, factor)
-
-    def reset(self, *, gradient_clip: float | None, average: float | None) -> None:
-        """Be as when it was made, from the weights as they are now, in the same memory: where a graph finds it.
-
-        The optimiser has to be one whose state begins with zeros.
-
-        Args:
-            gradient_clip: another limit, where there is one.
-            average: another decay, where there is an average.
-        """
-        self.forget()
-        if self.gradient_clip is not None and gradient_clip is not None:
-            self.gradient_clip.fill_(gradient_clip)
-        if self.average is not None and average is not None:
-            self.average.decay.fill_(average)
-        self.count.zero_()
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
-        self.parts = 1
-        for owner in (self.scale, self.average):
-            if owner is not None:
-                owner.load_state_dict({})
+                factor = factor * (self.gradient_clip / (norm + 1e-6)).clamp_max(1.0)
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the average of its weights, where there is one."""

@@ -6,6 +6,7 @@ In: a coded frame. Does: filters, joins, derives, maps. Out: a frame; the input 
 from gpupipe.transforms.columns import Cast, Drop, Rename, Select
 from gpupipe.transforms.dates import DateParts
 from gpupipe.transforms.derive import Derive
+from gpupipe.transforms.expect import Expect
 from gpupipe.transforms.join import Join
 from gpupipe.transforms.lag import CumulativeCount, Difference, Lag
 from gpupipe.transforms.map import Map
@@ -25,6 +26,7 @@ __all__ = [
     "Drop",
     "DropMissing",
     "Expanding",
+    "Expect",
     "Filter",
     "Join",
     "Lag",

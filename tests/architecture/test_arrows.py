@@ -90,7 +90,7 @@ THEIRS: dict[str, set[str]] = {
 }
 # Files beside the rooms compose them; what each needs from outside is said here.
 COMPOSE: dict[str, set[str]] = {
-    **{file: {"numpy"} for file in ("drift", "expectations", "profiles", "ranges", "seen")},
+    **{file: {"numpy"} for file in ("drift", "profiles", "ranges", "seen")},
     "encoding": {"numpy", "pyarrow"},
     "demo": {"numpy"},
     "doctor": {"packaging"},

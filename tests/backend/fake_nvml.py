@@ -30,8 +30,6 @@ class FakeGpu:
     instances: list[FakeInstance | None] | None = None
     is_lost: bool = False
     knows_memory: bool = True
-    users: tuple[tuple[int, int | None], ...] = ()
-    reasons: int | None = 0
 
 
 class NVMLError(Exception):
@@ -82,16 +80,6 @@ class FakeNvml:
         if isinstance(handle, FakeGpu) and not handle.knows_memory:
             raise NVMLError("Not Supported")
         return SimpleNamespace(total=handle.memory, free=handle.memory - GIB, used=GIB)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu | FakeInstance) -> list[SimpleNamespace]:
-        if isinstance(handle, FakeInstance):
-            raise NVMLError("Not Supported")
-        return [SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in handle.users]
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu | FakeInstance) -> int:
-        if isinstance(handle, FakeInstance) or handle.reasons is None:
-            raise NVMLError("Not Supported")
-        return handle.reasons
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: FakeGpu) -> tuple[int, int]:
         return handle.capability

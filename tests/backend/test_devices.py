@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 
 import pynvml
 import pytest
@@ -101,32 +100,6 @@ def test_a_lost_gpu_keeps_its_place_and_spares_the_others() -> None:
 def test_memory_may_be_unknown() -> None:
     (gpu,), _ = visible_gpus({}, FakeNvml([FakeGpu("GPU-e", knows_memory=False)]))
     assert (gpu.memory_total, gpu.memory_free) == (0, 0)
-
-
-def test_others_that_compute_on_it_are_seen_and_this_process_is_not() -> None:
-    busy = FakeGpu("GPU-b", users=((4242, 3 * GIB), (os.getpid(), GIB), (77, None)))
-    (gpu,), _ = visible_gpus({}, FakeNvml([busy]))
-    assert gpu.users == ((77, 0), (4242, 3 * GIB))
-
-
-@pytest.mark.parametrize(
-    ("reasons", "told"),
-    [
-        (0, ()),
-        (pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonApplicationsClocksSetting, ()),
-        (pynvml.nvmlClocksEventReasonSwPowerCap, ("software power cap",)),
-        (
-            pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
-            ("hardware slowdown", "hardware thermal slowdown"),
-        ),
-        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, ("software thermal slowdown",)),
-        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, ("hardware power brake",)),
-        (None, ()),
-    ],
-)
-def test_what_holds_its_clock_back_is_told_in_words(reasons: int | None, told: tuple[str, ...]) -> None:
-    (gpu,), _ = visible_gpus({}, FakeNvml([FakeGpu("GPU-t", reasons=reasons)]))
-    assert gpu.throttled == told
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,8 @@ def test_steps_that_look_at_other_rows_see_those_of_all_workers(flights: gp.Data
     """Planes fly on several days, which lie in partitions and on workers of their own."""
     steps = [T.Lag("dep_delay", by="tailnum", order_by=["day", "hour"])]
     numbers = ["dep_delay_lag_1_by_tailnum"], [pre.SimpleImputer(), pre.StandardScaler()]
-    expect = {"distance": gp.Expect(min=100)}
-    watching = gp.Pipeline(steps, gp.Features(numbers, target="arr_delay > 15"), "cpu", expect=expect).fit(flights)
+    watching = gp.Pipeline(steps, gp.Features(numbers, target="arr_delay > 15"), "cpu").fit(flights)
     (wanted,) = watching.loader(flights, batch_size=100_000)
-    alone = watching.check_report()
     train = gp.ClusterLoader(cluster, watching, flights, batch_size=1024)
     network = gp.models.Linear.from_schema(watching.schema)
     gp.Trainer(network, max_epochs=1, progress=False).fit(train)
@@ -156,7 +154,6 @@ def test_steps_that_look_at_other_rows_see_those_of_all_workers(flights: gp.Data
 
     found = [x for blocks in cluster._client.run(look, train._key).values() for block in blocks for x in block]
     assert sorted(found) == sorted(wanted.numeric[:, 0].tolist())
-    assert watching.check_report() == alone and not alone.passed and alone.is_complete
 
 
 def test_blocks_stay_and_are_dropped_with_their_loader(

@@ -46,6 +46,7 @@ SAMPLES: dict[str, list[T.Transform]] = {
         T.Expanding(["x", "n"], ["count", "sum", "mean", "std", "max"], by=["s", "b"], order_by="n"),
         T.Expanding("x", "min", closed="left"),
     ],
+    "Expect": [T.Expect(["x", "n"], min=0), T.Expect("t", min="1900-01-01", on_violation="raise")],
     "Filter": [T.Filter("x > 0 or s == 'b'"), T.Filter("isnull(n)", when="always")],
     "Join": [
         T.Join(RIGHT, on="s", columns=["price", "word"]),

@@ -116,7 +116,7 @@ def compare(found: Any, wanted: Any, tolerance: float = 1e-6) -> None:
 
 def in_pieces(step: Any, frame: pd.DataFrame, names: Sequence[str], target: str | None = None) -> tuple[Any, Any]:
     """The step as seven partitions fitted it, and what it makes of all rows."""
-    pipeline = gp.Pipeline([], gp.Features((list(names), step), target=target), drift=None)
+    pipeline = gp.Pipeline([], gp.Features((list(names), step), target=target))
     pipeline.fit(gp.from_frame(frame, num_partitions=7))
     made = pipeline.transform(frame)
     assert pipeline.features is not None

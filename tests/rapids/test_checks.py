@@ -11,14 +11,15 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.backend.protocol import Backend
 
-EXPECT = {
-    "x": gp.Expect(min=-1, max=2.5, nullable=False),
-    "n": gp.Expect(min=0, values=[1, 2, 3], unique=True),
-    "word": gp.Expect(values=["a", "b"], nullable=False),
-    "at": gp.Expect(min="2013-01-02"),
-}
+EXPECT = [
+    T.Expect("x", min=-1, max=2.5, nullable=False),
+    T.Expect("n", min=0, values=[1, 2, 3], unique=True),
+    T.Expect("word", values=["a", "b"], nullable=False),
+    T.Expect("at", min="2013-01-02"),
+]
 
 
 def table(shift: float = 0.0) -> pd.DataFrame:
@@ -38,40 +39,32 @@ def table(shift: float = 0.0) -> pd.DataFrame:
 
 def pipeline(backend: str) -> gp.Pipeline:
     features = gp.Features((["x", "n"], [pre.SimpleImputer(), pre.StandardScaler()]), (["word"], pre.Categorify()))
-    return gp.Pipeline([], features, backend, expect=EXPECT)
+    return gp.Pipeline(EXPECT, features, backend)
 
 
 def test_reports_are_those_of_the_cpu(rehearsed_backend: Backend) -> None:
     made = {}
     for backend in ("cpu", rehearsed_backend.name):
-        fitted = pipeline(backend).fit(gp.from_frame(table(), num_partitions=3))
-        fitted.transform(gp.from_frame(table(2.0).assign(word="new"), num_partitions=3)).compute()
-        made[backend] = fitted
+        made[backend] = pipeline(backend).fit(gp.from_frame(table(), num_partitions=3))
     cpu, gpu = made.values()
     assert gpu.fit_report is not None and cpu.fit_report is not None
     assert gpu.fit_report.checks == cpu.fit_report.checks and len(cpu.fit_report.checks.violations) == 9
-    assert gpu.check_report() == cpu.check_report()
+    new = gp.from_frame(table(2.0).assign(word="new"), num_partitions=3)
+    assert gpu.check(new) == cpu.check(new)
     assert gpu.schema.ranges.keys() == cpu.schema.ranges.keys()
     for name, known in cpu.profiles.items():
         np.testing.assert_allclose(gpu.profiles[name].mean, known.mean, rtol=1e-12)
         assert gpu.profiles[name].edges == known.edges and gpu.profiles[name].unknown == known.unknown
-    moved = [{item.name: item.moved for item in p.drift_report().moved} for p in (cpu, gpu)]
+    moved = [{item.name: item.moved for item in p.drift(new).moved} for p in (cpu, gpu)]
     assert moved[0] == moved[1] == {"x": ("mean", "psi"), "word": ("unknown", "missing")}
 
 
 def test_only_counts_go_to_the_host(rehearsed_backend: Backend) -> None:
-    fitted = pipeline(rehearsed_backend.name)
-    fitted.expectations.by_name.pop("n")  # what is unique takes its values there
-    fitted.fit(gp.from_frame(table(), num_partitions=3))
-    without = gp.Pipeline([], fitted.features, rehearsed_backend.name, drift=None)
-    without.features = fitted.features
-    without.bind(fitted.source)
-    moved = []
-    for one in (fitted, without):
-        before = rehearsed_backend.transfers.num_bytes
-        one.transform(gp.from_frame(table(), num_partitions=1)).compute()
-        moved.append(rehearsed_backend.transfers.num_bytes - before)
-    assert moved[0] - moved[1] < 1000, moved
+    steps = [step for step in EXPECT if not step.unique]  # what is unique takes its values there
+    fitted = gp.Pipeline(steps, None, rehearsed_backend.name).fit(table())
+    before = rehearsed_backend.transfers.num_bytes
+    fitted.check(gp.from_frame(table(), num_partitions=1))
+    assert rehearsed_backend.transfers.num_bytes - before < 1000
 
 
 def test_a_table_of_arrow_goes_to_the_gpu_and_comes_back_in_its_order(rehearsed_backend: Backend) -> None:

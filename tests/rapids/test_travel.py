@@ -110,7 +110,7 @@ def test_a_job_runs_elsewhere_from_tables_to_a_loader(rehearsed_backend: Backend
             groups = verbs.group_by("a").agg(n=("x", "size"), low=("y", "min"))
             tables.append((verbs.to_pandas(), groups.to_pandas(), len(verbs)))
             left, right = data.split(fraction=0.5, by="a")
-            tables[-1] += (len(left), len(right), made.drift_report() is None)
+            tables[-1] += (len(left), len(right), made.drift(data).moved)
     for name in ("numeric", "codes"):
         np.testing.assert_array_equal(getattr(blocks[0], name), getattr(blocks[1], name))
     assert all(bool((blocks[0].keep[name] == blocks[1].keep[name]).all()) for name in ("at", "b"))

@@ -51,16 +51,13 @@ class Acts(Callback):
     every_rank = True
 
     def __init__(self, rank: int, what: str, step: int = 5) -> None:
-        self.rank, self.what, self.step, self.done = rank, what, step, False
+        self.rank, self.what, self.step = rank, what, step
 
     def on_step_end(self, run: Run) -> None:
         if self.rank != RANK or run.step != self.step:
             return
         if self.what == "stop":
             run.stop = True
-        if self.what == "spoil" and not self.done:
-            next(run.model.parameters()).data.fill_(float("inf"))
-        self.done = True
         if self.what in ("kill", "behead"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.what == "term":
@@ -180,16 +177,13 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         resume = "latest"
         if case == "term":
             settings["callbacks"].append(Acts(1, "term", 14))
-    elif case == "spoil":
-        settings |= {"checkpoints": f"{folder}/spoilt{RANK}", "on_divergence": "rollback"}
-        settings["callbacks"].append(Acts(0, case, 12))
     elif case == "shards":
         settings["checkpoints"], resume = f"{folder}/shards{RANK}", "latest"
     elif case in ("moved", "dealt"):
         settings["checkpoints"], resume = Checkpoints(f"{folder}/moved", every_steps=int(step or 99), keep=9), "latest"
         settings["callbacks"] += [Acts(0, "fail", int(step) + 1)] if step else []
     elif case == "refused":
-        settings["checkpoints"] = f"{folder}/spoilt{RANK}"  # where there are some of another run, of the first rank's
+        settings["checkpoints"] = f"{folder}/shards{RANK}"  # where there are some of another run, of the first rank's
     elif case == "empty":
         settings["lr"] = 1e-12
     elif case in ("accumulate", "lists"):

@@ -69,7 +69,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     monkeypatch.setattr(CapturedUpdate, "__init__", init)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", _record)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
     monkeypatch.setattr(assembly, "why_not", lambda _, loader, device, *__, **___: not_resident(loader, device))
     monkeypatch.setattr(losses, "_TOGETHER", 1)  # losses are summed at once, as on a device
     monkeypatch.setattr(Graph, "made", 0)

@@ -205,7 +205,6 @@ def test_compiled_it_learns_the_same(problem: Any, monkeypatch: pytest.MonkeyPat
         {"average": 1.0},
         {"label_smoothing": 1.0},
         {"capture": "always"},
-        {"step_cache": True},
         {"schedule": "exponential"},
     ],
     ids=str,

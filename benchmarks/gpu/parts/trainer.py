@@ -6,7 +6,7 @@ from typing import Any
 
 from loader import table
 from stage import Stage
-from trainer import GATHERED, WAYS, bars, gather_share, of_way, trials
+from trainer import GATHERED, WAYS, bars, gather_share, of_way
 
 # The most telling first. One that is compiled takes half a minute: all but the first where time is left at the end.
 ASKED = [
@@ -28,8 +28,6 @@ def measure(stage: Stage) -> None:
     block.words = block.words.to(stage.device)
     gathered = gather_share(block, min(GATHERED, len(block)))
     stage.tell("gather", gathered)
-    if stage.room("trials", STARTING):
-        stage.tell("trials", stage.tried(lambda: trials(block, 8192 if stage.gpu else 32)))
     figures: dict[int, dict[str, dict[str, Any]]] = {}
     for batch, way in ASKED if stage.gpu else ASKED[:2]:
         options = WAYS[way] if stage.gpu else WAYS[way] | {"compiled": False}

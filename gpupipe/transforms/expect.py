@@ -1,0 +1,313 @@
+"""A step that checks values: what is otherwise is counted in a fit, or is an error; the rows pass as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.dictionaries import given_values, positions_in
+from gpupipe.backend.hashing import hash_column
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.expressions.tree import microseconds
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
+from gpupipe.support.validation import (
+    check_bool,
+    check_choice,
+    check_names,
+    check_number,
+    is_sequence,
+    refuse_argument,
+)
+from gpupipe.transforms.transform import Transform
+from gpupipe.words import as_list, counted
+
+__all__ = ["Expect", "Findings"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The rows of some partitions that break a rule: a mergeable summary.
+
+    Args:
+        num_rows: rows that were checked.
+        counts: for each column and rule, by the identity of a partition's first row, how many rows break it.
+        examples: for each column and rule the first such partition and the first such value.
+        distinct: for each column whose values are to be unique, 64 bits of each value, ascending.
+        repeated: of those, how many rows had a value that another had.
+    """
+
+    num_rows: int = 0
+    counts: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
+    examples: Mapping[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
+    distinct: Mapping[str, Any] = field(default_factory=dict)
+    repeated: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Findings) -> Findings:
+        counts = {key: dict(found) for key, found in self.counts.items()}
+        for key, theirs in other.counts.items():
+            mine = counts.setdefault(key, {})
+            for place, number in theirs.items():
+                mine[place] = mine.get(place, 0) + number
+        distinct, repeated = dict(self.distinct), dict(self.repeated)
+        for name, bits in other.distinct.items():
+            both = np.concatenate([distinct.get(name, bits[:0]), bits])
+            distinct[name] = np.unique(both)
+            repeated[name] = repeated.get(name, 0) + other.repeated[name] + len(both) - len(distinct[name])
+        examples = dict(self.examples)
+        for key, found in other.examples.items():
+            examples[key] = min(examples.get(key, found), found, key=lambda pair: pair[0])
+        return Findings(self.num_rows + other.num_rows, counts, examples, distinct, repeated)
+
+    def example(self, name: str, rule: str) -> Any:
+        """One value that breaks a rule; None where it is missing, or not known."""
+        return self.examples.get((name, rule), (0, None))[1]
+
+    @property
+    def totals(self) -> dict[tuple[str, str], int]:
+        """How many rows break each rule, by column and rule, where there are any."""
+        totals = {key: sum(found.values()) for key, found in self.counts.items()}
+        totals |= {(name, "unique"): number for name, number in self.repeated.items()}
+        return {key: number for key, number in totals.items() if number}
+
+
+class Expect(Transform):
+    """Check the values of columns where it stands among the steps; all rows pass as they are.
+
+    A fit that learns something counts the rows that break a rule, in the pass it makes anyway (`fit_report.checks`);
+    so does `Pipeline.check` for other data. Missing values break only `nullable`.
+
+    Args:
+        columns: one or several.
+        min: no value is less; a number, or for a time text in ISO 8601.
+        max: no value is more.
+        nullable: whether values may be missing.
+        values: no value is any other.
+        unique: whether no two rows may have the same value.
+        on_violation: `"count"`, or `"raise"` for an error, wherever rows are transformed too: there columns that are
+            not in the data are not checked, and `unique` is checked within each partition.
+
+    Raises:
+        BadConfig: a rule that makes no sense, or that the column's type cannot have (at `output_schema`).
+        BadData: with `on_violation="raise"`; names column, count and value.
+
+    Memory: a boolean per row at a time; one number per rule and partition goes to the host. For `unique` 8 bytes per
+        distinct value do.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> flights = pd.DataFrame({"distance": [100.0, -5.0, None]})
+        >>> check = Expect("distance", min=0, nullable=False)
+        >>> gp.Pipeline([check]).fit(flights).check(flights)
+        3 rows checked: 2 expectations not met
+        column    expected    rows  share    example  where
+        distance  at least 0  1     33.333%  -5.0     rows 0 to 3 of a frame (1)
+        distance  there       1     33.333%           rows 0 to 3 of a frame (1)
+    """
+
+    def __init__(
+        self,
+        columns: str | Sequence[str],
+        *,
+        min: Any = None,  # noqa: A002 - the rule's usual name
+        max: Any = None,  # noqa: A002
+        nullable: bool = True,
+        values: Sequence[Any] | None = None,
+        unique: bool = False,
+        on_violation: Literal["count", "raise"] = "count",
+    ) -> None:
+        check_names(self, empty=False, columns=columns)
+        for name, end in (("min", min), ("max", max)):
+            if not isinstance(end, str | date | np.datetime64):
+                check_number(self, "(-inf, inf)", None, **{name: end})
+        check_bool(self, nullable=nullable, unique=unique)
+        check_choice(self, ("count", "raise"), on_violation=on_violation)
+        if not (values is None or is_sequence(values)):
+            raise refuse_argument(self, "values", values, "a list of values", example=["..."])
+        self.columns, self.min, self.max, self.nullable = as_list(columns), _plain(min), _plain(max), nullable
+        self.values = None if values is None else list(map(_plain, values))
+        self.unique, self.on_violation = unique, on_violation
+
+    def output_schema(self, schema: Schema) -> Schema:
+        schema.require(self.columns, "Expect")
+        for item in schema.select(self.columns):
+            self._ends(item)
+            self._listed(item)
+            if self.unique and item.kind in (Kind.LIST, Kind.PASSENGER):
+                raise self._unfit(item, "numbers, booleans, text or times")
+        return schema
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return {*wanted, *self.columns}
+
+    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+        if self.on_violation == "raise":
+            self.look(frame, schema, backend)
+        return frame
+
+    def of(self, columns: Sequence[str]) -> Self:
+        """Give the same step for these of its columns, which may be none."""
+        made = copy(self)
+        made.columns = list(columns)
+        return made
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """What is expected, in words, by the name of the argument."""
+        shown = "" if self.values is None else ", ".join(map(repr, self.values[:4]))
+        more = ", ..." if self.values is not None and len(self.values) > 4 else ""
+        words = {
+            "min": None if self.min is None else f"at least {self.min}",
+            "max": None if self.max is None else f"at most {self.max}",
+            "nullable": None if self.nullable else "there",
+            "values": None if self.values is None else f"one of {shown}{more}",
+            "unique": "there once only" if self.unique else None,
+        }
+        return {rule: text for rule, text in words.items() if text is not None}
+
+    def look(self, frame: Frame, schema: Schema, backend: Backend, place: int = 0) -> Findings:
+        """Count the rows of one coded frame that break a rule.
+
+        Args:
+            frame: holds the columns.
+            schema: their types.
+            backend: the frame's.
+            place: the identity of its partition's first row.
+
+        Raises:
+            BadData: with `on_violation="raise"`, there are some.
+        """
+        xp = backend.xp
+        masks: dict[tuple[str, str], Callable[[], Array]] = {}
+        unique: dict[str, Array] = {}
+        for name in self.columns:
+            column = backend.column(frame, name)
+            for rule, mask in self._masks(schema[name], column, backend).items():
+                masks[name, rule] = mask
+            if self.unique:
+                missing = column.missing(xp)
+                bits = hash_column(column, 0, backend)
+                unique[name] = bits if missing is None else bits[~missing]
+        numbers = [xp.count_nonzero(mask()) for mask in masks.values()]
+        totals = backend.to_host(xp.stack([xp.asarray(item) for item in numbers])).tolist() if numbers else []
+        found = {key: int(total) for key, total in zip(masks, totals, strict=True) if total}
+        examples = {key: (place, _first(masks[key](), backend.column(frame, key[0]), backend)) for key in found}
+        distinct = {name: backend.to_host(xp.unique(bits)) for name, bits in unique.items()}
+        repeated = {name: len(unique[name]) - len(bits) for name, bits in distinct.items()}
+        counts = {key: {place: total} for key, total in found.items()}
+        findings = Findings(len(frame), counts, examples, distinct, repeated)
+        self.enforce(findings)
+        return findings
+
+    def enforce(self, findings: Findings) -> None:
+        """Raise, if that is asked for, where rows break a rule.
+
+        Raises:
+            BadData: names the column, how many rows, one value, and what was expected.
+        """
+        if self.on_violation != "raise" or not findings.totals:
+            return
+        (name, rule), total = next(iter(findings.totals.items()))
+        raise BadData(
+            f"Expect, column {name!r}",
+            f"{counted(total, 'row')} of {findings.num_rows:,} are not as expected",
+            got=findings.example(name, rule),
+            expected=self.rules[rule],
+            remedy="data as it was agreed on, a Filter before this step, or on_violation='count'",
+        )
+
+    def _masks(self, item: Field, column: Column, backend: Backend) -> dict[str, Callable[[], Array]]:
+        """For each rule what gives n booleans, true where a row breaks it."""
+        xp, made = backend.xp, dict[str, Callable[[], Array]]()
+        missing = column.missing(xp)
+        low, high = self._ends(item)
+
+        def among_present(mask: Array) -> Array:
+            return mask if missing is None else mask & ~missing
+
+        if low is not None:
+            made["min"] = lambda: among_present(column.data < low)
+        if high is not None:
+            made["max"] = lambda: among_present(column.data > high)
+        if not self.nullable and missing is not None:
+            made["nullable"] = lambda: missing
+        listed = self._listed(item)
+        if listed is not None and column.dictionary is not None:
+            allowed = np.append(positions_in(column.dictionary, listed) >= 0, True)
+            table = backend.to_device(~allowed)
+            made["values"] = lambda: table[column.data]
+        elif listed is not None:
+            known = listed.to_numpy(zero_copy_only=False)
+            values = backend.to_device(known.astype(column.data.dtype) if item.dtype in FLOATS else known)
+            made["values"] = lambda: among_present(~xp.isin(column.data, values))
+        return made
+
+    def _ends(self, item: Field) -> list[Any]:
+        """The least and greatest value as the column stores them; None where its type allows no other."""
+        if self.min is None and self.max is None:
+            return [None, None]
+        if item.dtype not in (*INTEGERS, *FLOATS, "timestamp"):
+            raise self._unfit(item, "numbers or times, which have an order")
+        low, high = (self._end(end, item, up=up) for end, up in ((self.min, True), (self.max, False)))
+        if low is not None and high is not None and low > high:
+            raise self._unfit(item, "a range with a value in it, min <= max")
+        return [low, high]
+
+    def _end(self, end: Any, item: Field, *, up: bool) -> Any:
+        if end is None:
+            return None
+        if item.dtype == "timestamp":
+            try:
+                return microseconds(end)
+            except (TypeError, ValueError):
+                raise self._unfit(item, "text in ISO 8601, such as '2013-01-31'") from None
+        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+            raise self._unfit(item, "finite numbers")
+        if item.dtype in FLOATS:
+            return float(end)
+        limits = np.iinfo(item.dtype)
+        if (end <= limits.min) if up else (end >= limits.max):
+            return None
+        if not limits.min <= end <= limits.max:
+            raise self._unfit(item, f"numbers that {item.dtype} can hold")
+        return math.ceil(end) if up else math.floor(end)
+
+    def _listed(self, item: Field) -> Any:
+        """The allowed values as a dictionary of the column's type; None where none are listed."""
+        if self.values is None:
+            return None
+        if item.kind in (Kind.LIST, Kind.PASSENGER):
+            raise self._unfit(item, "numbers, booleans, text or times")
+        try:
+            return given_values(self.values, item.dtype)[0]
+        except (TypeError, ValueError, OverflowError):
+            raise self._unfit(item, f"values of type {item.dtype}") from None
+
+    def _unfit(self, item: Field, wanted: str) -> BadConfig:
+        return BadConfig(
+            f"Expect({item.name!r})",
+            f"a rule does not go with a column of type {item.dtype}",
+            got=self,
+            expected=wanted,
+            remedy="another rule",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Give a value as a file can hold it: a number of NumPy's as Python's, a time as text."""
+    if isinstance(value, np.number | np.bool_):
+        return value.item()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _first(mask: Array, column: Column, backend: Backend) -> Any:
+    """Give the first value at which a mask is true."""
+    one = column.take(backend.xp.flatnonzero(mask)[:1])
+    return backend.to_arrow(backend.frame({"value": one}, 1))["value"][0].as_py()
