@@ -24,7 +24,7 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
 from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.cuts import random_bits
-from gpupipe.io.relational.engine import engine_of, run
+from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.scan import scan
 from tests.io.meeting import few_bytes, meetings, rows_of, several
 from tests.io.tables import DATA
@@ -161,14 +161,12 @@ def test_a_plan_that_fails_says_so() -> None:
     assert caught.value.where == "sort"
 
 
-def test_the_engine_of_a_gpu_never_moves_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_of("cpu") == "streaming"
+def test_a_plan_for_a_gpu_never_moves_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = scan(flights(), ["origin"], "sort")
     monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: None)
     with pytest.raises(BackendMissing) as caught:
-        engine_of("gpu")
+        run(lambda frame: frame, [rows], rows.fields, "gpu", "sort", None)
     assert "cudf-polars" in caught.value.problem
-    monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: name)
-    assert engine_of("gpu").config["raise_on_fail"] is True
 
 
 @pytest.mark.parametrize("num_bytes", [1 << 40, 10_000])

@@ -51,12 +51,12 @@ def by_order(scan: Scan, by: Sequence[str], ascending: Sequence[bool], num_bucke
     return pl.sum_horizontal(pl.lit(0, pl.Int64), *(cut.cast(pl.Int64) for cut in cuts))
 
 
-def repeat_little(scan: Scan, keys: Sequence[str]) -> bool:
+def repeat_little(scan: Scan, keys: Sequence[str], backend: str) -> bool:
     """Tell whether there may be too many groups to hold at once: less than half of a sample's rows repeat others.
 
     Memory: the keys of 10,000 rows.
     """
-    if buckets_of([scan]) == 1:
+    if buckets_of([scan], backend) == 1:
         return False
     sample = _sample(scan, keys, 10 * _SAMPLES_PER_BUCKET)
     return sample.n_unique() > sample.height // 2
