@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,6 +110,41 @@ def test_rows_beyond_a_gpus_memory_are_cut_into_buckets(
         found = PLANS[name](gp.read_parquet(files, backend="gpu")).to_pandas()
     assert "are cut into" in caplog.text
     same_frames(without_lists(found), without_lists(wanted))
+
+
+@pytest.mark.parametrize("name", ["sort by x", "first of at", "outer join, many=1", "list of k"])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_large_result_is_written_by_the_gpu(
+    rehearsed_backend: Backend, files: list[str], name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one file, or by an engine that streams as a folder of them."""
+    plans: dict[str, Any] = {**PLANS, "list of k": lambda d: d.group_by("n").agg(found=("k", "list"))}
+    wanted = plans[name](gp.read_parquet(files, backend="cpu")).to_pandas()
+
+    def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
+        assert ran(plan, num_bytes).is_empty(), "nothing comes to the host"
+        (path,) = scratch.rglob("*.parquet")
+        if in_parts:
+            frame = pl.read_parquet(path)
+            path.unlink()
+            path.mkdir()
+            for number in range(3):
+                part = frame.slice(number * 1000, 1000 if number < 2 else None)
+                part.write_parquet(path / f"part.{number:06}.parquet", row_group_size=400)
+        return pl.DataFrame()
+
+    ran, scratch = gpu_engine.collect, Path(files[0]).parent / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setattr(gpu_engine, "kept_share", lambda: 0)
+    monkeypatch.setattr(gpu_engine, "collect", collect)
+    data = plans[name](gp.read_parquet(files, backend="gpu"))
+    same_frames(without_lists(data.to_pandas()), without_lists(wanted))
+    ids = np.concatenate([partition.row_ids(np) for partition in data.partitions])
+    assert ids.tolist() == list(range(len(wanted)))
+    del data
+    gc.collect()
+    assert list(scratch.iterdir()) == []
 
 
 def test_every_place_that_makes_a_plan_is_tried(

@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 from tqdm import tqdm
@@ -25,6 +25,7 @@ from gpupipe.scratch import ScratchFolder
 
 __all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "run"]
 
+Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
 """What is made of the rows of some scans: of all of them, or of those of a bucket."""
 Cut = Callable[[int], Sequence[pl.Expr]]
@@ -60,8 +61,8 @@ def run(
         ClusterLost: a worker that takes part is gone.
 
     Memory: three times the rows, up to half of the host's free memory or of `memory_limit`, on a GPU of the device's;
-        on disk, beyond that, the rows and the result. On a GPU a plan without buckets streams through the device, and
-        spills to the host.
+        on disk, beyond that, the rows and the result, which a GPU writes itself. There a plan without buckets streams
+        through the device, and spills to the host.
     """
     if backend == "cpu" and not active().in_process:
         _log_once(f"{title}: the program itself runs it, with all its threads; the workers of a cluster take no part")
@@ -75,15 +76,16 @@ def run(
     whole = chosen(one.frame for one in scans)
     if backend == "gpu":
         _of_gpu().refuse(whole, title)
-    frames: Iterator[pl.DataFrame]
-    if cut is None or num_buckets == 1:
-        frames = _batches(whole, found.group_rows, backend, num_bytes)
-    else:
+    plans: Iterable[pl.LazyFrame] = [whole]
+    if cut is not None and num_buckets > 1:
         _log.info("%s: the rows exceed the memory and are cut into %d buckets", title, num_buckets)
-        parts = _in_buckets(scans, cut, num_buckets)
-        frames = chain.from_iterable(_batches(chosen(own), found.group_rows, backend, num_bytes) for own in parts)
+        plans = map(chosen, _in_buckets(scans, cut, num_buckets))
     with _explained(scans, title):
-        found.gather(arrow_of(frame, found.types) for frame in tqdm(frames, title, disable=None, leave=False))
+        if backend == "cpu":
+            frames = chain.from_iterable(_batches(one, found.group_rows) for one in plans)
+            found.gather(arrow_of(frame, found.types) for frame in _shown(frames, title))
+        else:
+            _of_gpu().gather(found, _shown(plans, title), num_bytes, sum(one.num_bytes for one in scans))
     return found
 
 
@@ -110,7 +112,7 @@ def batches_of(plan: pl.LazyFrame, rows: int, title: str) -> Iterator[pl.DataFra
         PlanFailed: see `run`.
     """
     with _explained([], title):
-        yield from tqdm(_batches(plan, rows, "cpu", 0), title, disable=None, leave=False)
+        yield from _shown(_batches(plan, rows), title)
 
 
 def _bytes_taken(scans: Sequence[Scan]) -> int:
@@ -129,11 +131,12 @@ def _of_gpu() -> Any:
     return import_module("gpupipe.io.relational.gpu_engine")
 
 
-def _batches(plan: pl.LazyFrame, rows: int, backend: str, num_bytes: int) -> Iterator[pl.DataFrame]:
-    if backend == "cpu":
-        yield from plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming")
-    else:
-        yield _of_gpu().collect(plan, num_bytes)
+def _batches(plan: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
+    return plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming")
+
+
+def _shown(items: Iterable[Item], title: str) -> Iterator[Item]:
+    return iter(tqdm(items, title, disable=None, leave=False))
 
 
 def _in_buckets(scans: Sequence[Scan], cut: Cut, num_buckets: int) -> Iterator[list[pl.LazyFrame]]:

@@ -6,9 +6,10 @@ user's own resource is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -25,8 +26,10 @@ from gpupipe.backend import select
 from gpupipe.cluster import active
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.errors import PlanFailed
+from gpupipe.io.relational.gathering import Gathered, arrow_of, kept_share
+from gpupipe.schema import is_passenger
 
-__all__ = ["collect", "memory", "refuse"]
+__all__ = ["collect", "gather", "memory", "refuse"]
 
 _CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
 _SPILLED_FROM = 0.8
@@ -57,6 +60,28 @@ def memory() -> int:
     if not active().in_process:
         return 1 << 62
     return _free_memory()
+
+
+def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
+    """Run plans one after the other, and gather their results.
+
+    Args:
+        found: gathers them.
+        plans: each gives the columns of `found`.
+        num_bytes: what each takes, about.
+        result_bytes: of the results together, at most; larger ones are written by the GPU, and not brought to the host.
+    """
+    if result_bytes <= kept_share() or any(is_passenger(item.dtype) for item in found.fields):
+        found.gather(arrow_of(collect(plan, num_bytes), found.types) for plan in plans)
+        return
+    for plan in plans:
+        found.take_files(partial(_write, plan, found.group_rows, num_bytes))
+
+
+def _write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
+    """Write the result to a file; engines that stream make a folder of files of it."""
+    sink = plan.sink_parquet(path, compression="lz4", statistics=False, row_group_size=group_rows, lazy=True)
+    collect(sink, num_bytes)
 
 
 def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
