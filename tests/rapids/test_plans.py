@@ -195,6 +195,18 @@ def test_a_plan_that_is_not_translated_is_refused_before_it_runs(
     assert caught.value.where == "means" and "ewm" in str(caught.value.got).lower()
 
 
+def test_a_users_plan_is_run_by_the_gpu(engines: list[Any], files: list[str]) -> None:
+    plan = pl.scan_parquet(files).filter(pl.col("u") < 50).group_by("k").agg(pl.col("x").sum()).sort("k")
+    found = gp.from_polars(plan, backend="gpu").to_pandas()
+    same_frames(found, gp.from_polars(plan, backend="cpu").to_pandas())
+    assert len(engines) == 1
+    with pytest.raises(PlanFailed):
+        gp.from_polars(plan.with_columns(pl.col("x").ewm_mean(com=1)), backend="gpu")
+    lazy = gp.read_parquet(files, backend="gpu").to_polars()
+    gpu_engine.refuse(lazy, "to_polars")
+    assert lazy.collect().height == SIZE
+
+
 # whose memory ---------------------------------------------------------------------------------------------------------
 class StandIn(pl.GPUEngine):
     """An engine that streams: sets RMM's resource to its own, which takes memory from the one it is told."""

@@ -36,6 +36,7 @@ _TIMES = 3
 """What a sort or a join takes beside its rows, in their own bytes; measured: 60 million rows of 65 bytes took 9 GB."""
 _MOST_BUCKETS = 128
 """Each has a file open while rows are put into them."""
+_UNKNOWN = 1 << 62
 _BUCKET = "⟨bucket⟩"
 _log = logging.getLogger("gpupipe")
 
@@ -105,14 +106,18 @@ def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFra
         return plan.collect(engine="streaming")
 
 
-def batches_of(plan: pl.LazyFrame, rows: int, title: str) -> Iterator[pl.DataFrame]:
-    """Run a plan on the host whose result comes in batches of about so many rows.
+def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Iterator[pl.DataFrame]:
+    """Run a plan that takes nobody knows how much, and give its result in batches; of about so many rows on a CPU.
 
     Raises:
-        PlanFailed: see `run`.
+        PlanFailed, BackendMissing, ClusterLost: see `run`.
     """
     with _explained([], title):
-        yield from _shown(_batches(plan, rows), title)
+        if backend == "cpu":
+            yield from _shown(_batches(plan, rows), title)
+        else:
+            _of_gpu().refuse(plan, title)
+            yield _of_gpu().collect(plan, _UNKNOWN)
 
 
 def _bytes_taken(scans: Sequence[Scan]) -> int:
