@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,10 +15,9 @@ import polars as pl
 from tqdm import tqdm
 
 from gpupipe.cluster import active
-from gpupipe.errors import BackendMissing, PlanFailed
-from gpupipe.io.damage import one_line
+from gpupipe.errors import BackendMissing
 from gpupipe.io.relational.gathering import Gathered, arrow_of, memory
-from gpupipe.io.relational.scan import Scan
+from gpupipe.io.relational.scan import Scan, explained
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder
 
@@ -81,7 +79,7 @@ def run(
     if cut is not None and num_buckets > 1:
         _log.info("%s: the rows exceed the memory and are cut into %d buckets", title, num_buckets)
         plans = map(chosen, _in_buckets(scans, cut, num_buckets))
-    with _explained(scans, title):
+    with explained(scans, title):
         if backend == "cpu":
             frames = chain.from_iterable(_batches(one, found.group_rows) for one in plans)
             found.gather(arrow_of(frame, found.types) for frame in _shown(frames, title))
@@ -102,7 +100,7 @@ def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFra
     Raises:
         PlanFailed, BadFile: see `run`.
     """
-    with _explained(scans, title):
+    with explained(scans, title):
         return plan.collect(engine="streaming")
 
 
@@ -112,7 +110,7 @@ def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Itera
     Raises:
         PlanFailed, BackendMissing, ClusterLost: see `run`.
     """
-    with _explained([], title):
+    with explained([], title):
         if backend == "cpu":
             yield from _shown(_batches(plan, rows), title)
         else:
@@ -160,25 +158,6 @@ def _bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
     if not files:
         return one.frame.clear()
     return pl.scan_parquet(files, glob=False, hive_partitioning=False)
-
-
-@contextmanager
-def _explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
-    """Say what failed: a file, which is found by a second look, or the plan."""
-    try:
-        yield
-        for one in scans:
-            one.check()
-    except (pl.exceptions.PolarsError, OSError) as cause:
-        for one in scans:
-            one.check()
-            one.look()
-        raise PlanFailed(
-            title,
-            f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})",
-            expected="memory and disk for the rows, and operations that the engine knows",
-            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets; TMPDIR= a folder with space",
-        ) from cause
 
 
 @cache
