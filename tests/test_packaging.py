@@ -133,7 +133,8 @@ def test_constraints_fix_torch_and_nothing_else() -> None:
 
 
 def test_what_is_imported_is_declared_and_the_reverse() -> None:
-    distribution = {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "cuda": "cudf"}  # cuDF brings cuda-bindings
+    # cuDF brings cuda-bindings
+    distribution = {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "cuda": "cudf", "cudf_polars": "cudf-polars"}
     imported = set()
     for path in (ROOT / "gpupipe").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -161,6 +161,19 @@ class DaskExecutor:
             for future in (*running.values(), shared):
                 future.release()
 
+    def call_all(self, function: Callable[[Client], Result]) -> Result:
+        """The result of a function that asks all workers at once to work together.
+
+        Raises:
+            ClusterLost: one of the workers is gone, for which the others would wait.
+            Exception: what the function raised.
+        """
+        there, answer = set(self.workers()), _in_thread(function, self._client)
+        while not wait([answer], _LOOK_EVERY).done:
+            if gone := there - set(self.workers()):
+                raise self._lost(f"the worker {', '.join(sorted(gone))} is gone")
+        return self._asked(answer.result)  # type: ignore[no-any-return]
+
     def _shared(self, function: Callable[[Item], Result]) -> Future:
         """The function on every worker, once, however many items there are."""
         shared = self._sent(pickle.loads, _packed(function))

@@ -265,8 +265,8 @@ class Verbs:
     def to_polars(self) -> LazyFrame:
         """Give the table as a lazy frame of Polars, dates as dates and times with their zones.
 
-        Local Parquet files that Polars reads alike are scanned by it, lazily. The rows of anything else (filtered or
-        transformed tables, text, stores) are read now, into memory.
+        Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
+        rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory.
 
         Raises:
             SchemaMismatch: a column holds decimals of more than 38 digits.

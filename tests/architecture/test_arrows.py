@@ -55,6 +55,7 @@ LIBRARIES = {
     "packaging",
     "pandas",
     "cudf",
+    "cudf_polars",
     "cupy",
     "cuml",
     "pylibcudf",
@@ -103,7 +104,10 @@ COMPOSE: dict[str, set[str]] = {
     "units": {"torch"},
     "warming": {"numpy", "pyarrow"},
 }
-ONLY_IN = {"torch": {"backend/memory.py"}}
+ONLY_IN = {
+    "torch": {"backend/memory.py"},
+    **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
+}
 LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli.py"}
 ABOVE = {"demo", "cli", "comparison", "permuting"}
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -484,6 +485,20 @@ def test_workers_that_all_die(scheduler: tuple[psutil.Process, str], repetition:
         with _worker(scheduler[1]):
             until(lambda: cluster.num_workers)
             assert list(cluster.map(abs, [-1])) == [1]
+
+
+def test_a_worker_that_dies_while_all_work_together(recovering: gp.Cluster) -> None:
+    """The others would wait for it for ever."""
+    assert sorted(recovering.call_all(lambda client: client.run(abs, -1)).values()) == [1, 1]
+    with pytest.raises(ValueError, match="no number"):
+        recovering.call_all(lambda client: client.run(_refuse))
+    pids = recovering.call_all(lambda client: client.run(os.getpid))
+    threading.Timer(1.0, os.kill, (min(pids.values()), signal.SIGKILL)).start()
+    _lost_within(30, lambda: recovering.call_all(lambda client: client.run(time.sleep, 20)), "is gone")
+
+
+def _refuse() -> None:
+    raise ValueError("no number")
 
 
 def test_workers_that_are_paused(scheduler: tuple[psutil.Process, str]) -> None:

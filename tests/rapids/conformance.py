@@ -19,7 +19,19 @@ from cuml.decomposition import PCA
 
 from .signatures import mismatch
 
-ROOTS = {"cudf", "cupy", "cuml", "rmm", "dask_cuda", "dask_cudf", "pylibcudf", "cuda", "raft_dask"}
+ROOTS = {
+    "cudf",
+    "cupy",
+    "cuml",
+    "rmm",
+    "dask_cuda",
+    "dask_cudf",
+    "pylibcudf",
+    "cuda",
+    "raft_dask",
+    "cudf_polars",
+    "rapidsmpf",
+}
 RECEIVERS = (
     cudf.DataFrame,
     cudf.Series,

@@ -12,15 +12,19 @@ from importlib import util
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import cudf_polars
 import cuml.cluster
 import cuml.decomposition
 import numpy as np
+import polars as pl
 import pytest
 import rmm as real_rmm
 import sklearn.cluster
 import sklearn.decomposition
+from cudf_polars.dsl.translate import Translator
 
 import gpupipe.backend
+from gpupipe.io.relational import gpu_engine
 
 from .signatures import check, checked, signature_of
 from .standin_cupy import DeviceArray, cupy
@@ -100,9 +104,16 @@ class Resources:
         check("rmm.mr.CudaAsyncViewMemoryResource", real_rmm.mr.CudaAsyncViewMemoryResource, args, kwargs)
         return SimpleNamespace(pool=args[0])
 
-    def LimitingResourceAdaptor(self, *args: Any, **kwargs: Any) -> Any:
-        check("rmm.mr.LimitingResourceAdaptor", real_rmm.mr.LimitingResourceAdaptor, args, kwargs)
-        return SimpleNamespace(upstream=args[0], limit=args[1])
+    class LimitingResourceAdaptor:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            check("rmm.mr.LimitingResourceAdaptor", real_rmm.mr.LimitingResourceAdaptor, args, kwargs)
+            self.upstream, self.limit = args
+
+        def get_allocation_limit(self) -> int:
+            return self.limit
+
+        def get_allocated_bytes(self) -> int:
+            return 0
 
 
 def standins() -> dict[str, Any]:
@@ -137,21 +148,31 @@ def rehearsed_module(modules: dict[str, Any]) -> ModuleType:
 def rehearsed() -> Iterator[Any]:
     """A `GpuBackend` on stand-ins, which is also what `select("gpu")` and `select("auto")` give meanwhile.
 
-    Its device is the CPU, so that torch's side of a hand-over works. Plans over whole tables are run by
-    Polars on the CPU: cudf-polars has no stand-in, so only what goes into a plan and comes out of it is rehearsed.
+    Its device is the CPU, so that torch's side of a hand-over works. Plans over whole tables are translated by
+    cudf-polars, and run by Polars on the CPU.
     """
-    module = rehearsed_module(standins())
+    modules = standins()
+    module = rehearsed_module(modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "gpupipe.backend.gpu", module)
         patch.setattr(
             gpupipe.backend, "choose_backend", lambda name, found: ("cpu" if name == "cpu" else "gpu", "rehearsal")
         )
-        patch.setattr("gpupipe.io.relational.engine.engine_of", lambda _: "streaming")
+        patch.setattr(gpu_engine, "rmm", modules["rmm"])
+        patch.setattr(cudf_polars, "execute_with_cudf", translate)
         _forget_backends()
         backend = gpupipe.backend.select("gpu")
         backend.device = "cpu"
         yield backend
     _forget_backends()
+
+
+def translate(plan: Any, _: int | None, *, config: pl.GPUEngine) -> None:
+    """Do of `cudf_polars.execute_with_cudf` what it does before it runs a plan, which Polars then runs itself."""
+    translator = Translator(plan, config)
+    translator.translate_ir()
+    if config.config["raise_on_fail"] and (error := translator.unsupported_operations_error()):
+        raise error
 
 
 def _forget_backends() -> None:

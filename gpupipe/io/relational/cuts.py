@@ -8,29 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from gpupipe.backend.hashing import start_of
 from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.engine import buckets_of, collect
+from gpupipe.io.relational.random_bits import STEP, number, random_bits
 from gpupipe.io.relational.scan import Scan
 
-__all__ = ["by_hash", "by_order", "random_bits", "repeat_little"]
+__all__ = ["by_hash", "by_order", "repeat_little"]
 
 _SAMPLES_PER_BUCKET = 1000
 _SAMPLE = 2
-_STEP = 0x9E3779B97F4A7C15
-
-
-def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
-    """Draw what `backend.hashing.splitmix64` draws, as an expression.
-
-    Example:
-        >>> pl.select(random_bits(0, pl.lit(1))).item()
-        7960286522194355700
-    """
-    bits = (counter.cast(pl.UInt64) + _number(1)) * _number(_STEP) + _number(int(start_of(seed)))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits // _number(1 << shift))) * _number(factor)
-    return bits ^ (bits // _number(1 << 31))
 
 
 def by_order(scan: Scan, by: Sequence[str], ascending: Sequence[bool], num_buckets: int) -> pl.Expr:
@@ -51,12 +37,12 @@ def by_order(scan: Scan, by: Sequence[str], ascending: Sequence[bool], num_bucke
     return pl.sum_horizontal(pl.lit(0, pl.Int64), *(cut.cast(pl.Int64) for cut in cuts))
 
 
-def repeat_little(scan: Scan, keys: Sequence[str]) -> bool:
+def repeat_little(scan: Scan, keys: Sequence[str], backend: str) -> bool:
     """Tell whether there may be too many groups to hold at once: less than half of a sample's rows repeat others.
 
     Memory: the keys of 10,000 rows.
     """
-    if buckets_of([scan]) == 1:
+    if buckets_of([scan], backend) == 1:
         return False
     sample = _sample(scan, keys, 10 * _SAMPLES_PER_BUCKET)
     return sample.n_unique() > sample.height // 2
@@ -65,16 +51,16 @@ def repeat_little(scan: Scan, keys: Sequence[str]) -> bool:
 def by_hash(keys: Sequence[str], num_buckets: int, *, missing_meet: bool = False) -> pl.Expr:
     """Put rows with equal keys into one bucket; those that lack a key anywhere unless `missing_meet`."""
     hashes = (pl.col(key).hash(number) for number, key in enumerate(keys))
-    together = reduce(lambda one, other: (one * _number(_STEP)) ^ other, hashes)
+    together = reduce(lambda one, other: (one * number(STEP)) ^ other, hashes)
     alone = pl.lit(value=False) if missing_meet else pl.any_horizontal(pl.col(key).is_null() for key in keys)
     bits = pl.when(alone).then(pl.col(ROW).hash()).otherwise(together)
-    return (bits % _number(num_buckets)).cast(pl.Int64)
+    return (bits % number(num_buckets)).cast(pl.Int64)
 
 
 def _sample(scan: Scan, columns: Sequence[str], num_rows: int) -> pl.DataFrame:
     """Draw about so many rows by their identities."""
     share = min(1.0, num_rows / max(1, scan.num_rows))
-    drawn = random_bits(_SAMPLE, pl.col(ROW)) // _number(1 << 11) < _number(int(share * 2**53))
+    drawn = random_bits(_SAMPLE, pl.col(ROW)) // number(1 << 11) < number(int(share * 2**53))
     return collect(scan.frame.filter(drawn).select(columns), [scan], "sample")
 
 
@@ -88,7 +74,3 @@ def _not_before(parts: list[tuple[str, Any, bool]]) -> pl.Expr:
         same = key.eq_missing(value)
         after = key.is_null() | (key > value if up else key < value)
     return after | (same & (_not_before(rest) if rest else pl.lit(value=True)))
-
-
-def _number(value: int) -> pl.Expr:
-    return pl.lit(value, pl.UInt64)

@@ -36,7 +36,7 @@ def deduplicate(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
     def cut(num_buckets: int) -> list[pl.Expr]:
         return [by_hash(on, num_buckets, missing_meet=True)]
 
-    if buckets_of([rows]) == 1:
+    if buckets_of([rows], backend) == 1:
         kept = run(lambda frame: plan(frame).sort(ROW), [rows], [ID], backend, "deduplicate", None)
     else:
         kept = by_place(run(plan, [rows], [ID], backend, "deduplicate", cut), [ID], backend, "deduplicate")

@@ -1,28 +1,29 @@
-"""Run a plan of Polars: by its streaming engine, a bucket of rows at a time where they exceed the memory."""
+"""Run a plan of Polars: by its streaming engine or cudf-polars, a bucket of rows at a time where they exceed memory."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 from tqdm import tqdm
 
 from gpupipe.cluster import active
-from gpupipe.errors import BackendMissing, PlanFailed
-from gpupipe.io.damage import one_line
+from gpupipe.errors import BackendMissing
 from gpupipe.io.relational.gathering import Gathered, arrow_of, memory
-from gpupipe.io.relational.scan import Scan
+from gpupipe.io.relational.scan import Scan, explained
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "engine_of", "run"]
+__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "run"]
 
+Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
 """What is made of the rows of some scans: of all of them, or of those of a bucket."""
 Cut = Callable[[int], Sequence[pl.Expr]]
@@ -33,6 +34,7 @@ _TIMES = 3
 """What a sort or a join takes beside its rows, in their own bytes; measured: 60 million rows of 65 bytes took 9 GB."""
 _MOST_BUCKETS = 128
 """Each has a file open while rows are put into them."""
+_UNKNOWN = 1 << 62
 _BUCKET = "⟨bucket⟩"
 _log = logging.getLogger("gpupipe")
 
@@ -53,29 +55,43 @@ def run(
 
     Raises:
         PlanFailed: the engine cannot run the plan, or failed.
+        BackendMissing: the engine of a GPU is not installed.
         BadFile: a file is not what it was, or cannot be read.
+        ClusterLost: a worker that takes part is gone.
 
-    Memory: three times the rows, up to half of the host's free memory or of `memory_limit`; on disk, beyond that, the
-        rows and the result.
+    Memory: three times the rows, up to half of the host's free memory or of `memory_limit`, on a GPU of the device's;
+        on disk, beyond that, the rows and the result, which a GPU writes itself. There a plan without buckets streams
+        through the device, and spills to the host.
     """
-    if not active().in_process:
+    if backend == "cpu" and not active().in_process:
         _log_once(f"{title}: the program itself runs it, with all its threads; the workers of a cluster take no part")
     found = Gathered(list(fields))
-    num_buckets = buckets_of(scans) if cut is not None else 1
-    frames: Iterator[pl.DataFrame]
-    if cut is None or num_buckets == 1:
-        frames = _batches(plan(*(one.frame for one in scans)), found.group_rows, backend)
-    else:
+    num_buckets = buckets_of(scans, backend) if cut is not None else 1
+    num_bytes = _bytes_taken(scans) // num_buckets
+
+    def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
+        return plan(*frames).select(found.types.names)
+
+    whole = chosen(one.frame for one in scans)
+    if backend == "gpu":
+        _of_gpu().refuse(whole, title)
+    plans: Iterable[pl.LazyFrame] = [whole]
+    if cut is not None and num_buckets > 1:
         _log.info("%s: the rows exceed the memory and are cut into %d buckets", title, num_buckets)
-        frames = _by_bucket(plan, scans, cut, num_buckets, found.group_rows, backend)
-    with _explained(scans, title):
-        found.gather(arrow_of(frame, found.types) for frame in tqdm(frames, title, disable=None, leave=False))
+        plans = map(chosen, _in_buckets(scans, cut, num_buckets))
+    with explained(scans, title):
+        if backend == "cpu":
+            frames = chain.from_iterable(_batches(one, found.group_rows) for one in plans)
+            found.gather(arrow_of(frame, found.types) for frame in _shown(frames, title))
+        else:
+            _of_gpu().gather(found, _shown(plans, title), num_bytes, sum(one.num_bytes for one in scans))
     return found
 
 
-def buckets_of(scans: Sequence[Scan]) -> int:
-    """Decide into how many buckets rows are cut; 1 where they fit in memory."""
-    return max(1, min(-(-_TIMES * sum(one.num_bytes for one in scans) * _SHARE // memory()), _MOST_BUCKETS))
+def buckets_of(scans: Sequence[Scan], backend: str) -> int:
+    """Decide into how many buckets rows are cut; 1 where they fit in the memory of the host or of the GPU."""
+    limit = memory() if backend == "cpu" else _of_gpu().memory()
+    return max(1, min(-(-_bytes_taken(scans) // limit), _MOST_BUCKETS))
 
 
 def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFrame:
@@ -84,32 +100,30 @@ def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFra
     Raises:
         PlanFailed, BadFile: see `run`.
     """
-    with _explained(scans, title):
+    with explained(scans, title):
         return plan.collect(engine="streaming")
 
 
-def batches_of(plan: pl.LazyFrame, rows: int, title: str) -> Iterator[pl.DataFrame]:
-    """Run a plan on the host whose result comes in batches of about so many rows.
+def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Iterator[pl.DataFrame]:
+    """Run a plan that takes nobody knows how much, and give its result in batches; of about so many rows on a CPU.
 
     Raises:
-        PlanFailed: see `run`.
+        PlanFailed, BackendMissing, ClusterLost: see `run`.
     """
-    with _explained([], title):
-        yield from tqdm(_batches(plan, rows, "cpu"), title, disable=None, leave=False)
+    with explained([], title):
+        if backend == "cpu":
+            yield from _shown(_batches(plan, rows), title)
+        else:
+            _of_gpu().refuse(plan, title)
+            yield _of_gpu().collect(plan, _UNKNOWN)
 
 
-def engine_of(backend: str) -> Any:
-    """Choose the engine; that of a GPU raises an error that names the operation rather than go on with the CPU.
+def _bytes_taken(scans: Sequence[Scan]) -> int:
+    return _TIMES * _SHARE * sum(one.num_bytes for one in scans)
 
-    Raises:
-        BackendMissing: the engine of a GPU is not installed.
 
-    Example:
-        >>> engine_of("cpu")
-        'streaming'
-    """
-    if backend == "cpu":
-        return "streaming"
+def _of_gpu() -> Any:
+    """The module of the engines of a GPU; a plan that they cannot run is an error there, and never goes to the CPU."""
     if find_spec("cudf_polars") is None:
         raise BackendMissing(
             "verbs over whole tables",
@@ -117,28 +131,26 @@ def engine_of(backend: str) -> Any:
             expected="cudf-polars of the same release as cuDF",
             remedy="pip install 'gpupipe[cuda13]', or backend='cpu' where the table is read",
         )
-    return pl.GPUEngine(raise_on_fail=True)
+    return import_module("gpupipe.io.relational.gpu_engine")
 
 
-def _batches(plan: pl.LazyFrame, rows: int, backend: str) -> Iterator[pl.DataFrame]:
-    engine = engine_of(backend)
-    if engine == "streaming":
-        yield from plan.collect_batches(chunk_size=rows, maintain_order=True, engine=engine)
-    else:
-        yield plan.collect(engine=engine)
+def _batches(plan: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
+    return plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming")
 
 
-def _by_bucket(
-    plan: Plan, scans: Sequence[Scan], cut: Cut, num_buckets: int, rows: int, backend: str
-) -> Iterator[pl.DataFrame]:
+def _shown(items: Iterable[Item], title: str) -> Iterator[Item]:
+    return iter(tqdm(items, title, disable=None, leave=False))
+
+
+def _in_buckets(scans: Sequence[Scan], cut: Cut, num_buckets: int) -> Iterator[list[pl.LazyFrame]]:
+    """Put the rows into buckets on disk; the scans of each in turn."""
     scratch = ScratchFolder()
     folders = [scratch.path / str(number) for number in range(len(scans))]
     for one, folder, bucket in zip(scans, folders, cut(num_buckets), strict=True):
         target = pl.PartitionBy(folder, key={_BUCKET: bucket}, include_key=False, approximate_bytes_per_file=None)
         one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
     for number in range(num_buckets):
-        parts = [_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]
-        yield from _batches(plan(*parts), rows, backend)
+        yield [_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]
 
 
 def _bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
@@ -146,25 +158,6 @@ def _bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
     if not files:
         return one.frame.clear()
     return pl.scan_parquet(files, glob=False, hive_partitioning=False)
-
-
-@contextmanager
-def _explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
-    """Say what failed: a file, which is found by a second look, or the plan."""
-    try:
-        yield
-        for one in scans:
-            one.check()
-    except (pl.exceptions.PolarsError, OSError) as cause:
-        for one in scans:
-            one.check()
-            one.look()
-        raise PlanFailed(
-            title,
-            f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})",
-            expected="memory and disk for the rows, and operations that the engine knows",
-            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets; TMPDIR= a folder with space",
-        ) from cause
 
 
 @cache

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
@@ -106,7 +107,7 @@ class Gathered:
         self._tables: list[pa.Table] = []
         self._num_bytes = 0
         self._spool: Spool | None = None
-        self._run: Run | None = None
+        self._runs: list[Run] = []
         self._writer: pq.ParquetWriter | None = None
 
     def gather(self, batches: Iterable[pa.Table]) -> None:
@@ -121,10 +122,24 @@ class Gathered:
         finally:
             self._close()
 
+    def take_files(self, write: Callable[[Path], object]) -> None:
+        """Take what is written at a path: a Parquet file, or a folder of them in the order of their names.
+
+        Raises:
+            BadFile: the folder for temporary files is gone.
+        """
+        path = self._new_path()
+        write(path)
+        for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
+            footer = pq.read_metadata(file)
+            rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+            self._runs.append(Run(str(file), file.stat().st_size, tuple((0, num_rows) for num_rows in rows)))
+            self.num_rows += footer.num_rows
+
     @property
-    def path(self) -> str | None:
-        """The temporary file; None where the rows are in memory."""
-        return None if self._run is None else self._run.path
+    def paths(self) -> list[str]:
+        """The temporary files; none where the rows are in memory."""
+        return [run.path for run in self._runs]
 
     @property
     def table(self) -> pa.Table:
@@ -133,23 +148,21 @@ class Gathered:
 
     def column(self, name: str) -> Iterator[Any]:
         """Read a column of numbers without gaps, batch by batch, as arrays of NumPy."""
-        if self._run is None:
+        if not self._runs:
             yield self.table[name].to_numpy()
-        else:
-            for batch in pq.ParquetFile(self._run.path).iter_batches(columns=[name]):
+        for path in self.paths:
+            for batch in pq.ParquetFile(path).iter_batches(columns=[name]):
                 yield batch.column(0).to_numpy()
 
     def lazy(self) -> pl.LazyFrame:
         """Scan the rows with Polars, in their order; whoever runs the plan keeps this object meanwhile."""
-        if self._run is None:
-            return polars_of(self.table).lazy()
-        return pl.scan_parquet(self._run.path, glob=False)
+        return pl.scan_parquet(self.paths, glob=False) if self._runs else polars_of(self.table).lazy()
 
     def check(self) -> None:
-        """Make sure that the temporary file is there.
+        """Make sure that the temporary files are there.
 
         Raises:
-            BadFile: it is not.
+            BadFile: they are not.
         """
         if self._spool is not None:
             self._spool.check()
@@ -165,15 +178,14 @@ class Gathered:
             title: what made it, for messages.
         """
         source: Source
-        if self._run is None or self._spool is None:
+        if not self._runs or self._spool is None:
             starts = range(0, max(1, self.num_rows), partition_rows)
             cuts = [(start, min(partition_rows, self.num_rows - start)) for start in starts]
             source = _InMemory(self.table, schema, cuts, origin, title)
             self._tables = []
         else:
-            source = Spooled(
-                {0: self._run}, _partitions(self._run, partition_rows, title), schema, *_facts(origin), self._spool
-            )
+            partitions = _partitions(self._runs, partition_rows, title)
+            source = Spooled(dict(enumerate(self._runs)), partitions, schema, *_facts(origin), self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
 
@@ -186,9 +198,7 @@ class Gathered:
 
     def _write(self) -> None:
         if self._writer is None:
-            self._spool = Spool(GROUP_BYTES)
-            self._spool.check()
-            path = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
+            path = self._new_path()
             # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
             fields = [item for item in self.fields if (element_of(item.dtype) or item.dtype) not in FLOATS]
             coded = [parquet_path(item) for item in fields]
@@ -202,10 +212,15 @@ class Gathered:
                 self._groups.append((0, piece.num_rows))
         self._tables = []
 
+    def _new_path(self) -> Path:
+        self._spool = self._spool or Spool(GROUP_BYTES)
+        self._spool.check()
+        return self._spool.folder / f"{uuid.uuid4().hex}.parquet"
+
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self._run = Run(str(self._path), self._path.stat().st_size, tuple(self._groups))
+            self._runs = [Run(str(self._path), self._path.stat().st_size, tuple(self._groups))]
 
 
 class _InMemory(FrameSource):
@@ -242,15 +257,18 @@ def _facts(origin: Origin) -> tuple[str | None, dict[str, str] | None]:
     return origin.made_by, origin.inputs
 
 
-def _partitions(run: Run, limit: int, title: str) -> list[Partition]:
+def _partitions(runs: Sequence[Run], limit: int, title: str) -> list[Partition]:
     packs: list[list[Span]] = [[]]
-    for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
-        for start in range(0, num_rows, limit):
-            span = Span(0, group, first_row + start, min(limit, num_rows - start), first_row + start)
-            if sum(one.num_rows for one in packs[-1]) + span.num_rows > limit and packs[-1]:
-                packs.append([])
-            packs[-1].append(span)
-    ends = [(own[0].first_row, own[-1].first_row + own[-1].num_rows) if own else (0, 0) for own in packs]
+    found = 0
+    for file, run in enumerate(runs):
+        for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
+            for start in range(0, num_rows, limit):
+                span = Span(file, group, first_row + start, min(limit, num_rows - start), found + start)
+                if sum(one.num_rows for one in packs[-1]) + span.num_rows > limit and packs[-1]:
+                    packs.append([])
+                packs[-1].append(span)
+            found += num_rows
+    ends = [(own[0].identity, own[-1].identity + own[-1].num_rows) if own else (0, 0) for own in packs]
     return [
         Partition(index, tuple(own), f"rows {first:,} to {last:,} after {title}")
         for index, (own, (first, last)) in enumerate(zip(packs, ends, strict=True))

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.io.exchange import origin_of
+from gpupipe.io.exchange import ROW, origin_of
 from gpupipe.io.relational.cuts import by_order, repeat_little
 from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.ordering import widest
@@ -148,8 +148,8 @@ class _Wanted:
             return Field(self.name, "float32" if alike else "float64").as_source()
         return Field(self.name, item.dtype, nullable=item.nullable, written_as=item.written_as).as_source()
 
-    def expression(self, item: Field) -> pl.Expr:
-        """Of the result."""
+    def expression(self, item: Field, backend: str) -> pl.Expr:
+        """Of the result; on a GPU of rows in any order, but for lists."""
         values, wide = pl.col(self.column), self.field(item).dtype
         match self.function:
             case "size":
@@ -162,6 +162,10 @@ class _Wanted:
                 found = values
             case "sum":
                 found = values.cast({"uint64": pl.UInt64, "int64": pl.Int64}.get(wide, pl.Float64)).sum()
+            case "first" if backend == "gpu":
+                found = values.sort_by(values.is_null(), ROW).first()
+            case "last" if backend == "gpu":  # cudf-polars does not translate `last(ignore_nulls=True)`
+                found = values.sort_by(values.is_not_null(), ROW).last()
             case "first" | "last":
                 found = getattr(values, self.function)(ignore_nulls=True)
             case "min" | "max":
@@ -174,18 +178,20 @@ class _Wanted:
 def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> Dataset:
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
     backend, rows = active().resolve(table.backend), scan(table, columns, "group")
-    aggregations = [one.expression(table.schema[one.column]) for one in wanted]
+    aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         frame = frame.drop_nulls(keys) if dropna else frame
+        if backend == "gpu" and any(one.function == "list" for one in wanted):
+            frame = frame.sort(ROW)
         return frame.group_by(keys).agg(aggregations).sort(keys, nulls_last=True)
 
     def cut(num_buckets: int) -> list[pl.Expr]:
         return [by_order(rows, keys, [True] * len(keys), num_buckets)]
 
-    holds_rows = any(one.function in _WHOLE for one in wanted)
+    large = any(one.function in _WHOLE for one in wanted) or repeat_little(rows, keys, backend)
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
-    found = run(plan, [rows], schema, backend, "group", cut if holds_rows or repeat_little(rows, keys) else None)
+    found = run(plan, [rows], schema, backend, "group", cut if large else None)
     origin = origin_of("group", [table], keys, dropna, wanted)
     return found.dataset(table, schema, origin, widest(table), "group")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.readers import from_frame
 from gpupipe.io.relational.engine import batches_of
@@ -25,16 +26,16 @@ _BATCH_ROWS = 200_000
 def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> Dataset:
     """Make a lazy table of a frame of Polars, or of what a lazy frame comes to.
 
-    The plan of a lazy frame is run now, by Polars' streaming engine on the host. A small result stays in memory, any
-    other goes to a temporary Parquet file, a batch at a time, which is removed with the dataset.
+    The plan of a lazy frame is run now: by Polars' streaming engine, or by cudf-polars' one on a GPU (not yet run on
+    one). A small result stays in memory, any other goes to a temporary Parquet file, which is removed with the dataset.
 
     Args:
         data: a `polars.DataFrame` or `polars.LazyFrame`.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: what runs the plan, and whose frames the dataset gives.
 
     Raises:
         BadConfig: it is neither.
-        PlanFailed: the plan cannot be run.
+        PlanFailed: the plan cannot be run, or has an operation that a GPU's engine does not know.
         SchemaMismatch: columns share a name.
 
     Memory: what the plan takes, and the result up to a sixteenth of the memory that is free, or of `memory_limit`.
@@ -58,7 +59,8 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
         )
     if isinstance(given, pl.DataFrame):
         return from_frame(given, backend=backend)
-    batches = (frame.to_arrow() for frame in batches_of(given, _BATCH_ROWS, "from_polars"))
+    where = active().resolve(backend)
+    batches = (frame.to_arrow() for frame in batches_of(given, _BATCH_ROWS, where, "from_polars"))
     kept: list[pa.Table] = []
     num_bytes = 0
     for batch in batches:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -140,25 +141,27 @@ class Joining:
         made = [_comparable(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
         return replace(rows, frame=rows.frame.with_columns(made))
 
-    def plan(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
+    def plan(self, left: pl.LazyFrame, right: pl.LazyFrame, *, backend: str) -> pl.LazyFrame:
         """The rows of the result, each with its place as `ROW`."""
         keeps_left, keeps_right = _KEPT[self.how]
         theirs = {f"⟨right⟩ {item.name}": pl.col(item.name) for item in self.right_keys} if keeps_right else {}
         added = {out: pl.col(item.name) for item, out in self.right_columns}
         right = right.select(*self.keys, pl.col(ROW).alias(_RIGHT), **theirs, **added)
         how: Literal["full", "left", "inner"] = "full" if keeps_right else "left" if keeps_left else "inner"
+        # Polars below 2 mixes both sides of a full join, and GPUs together keep no order.
+        in_order = backend == "cpu" and not keeps_right
         both = left.join(
-            right, on=self.keys, how=how, coalesce=False, maintain_order=None if keeps_right else "left_right"
+            right, on=self.keys, how=how, coalesce=False, maintain_order="left_right" if in_order else None
         )
         if not keeps_right:
-            return both
+            return both if in_order else both.sort(ROW, _RIGHT)
         if not keeps_left:
             both = both.filter(pl.col(_RIGHT).is_not_null())
         is_alone = pl.col(ROW).is_null()
         names = zip(self.left_keys, theirs, strict=True)
         of_either = [pl.when(is_alone).then(name).otherwise(item.name).alias(item.name) for item, name in names]
         place = pl.coalesce(ROW, pl.col(_RIGHT) + pl.lit(_ADDED, pl.UInt64)).alias(ROW)
-        return both.with_columns(*of_either, place).sort(ROW, _RIGHT)  # Polars below 2 mixes both sides of a full join
+        return both.with_columns(*of_either, place).sort(ROW, _RIGHT)
 
 
 def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
@@ -173,10 +176,11 @@ def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
     def cut(num_buckets: int) -> list[pl.Expr]:
         return [by_hash(joining.keys, num_buckets)] * 2
 
-    if buckets_of([ours, theirs]) == 1:
-        found = run(joining.plan, [ours, theirs], schema, backend, "join", None)
+    plan = partial(joining.plan, backend=backend)
+    if buckets_of([ours, theirs], backend) == 1:
+        found = run(plan, [ours, theirs], schema, backend, "join", None)
     else:
-        found = run(joining.plan, [ours, theirs], [*schema, ID], backend, "join", cut)
+        found = run(plan, [ours, theirs], [*schema, ID], backend, "join", cut)
         found = by_place(found, schema, backend, "join")
     origin = origin_of("join", [left, right], joining)
     return found.dataset(left, schema, origin, max(widest(left), widest(right)), "join")

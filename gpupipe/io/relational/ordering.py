@@ -10,9 +10,10 @@ import polars as pl
 from gpupipe.cluster import active
 from gpupipe.io.buckets import shuffle_seed
 from gpupipe.io.exchange import ROW, origin_of
-from gpupipe.io.relational.cuts import by_order, random_bits
+from gpupipe.io.relational.cuts import by_order
 from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.gathering import Gathered
+from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import scan, scan_gathered
 from gpupipe.schema import Field
 
@@ -29,6 +30,8 @@ def sort(table: Dataset, by: Sequence[str], ascending: Sequence[bool]) -> Datase
     backend, rows = active().resolve(table.backend), scan(table, table.columns, "sort")
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
+        if backend == "gpu":  # rows that several GPUs have sorted stand in no order of their own
+            return frame.sort([*by, ROW], descending=[*(not up for up in ascending), False], nulls_last=True)
         return frame.sort(by, descending=[not up for up in ascending], nulls_last=True, maintain_order=True)
 
     def cut(num_buckets: int) -> list[pl.Expr]:
@@ -58,7 +61,7 @@ def numbered(table: Dataset) -> Dataset:
     if not table.query.repeats_rows:
         return table
     rows = scan(table, table.columns, "number")
-    found = run(lambda frame: frame, [rows], table.schema, active().resolve(table.backend), "number", lambda _: [])
+    found = run(lambda frame: frame, [rows], table.schema, "cpu", "number", None)
     return found.dataset(table, table.schema, origin_of("rows", [table]), widest(table), "number")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,14 +13,15 @@ import pyarrow as pa
 from gpupipe.backend import select
 from gpupipe.backend.arrow_types import written_type
 from gpupipe.cluster import active
-from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.errors import BadFile, PlanFailed, SchemaMismatch
+from gpupipe.io.damage import one_line
 from gpupipe.io.exchange import ID, ROW, Reading, host_table
 from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.passes import over_partitions
-from gpupipe.io.query import EVERYTHING
 from gpupipe.io.reading import holds
 from gpupipe.io.relational.gathering import Gathered, memory
+from gpupipe.io.relational.predicates import predicates
 from gpupipe.io.remote import is_remote
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import FLOATS, Field
@@ -27,7 +29,7 @@ from gpupipe.schema import FLOATS, Field
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["LazyFrame", "Scan", "lazy", "scan", "scan_gathered"]
+__all__ = ["LazyFrame", "Scan", "explained", "lazy", "scan", "scan_gathered"]
 
 LazyFrame: TypeAlias = pl.LazyFrame
 
@@ -38,6 +40,8 @@ _SAME = [
     *(pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.large_string(), pa.timestamp("us")),
 ]
 _STRING_BYTES = 24
+_COUNTED_SHARE = 16
+"""Rows beyond this part of the memory may be cut into buckets."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,8 @@ def _as_written(item: Field) -> pl.Expr:
 def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
     """Make a lazy frame of these columns and the row's identity.
 
-    Local Parquet files are scanned by Polars itself; whatever else a dataset is made of is read by partitions first,
-    by the executor in force.
+    Local Parquet files are scanned by Polars itself, with filters that it evaluates alike; whatever else a dataset is
+    made of is read by partitions first, by the executor in force.
 
     Args:
         table: the dataset.
@@ -113,8 +117,7 @@ def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = Fal
     found = _of_files(table, fields)
     if found is None:
         found = _of_partitions(table, fields, title, 1 << 62 if keep else memory() // 4)
-    floats = [item.name for item in fields if item.dtype in FLOATS]
-    return replace(found, frame=found.frame.with_columns(pl.col(floats).fill_nan(None)))
+    return found
 
 
 def scan_gathered(found: Gathered) -> Scan:
@@ -123,12 +126,31 @@ def scan_gathered(found: Gathered) -> Scan:
     return Scan(found.lazy(), fields, found.num_rows, found.check, found.check, found)
 
 
+@contextmanager
+def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
+    """Say what failed: a file, which is found by a second look, or the plan."""
+    try:
+        yield
+        for one in scans:
+            one.check()
+    except (pl.exceptions.PolarsError, OSError) as cause:
+        for one in scans:
+            one.check()
+            one.look()
+        raise PlanFailed(
+            title,
+            f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})",
+            expected="memory and disk for the rows, and operations that the engine knows",
+            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets; TMPDIR= a folder with space",
+        ) from cause
+
+
 def _of_partitions(table: Dataset, fields: Sequence[Field], title: str, limit: int) -> Scan:
     work = _Rows(tuple(fields), active().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
     found.gather(batches)
-    frame = found.lazy()
+    frame = found.lazy().with_columns(_without_nan(fields))
     if table.query.repeats_rows:  # the rows made of one share its identity
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
     return Scan(frame, fields, found.num_rows, found.check, found.check, found)
@@ -149,16 +171,13 @@ class _Rows:
 
 def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
     """The files as Polars scans them; None where it would not see the same rows and values."""
-    source = table.source
-    if type(source) is not FileSource or table.query != EVERYTHING or len(source.files) > _MOST_FILES:
+    source, wanted = table.source, [item.name for item in fields]
+    chosen = predicates(table.query, source.schema)
+    if type(source) is not FileSource or chosen is None:
         return None
-    files = {number: file for number, file in source.files.items() if isinstance(file, ParquetFile)}
-    rows = sum(partition.num_rows for partition in source.partitions)
-    if len(files) < len(source.files) or rows != sum(sum(file.group_rows) for file in files.values()):
-        return None
-    if any(is_remote(file.origin.path) and not file.copy for file in files.values()):
-        return None
-    if not all(holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields):
+    fields = [source.schema[name] for name in dict.fromkeys([*wanted, *sorted(table.query.reads([]))])]
+    files = _scannable(source, fields)
+    if files is None:
         return None
 
     def check() -> None:
@@ -178,16 +197,41 @@ def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
     for number, file in files.items():
         frame = pl.scan_parquet(file.copy or file.origin.path, glob=False, row_index_name=ROW)
         row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
-        frames.append(frame.select(*names, row_id).with_columns(casts))
+        frame = frame.select(*names, row_id).with_columns(casts).with_columns(_without_nan(fields))
+        frames.append(frame.filter(chosen).select(*wanted, ROW) if chosen else frame)
     for partition in source.partitions:
         source.reads.add(partition.spans, names, source.stored_bytes(partition, names))
 
     def look() -> None:
         cpu = select("cpu")
-        for partition in table.partitions:
-            table.read(partition, names, cpu)
+        for partition in source.partitions:
+            source.read(partition, fields, cpu)
 
-    return Scan(pl.concat(frames), fields, rows, check, look, source)
+    rows = sum(partition.num_rows for partition in source.partitions)
+    found = Scan(pl.concat(frames), [table.schema[name] for name in wanted], rows, check, look, source)
+    return _counted(found) if chosen and found.num_bytes > memory() // _COUNTED_SHARE else found
+
+
+def _scannable(source: FileSource, fields: Sequence[Field]) -> dict[int, ParquetFile] | None:
+    """The files by number, where Polars sees the same rows and values in all of them."""
+    files = {number: file for number, file in source.files.items() if isinstance(file, ParquetFile)}
+    rows = sum(partition.num_rows for partition in source.partitions)
+    if len(files) < len(source.files) or rows != sum(sum(file.group_rows) for file in files.values()):
+        return None
+    if len(files) > _MOST_FILES or any(is_remote(file.origin.path) and not file.copy for file in files.values()):
+        return None
+    alike = (holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields)
+    return files if all(alike) else None
+
+
+def _counted(found: Scan) -> Scan:
+    """With the number of rows that filters leave: whether they fit in memory depends on it."""
+    with explained([found], "filter"):
+        return replace(found, num_rows=found.frame.select(pl.len()).collect(engine="streaming").item())
+
+
+def _without_nan(fields: Sequence[Field]) -> pl.Expr:
+    return pl.col(item.name for item in fields if item.dtype in FLOATS).fill_nan(None)
 
 
 def _is_same(file: ParquetFile, item: Field) -> bool:

@@ -1,0 +1,147 @@
+"""The engines of cudf-polars: in the memory of a GPU, streaming through it, or on the GPUs of a cluster's workers.
+
+They take device memory from RMM's current resource, whoever set it: the limit beside training stays in force, and a
+user's own resource is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import rmm
+from cudf_polars.dsl.translate import Translator
+from cudf_polars.engine.dask import DaskEngine
+from cudf_polars.engine.hardware_binding import HardwareBindingPolicy
+from cudf_polars.engine.options import StreamingOptions
+from cudf_polars.engine.spmd import SPMDEngine
+from cudf_polars.utils.config import MemoryResourceConfig
+from distributed import Client
+
+from gpupipe.backend import select
+from gpupipe.cluster import active
+from gpupipe.cluster.dask import DaskExecutor
+from gpupipe.errors import PlanFailed
+from gpupipe.io.relational.gathering import Gathered, arrow_of, kept_share
+from gpupipe.schema import is_passenger
+
+__all__ = ["collect", "gather", "memory", "refuse"]
+
+_CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
+_SPILLED_FROM = 0.8
+_before_the_engine: list[Any] = []
+"""The resource of a cluster's worker while the engine's own is current there."""
+
+
+def refuse(plan: pl.LazyFrame, title: str) -> None:
+    """Make sure that cudf-polars knows every operation of a plan, before anything runs.
+
+    Raises:
+        PlanFailed: names the operations that it does not know.
+    """
+    translator = Translator(plan._ldf.visit(), pl.GPUEngine(executor="in-memory"))  # noqa: SLF001 - as cudf-polars does
+    translator.translate_ir()
+    if translator.errors:
+        raise PlanFailed(
+            title,
+            "cudf-polars does not run all its operations on a GPU",
+            got="; ".join(sorted({str(error) for error in translator.errors})),
+            expected="operations that it translates",
+            remedy="backend='cpu' where the table is read",
+        )
+
+
+def memory() -> int:
+    """Count the bytes of device memory that a plan may take; on a cluster the engine itself decides, and spills."""
+    if not active().in_process:
+        return 1 << 62
+    return _free_memory()
+
+
+def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
+    """Run plans one after the other, and gather their results.
+
+    Args:
+        found: gathers them.
+        plans: each gives the columns of `found`.
+        num_bytes: what each takes, about.
+        result_bytes: of the results together, at most; larger ones are written by the GPU, and not brought to the host.
+    """
+    if result_bytes <= kept_share() or any(is_passenger(item.dtype) for item in found.fields):
+        found.gather(arrow_of(collect(plan, num_bytes), found.types) for plan in plans)
+        return
+    for plan in plans:
+        found.take_files(partial(_write, plan, found.group_rows, num_bytes))
+
+
+def _write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
+    """Write the result to a file; engines that stream make a folder of files of it."""
+    sink = plan.sink_parquet(path, compression="lz4", statistics=False, row_group_size=group_rows, lazy=True)
+    collect(sink, num_bytes)
+
+
+def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
+    """Run a plan that takes about so many bytes; one that is a sink gives an empty frame.
+
+    Raises:
+        ClusterLost: a worker of the cluster is gone.
+    """
+    executor = active()
+    if isinstance(executor, DaskExecutor):
+        return executor.call_all(partial(_on_workers, plan))
+    limit = _free_memory()
+    if num_bytes <= limit:
+        resource = rmm.mr.get_current_device_resource()
+        return plan.collect(engine=pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True))
+    with SPMDEngine.from_options(_options(limit)) as engine:
+        return plan.collect(engine=engine)
+
+
+def _on_workers(plan: pl.LazyFrame, client: Client) -> pl.DataFrame:
+    with _lent(client) as limit, DaskEngine.from_options(_options(limit), dask_client=client) as engine:
+        return plan.collect(engine=engine)
+
+
+@contextmanager
+def _lent(client: Client) -> Iterator[int]:
+    """Keep each worker's resource, which the engine replaces and does not put back; the least that one has free."""
+    free = client.run(_lend)
+    try:
+        yield min(free.values())
+    finally:
+        client.run(_take_back)
+
+
+def _lend() -> int:
+    free = _free_memory()
+    _before_the_engine.append(rmm.mr.get_current_device_resource())
+    return free
+
+
+def _take_back() -> None:
+    if _before_the_engine:  # a worker that was started again has lent nothing
+        rmm.mr.set_current_device_resource(_before_the_engine.pop())
+        select("gpu").trim()
+
+
+def _free_memory() -> int:
+    """Give back what the backend holds for reuse; the bytes that RMM's current resource may still allocate."""
+    select("gpu").make_room(0)
+    resource = rmm.mr.get_current_device_resource()
+    if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
+        return int(resource.get_allocation_limit() - resource.get_allocated_bytes())
+    return int(rmm.mr.available_device_memory()[0])
+
+
+def _options(limit: int) -> StreamingOptions:
+    return StreamingOptions(
+        spill_device_limit=str(int(limit * _SPILLED_FROM)),
+        memory_resource_config=_CURRENT,
+        hardware_binding=HardwareBindingPolicy(enabled=False),  # of the whole process, for good
+        fallback_mode="silent",
+        raise_on_fail=True,
+    )

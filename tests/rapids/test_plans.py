@@ -1,0 +1,320 @@
+"""Every plan over whole tables is given to cudf-polars' translator, and run as a GPU's by Polars; no GPU is needed."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+pytest.importorskip("cudf_polars", reason="the RAPIDS wheels are not installed here")
+
+import rmm
+from cudf_polars.utils.config import ConfigOptions, StreamingFallbackMode
+
+import gpupipe as gp
+from gpupipe.backend.protocol import Backend
+from gpupipe.cluster import in_force
+from gpupipe.cluster.dask import DaskExecutor
+from gpupipe.errors import PlanFailed
+from gpupipe.io.relational import engine, gpu_engine, grouping
+from gpupipe.io.relational.scan import scan
+
+from .rehearsal import FREE, TOTAL
+from .test_verbs import VERBS, same_frames, sample  # noqa: F401 - a fixture
+
+PACKAGE = Path(gp.__file__).parent
+SIZE = 3000
+FRAME = pd.DataFrame(
+    {
+        "k": [None, "a", "b", "a", "c"] * (SIZE // 5),
+        "n": pd.array([1, 2, None, 3] * (SIZE // 4), dtype="Int64"),
+        "u": pd.array(range(SIZE), dtype="uint8" if SIZE < 256 else "uint16"),
+        "x": [0.5, -0.0, None, 0.0, 2.0, -1.5] * (SIZE // 6),
+        "ok": [True, False, False] * (SIZE // 3),
+        "at": pd.date_range("2013-01-01", periods=SIZE // 10, freq="h").repeat(10),
+    }
+)
+NUMBERS = ("n", "u", "x", "ok")
+
+
+def grouped(function: str, column: str) -> Callable[[gp.Dataset], gp.Dataset]:
+    return lambda d: d.group_by(["k", "u"] if column != "u" else "k", dropna=False).agg(found=(column, function))
+
+
+def joined(how: str, many: bool) -> Callable[[gp.Dataset], gp.Dataset]:
+    def join(data: gp.Dataset) -> gp.Dataset:
+        right = data.filter("u % 7 == 0")
+        right = right if many else right.deduplicate("n")
+        return data.filter("u < 200").join(right, on="n", how=how, many=many)  # type: ignore[arg-type]
+
+    return join
+
+
+PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    **{f"sort by {name}": lambda d, name=name: d.sort(name, ascending=False) for name in FRAME},
+    "sort of equal rows": lambda d: d.sort(["k", "ok"], ascending=[False, True]),
+    "shuffle": lambda d: d.shuffle(1),
+    **{f"deduplicate by {name}": lambda d, name=name: d.deduplicate([name]) for name in FRAME},
+    "the last of each": lambda d: d.deduplicate(["k", "x"], keep="last"),
+    "sample": lambda d: d.sample(n=40, seed=3),
+    **{
+        f"{function} of {column}": grouped(function, column)
+        for function in grouping._FUNCTIONS
+        for column in FRAME
+        if column != "k" and (column in NUMBERS or function not in grouping._OF_NUMBERS)
+    },
+    **{f"{how} join, many={many}": joined(how, many) for how in ("left", "inner", "right", "outer") for many in (0, 1)},
+    "sort of some": lambda d: d.filter(
+        "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [700, 703] or isnull(x) and ok"
+    ).sort("k"),
+    "sort of a share": lambda d: d.split(fraction=0.3, seed=2)[1].split(by="at", at="2013-01-07")[0].sort("x"),
+    "join by value": lambda d: d.join(d.select(["x"]).deduplicate("x"), left_on="n", right_on="x"),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for number, part in enumerate((FRAME[:1000], FRAME[1000:])):
+        part.to_parquet(tmp_path / f"{number}.parquet", index=False, row_group_size=300)
+    return [str(tmp_path / f"{number}.parquet") for number in range(2)]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_translated_and_gives_what_the_cpu_gives(
+    rehearsed_backend: Backend, files: list[str], name: str
+) -> None:
+    there, here = (PLANS[name](gp.read_parquet(files, backend=backend)).to_pandas() for backend in ("gpu", "cpu"))
+    same_frames(without_lists(there), without_lists(here))
+
+
+def without_lists(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.explode("found") if "found" in frame and frame["found"].map(np.ndim).any() else frame
+
+
+@pytest.mark.parametrize("name", ["sort of equal rows", "the last of each", "list of x", "outer join, many=1"])
+def test_rows_beyond_a_gpus_memory_are_cut_into_buckets(
+    rehearsed_backend: Backend,
+    files: list[str],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = PLANS[name](gp.read_parquet(files, backend="cpu")).to_pandas()
+    monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 200_000)
+    with caplog.at_level("INFO", "gpupipe"):
+        found = PLANS[name](gp.read_parquet(files, backend="gpu")).to_pandas()
+    assert "are cut into" in caplog.text
+    same_frames(without_lists(found), without_lists(wanted))
+
+
+@pytest.mark.parametrize("name", ["sort by x", "first of at", "outer join, many=1", "list of k"])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_large_result_is_written_by_the_gpu(
+    rehearsed_backend: Backend, files: list[str], name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one file, or by an engine that streams as a folder of them."""
+    plans: dict[str, Any] = {**PLANS, "list of k": lambda d: d.group_by("n").agg(found=("k", "list"))}
+    wanted = plans[name](gp.read_parquet(files, backend="cpu")).to_pandas()
+
+    def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
+        assert ran(plan, num_bytes).is_empty(), "nothing comes to the host"
+        (path,) = scratch.rglob("*.parquet")
+        if in_parts:
+            frame = pl.read_parquet(path)
+            path.unlink()
+            path.mkdir()
+            for number in range(3):
+                part = frame.slice(number * 1000, 1000 if number < 2 else None)
+                part.write_parquet(path / f"part.{number:06}.parquet", row_group_size=400)
+        return pl.DataFrame()
+
+    ran, scratch = gpu_engine.collect, Path(files[0]).parent / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setattr(gpu_engine, "kept_share", lambda: 0)
+    monkeypatch.setattr(gpu_engine, "collect", collect)
+    data = plans[name](gp.read_parquet(files, backend="gpu"))
+    same_frames(without_lists(data.to_pandas()), without_lists(wanted))
+    ids = np.concatenate([partition.row_ids(np) for partition in data.partitions])
+    assert ids.tolist() == list(range(len(wanted)))
+    del data
+    gc.collect()
+    assert list(scratch.iterdir()) == []
+
+
+def test_every_place_that_makes_a_plan_is_tried(
+    rehearsed_backend: Backend,
+    files: list[str],
+    sample: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: set[str] = set()
+
+    def refuse(plan: pl.LazyFrame, title: str) -> None:
+        caller: FrameType = sys._getframe(2)
+        tried.add(f"{Path(caller.f_code.co_filename).name}: {caller.f_code.co_name}")
+        known(plan, title)
+
+    known = gpu_engine.refuse
+    monkeypatch.setattr(gpu_engine, "refuse", refuse)
+    monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 500_000)
+    for verb in VERBS.values():
+        verb(gp.read_parquet(sample, backend="gpu"))
+    gp.read_parquet(files, backend="gpu").write_parquet(tmp_path / "shuffled", shuffle="full")
+    assert tried == set(places_that_make_plans())
+
+
+def places_that_make_plans() -> Iterator[str]:
+    """The functions that call `engine.run` for whatever backend."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        if not any(i.module == engine.__name__ and "run" in [name.name for name in i.names] for i in imports):
+            continue
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef):
+                for call in ast.walk(function):
+                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "run":
+                        host_only = any(isinstance(arg, ast.Constant) and arg.value == "cpu" for arg in call.args)
+                        yield from [] if host_only else [f"{path.name}: {function.name}"]
+
+
+def test_a_plan_that_is_not_translated_is_refused_before_it_runs(
+    rehearsed_backend: Backend, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = scan(gp.read_parquet(files, backend="cpu"), ["x"], "test")
+    monkeypatch.setattr(gpu_engine, "collect", None)
+    with pytest.raises(PlanFailed) as caught:
+        engine.run(lambda f: f.with_columns(pl.col("x").ewm_mean(com=1)), [rows], rows.fields, "gpu", "means", None)
+    assert caught.value.where == "means" and "ewm" in str(caught.value.got).lower()
+
+
+def test_a_users_plan_is_run_by_the_gpu(engines: list[Any], files: list[str]) -> None:
+    plan = pl.scan_parquet(files).filter(pl.col("u") < 50).group_by("k").agg(pl.col("x").sum()).sort("k")
+    found = gp.from_polars(plan, backend="gpu").to_pandas()
+    same_frames(found, gp.from_polars(plan, backend="cpu").to_pandas())
+    assert len(engines) == 1
+    with pytest.raises(PlanFailed):
+        gp.from_polars(plan.with_columns(pl.col("x").ewm_mean(com=1)), backend="gpu")
+    lazy = gp.read_parquet(files, backend="gpu").to_polars()
+    gpu_engine.refuse(lazy, "to_polars")
+    assert lazy.collect().height == SIZE
+
+
+# whose memory ---------------------------------------------------------------------------------------------------------
+class StandIn(pl.GPUEngine):
+    """An engine that streams: sets RMM's resource to its own, which takes memory from the one it is told."""
+
+    puts_back = True
+    made: ClassVar[list[Any]] = []
+
+    @classmethod
+    def from_options(cls, options: Any, dask_client: Any = None) -> Any:
+        executor = {**options.to_executor_options(), "min_device_size": TOTAL}
+        made = cls(executor="streaming", executor_options=executor, **options.to_engine_options())
+        made.options = options  # type: ignore[attr-defined]
+        return made
+
+    def __enter__(self) -> Any:
+        self.before = gpu_engine.rmm.mr.get_current_device_resource()
+        config = ConfigOptions.from_polars_engine(self)
+        assert config.memory_resource_config is not None
+        self.upstream = config.memory_resource_config.create_memory_resource()
+        assert self.upstream is self.before
+        assert config.raise_on_fail and config.executor.fallback_mode == StreamingFallbackMode.SILENT
+        gpu_engine.rmm.mr.set_current_device_resource(self)
+        self.made.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.puts_back:
+            gpu_engine.rmm.mr.set_current_device_resource(self.before)
+
+
+class OnWorkers(StandIn):
+    puts_back = False
+
+
+class Client:
+    """A client of one worker, which is this process."""
+
+    def run(self, function: Callable[[], Any]) -> dict[str, Any]:
+        return {"worker": function()}
+
+
+@pytest.fixture
+def engines(rehearsed_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(gpu_engine, "SPMDEngine", StandIn)
+    monkeypatch.setattr(gpu_engine, "DaskEngine", OnWorkers)
+    monkeypatch.setattr(rmm.mr, "get_current_device_resource", gpu_engine.rmm.mr.get_current_device_resource)
+    monkeypatch.setattr(StandIn, "made", [])
+    return StandIn.made
+
+
+def current() -> Any:
+    return gpu_engine.rmm.mr.get_current_device_resource()
+
+
+def test_a_small_table_is_worked_on_in_memory_from_the_current_resource(
+    engines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[pl.GPUEngine] = []
+    monkeypatch.setattr(pl.LazyFrame, "collect", lambda _, engine: seen.append(engine))
+    gpu_engine.collect(pl.LazyFrame({"x": [1]}), 1 << 30)
+    (engine_used,) = seen
+    config = ConfigOptions.from_polars_engine(engine_used)
+    assert config.executor.name == "in-memory" and config.raise_on_fail
+    assert engine_used.memory_resource is current() and current().limit == FREE - TOTAL // 10
+    assert not engines
+
+
+def test_a_large_table_streams_and_spills_within_the_limit(engines: list[Any]) -> None:
+    before = current()
+    found = gpu_engine.collect(pl.LazyFrame({"x": [1]}), 1 << 50)
+    assert found.rows() == [(1,)]
+    (engine_used,) = engines
+    assert engine_used.upstream.limit == before.limit == FREE - TOTAL // 10
+    assert int(engine_used.options.spill_device_limit) == int(before.limit * 0.8)
+    assert not engine_used.options.hardware_binding.enabled
+    assert current() is engine_used.before, "the limited pool again"
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["our resource", "a user's"])
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("on_workers", [True, False])
+def test_the_resource_is_there_again_afterwards(
+    engines: list[Any], own: bool, fails: bool, on_workers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = gp.backend.select("gpu")
+    if not own:
+        monkeypatch.setattr(backend, "_is_limited", False)
+        monkeypatch.setattr(gpu_engine.rmm.mr, "current", object())
+    plan = pl.LazyFrame({"x": ["a" if fails else "1"]}).with_columns(pl.col("x").cast(pl.Int64))
+    cluster = DaskExecutor.__new__(DaskExecutor)
+    monkeypatch.setattr(cluster, "call_all", lambda function: function(Client()), raising=False)
+    with in_force(cluster if on_workers else None):
+        before = None if own else current()
+        if fails:
+            with pytest.raises(pl.exceptions.PolarsError):
+                gpu_engine.collect(plan, 1 << 50)
+        else:
+            assert gpu_engine.collect(plan, 1 << 50).rows() == [(1,)]
+    (engine_used,) = engines
+    assert type(engine_used) is (OnWorkers if on_workers else StandIn)
+    assert current() is engine_used.before and (own or current() is before)
+    assert not own or current().limit == FREE - TOTAL // 10
+
+
+def test_a_cluster_of_gpus_takes_a_table_of_any_size(engines: list[Any]) -> None:
+    with in_force(DaskExecutor.__new__(DaskExecutor)):
+        assert gpu_engine.memory() > 1 << 60
