@@ -17,7 +17,7 @@ from gpupipe.errors import BadData
 from gpupipe.expectations import Expectations
 from gpupipe.features import Features
 from gpupipe.io import Dataset, over_partitions
-from gpupipe.io.beside import Beside
+from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
 from gpupipe.profiles import Profile
@@ -79,7 +79,7 @@ class Fitting:
         self._note = Note()
         self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
-        self._beside: Mapping[int, Beside] = {}
+        self._side_columns: Mapping[int, SideColumns] = {}
         self._kept: dict[int, Frame] = {}
         self._started = time.perf_counter()
         for step in steps:
@@ -199,8 +199,8 @@ class Fitting:
     def _meet(self, wanted: set[str]) -> None:
         """Make the columns of steps that look at other rows."""
         prefix, dataset = put_together(Prefix(self.steps, self.source, wanted), self.dataset, self.backend)
-        self._beside = prefix.beside
-        self.report.num_reads += len(self._beside)
+        self._side_columns = prefix.side_columns
+        self.report.num_reads += len(self._side_columns)
         if dataset is not self.dataset:  # what was read of it may be in other partitions now
             self.dataset, self._first = dataset, {}
 
@@ -210,7 +210,7 @@ class Fitting:
         wanted = wanted_in([tasks, *later], features, self.schema)
         if number == 0:
             wanted |= set(unscaled_of(features, self.schema))
-        prefix = Prefix(self.steps, self.source, wanted).knowing(self._beside)
+        prefix = Prefix(self.steps, self.source, wanted).knowing(self._side_columns)
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         kept, self._kept = self._kept, {}
         self.report.num_reads += number == 0 or len(kept) < self.dataset.num_partitions

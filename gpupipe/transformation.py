@@ -212,7 +212,8 @@ class Transformation:
 
     def meet(self, data: Dataset, backend: str) -> Dataset:
         """Make the columns of steps that look at other rows; gives the dataset whose rows they belong to."""
-        self._prefix, data = put_together(self._prefix, data, backend, partial(_retyped, self._casts))
+        typed = partial(_retyped, self._casts) if self._casts else None
+        self._prefix, data = put_together(self._prefix, data, backend, typed)
         self.draws_rows = self.draws_rows or self._prefix.draws_rows
         if self._watch is not None and self._prefix.meeting:
             self._watch.mailbox.send(data.partitions)

@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from gpupipe.backend.hashing import start_of
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.engine import buckets_of, collect
 from gpupipe.io.relational.scan import Scan
+from gpupipe.schema import ROW
 
 __all__ = ["by_hash", "by_order", "random_bits", "repeat_little"]
 

@@ -13,10 +13,11 @@ from typing import Any
 import polars as pl
 from tqdm import tqdm
 
+from gpupipe.backend.plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.errors import BackendMissing, PlanFailed
 from gpupipe.io.damage import one_line
-from gpupipe.io.relational.gathering import Gathered, arrow_of, memory
+from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.scan import Scan
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder

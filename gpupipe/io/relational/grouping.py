@@ -10,9 +10,9 @@ import polars as pl
 
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.io.exchange import origin_of
 from gpupipe.io.relational.cuts import by_order, repeat_little
 from gpupipe.io.relational.engine import run
+from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.ordering import widest
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, Field, Schema, is_passenger, list_of, made_usable
