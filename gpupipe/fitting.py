@@ -15,7 +15,7 @@ from gpupipe.errors import BadData
 from gpupipe.features import Features
 from gpupipe.fitted_rows import lineage_of
 from gpupipe.io import Dataset
-from gpupipe.io.beside import Beside
+from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.observing import check_report, of_kind, profiles_of
 from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
@@ -84,7 +84,7 @@ class Fitting:
         self._found: Mapping[Hashable, Any] = {}
         self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
-        self._beside: Mapping[int, Beside] = {}
+        self._side_columns: Mapping[int, SideColumns] = {}
         self._cache = FrameCache()
         self._started = time.perf_counter()
         for step in steps:
@@ -205,8 +205,8 @@ class Fitting:
     def _meet(self, wanted: set[str]) -> None:
         """Make the columns of steps that look at other rows."""
         prefix, dataset = put_together(Prefix(self.steps, self.source, wanted), self.dataset, self.backend)
-        self._beside = prefix.beside
-        self.report.num_reads += len(self._beside)
+        self._side_columns = prefix.side_columns
+        self.report.num_reads += len(self._side_columns)
         if dataset is not self.dataset:  # what was read of it may be in other partitions now
             self.dataset, self._first = dataset, {}
 
@@ -218,7 +218,9 @@ class Fitting:
         if number == 0:
             wanted |= set(unscaled_of(features, self.schema))
         checked = None if number == 0 else frozenset[str]()  # by each Expect, once
-        prefix = Prefix(self.steps, self.source, wanted, there=checked, counting=number == 0).knowing(self._beside)
+        prefix = Prefix(self.steps, self.source, wanted, there=checked, counting=number == 0).knowing(
+            self._side_columns
+        )
         if number == 0:
             there, total = self.schema.select(prefix.wanted), sum(part.num_rows for part in self.dataset.partitions)
             ranged = [("step", n, 0) for n, task in enumerate(tasks) if task.position == 0 and not task.group.of_target]

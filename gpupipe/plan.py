@@ -12,7 +12,7 @@ from typing import Any
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.features import Features
 from gpupipe.group import Group
-from gpupipe.io.beside import Beside
+from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step
@@ -73,12 +73,18 @@ class Prefix:
         self.reads = [name for name in schema.names if name in needed]
         self.steps, self._source = used, schema
         self.keeps_rows = not any(step.changes_rows for step in used)
-        self.beside: Mapping[int, Beside] = {}
+        self.side_columns: Mapping[int, SideColumns] = {}
 
     @property
     def draws_rows(self) -> bool:
         """Whether `run` asks for the rows' identities."""
-        return bool(self.beside) or any(isinstance(step, Sample) for step in self.steps)
+        return bool(self.side_columns) or any(isinstance(step, Sample) for step in self.steps)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the wanted columns are the source's, of all its rows."""
+        makers = [stage for stage in self._stages if isinstance(stage.step, WholeTableTransform)]
+        return len(makers) == len(self._stages) and not self.meeting
 
     @property
     def meeting(self) -> list[int]:
@@ -95,18 +101,18 @@ class Prefix:
         assert isinstance(stage.step, WholeTableTransform), "no other step's rows have to meet"
         return stage.step, stage.schema, [name for name in stage.step.makes if name in stage.wanted]
 
-    def before(self, position: int, beside: Mapping[int, Beside]) -> Prefix:
+    def before(self, position: int, side_columns: Mapping[int, SideColumns]) -> Prefix:
         """The steps before such a step, pruned to what it reads."""
         step, _, _ = self.stage(position)
-        return Prefix(self.steps[:position], self._source, step.reads).knowing(beside)
+        return Prefix(self.steps[:position], self._source, step.reads).knowing(side_columns)
 
-    def knowing(self, found: Mapping[int, Beside]) -> Prefix:
+    def knowing(self, found: Mapping[int, SideColumns]) -> Prefix:
         """The same, with the columns of steps that look at other rows made already, by the steps' position.
 
         Without these, `run` takes a frame to hold all rows there are.
         """
         made = copy(self)
-        made.beside = {position: found[position] for position in self.meeting if position in found}
+        made.side_columns = {position: found[position] for position in self.meeting if position in found}
         return made
 
     def copy(self) -> Prefix:
@@ -138,10 +144,10 @@ class Prefix:
             with in_step(stage.step):
                 if isinstance(stage.step, Sample):
                     frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
-                elif position in self.beside:
+                elif position in self.side_columns:
                     assert row_ids is not None, "these columns are found by the rows' identities"
                     _, _, names = self.stage(position)
-                    columns = self.beside[position].columns(names, row_ids[backend.positions(frame)], backend)
+                    columns = self.side_columns[position].columns(names, row_ids[backend.positions(frame)], backend)
                     frame = backend.assign(frame, columns)
                 elif isinstance(stage.step, Expect) and found is not None:
                     found["expect", stage.number] = stage.step.look(frame, stage.schema, backend, place)

@@ -15,8 +15,10 @@ from gpupipe.words import as_list, counted
 __all__ = [
     "DTYPES",
     "FLOATS",
+    "ID",
     "INTEGERS",
     "LISTS",
+    "ROW",
     "Field",
     "Kind",
     "Role",
@@ -401,6 +403,11 @@ class Schema:
 
     def _repr_html_(self) -> str:
         return html_table(self._table()) + (f"<p>{self._legend}</p>" if self._legend else "")
+
+
+ROW = "⟨row⟩"
+"""The column that holds the rows' identities in plans over whole tables; no table may have one of that name."""
+ID = Field(ROW, "uint64", nullable=False)
 
 
 def _one_row(run: Sequence[list[str]]) -> list[str]:

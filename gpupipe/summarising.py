@@ -23,7 +23,7 @@ from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 from gpupipe.seen import Seen, count_missing, look_at, told_by
 from gpupipe.step import in_step
-from gpupipe.together import Typed, as_read
+from gpupipe.together import Typed
 from gpupipe.transforms import Map
 
 __all__ = [
@@ -249,7 +249,7 @@ class PartitionPass:
         schema: after the transforms.
         backend: `"cpu"` or `"gpu"`.
         features: rows without their target are left out, where the data has it.
-        typed: what is done to a frame before the first transform.
+        typed: what is done to a frame before the first transform; None does nothing.
         first: source columns that were read already, by partition; taken out when used.
         cached: what an earlier pass kept.
         cache: what a later pass reads again.
@@ -261,7 +261,7 @@ class PartitionPass:
     schema: Schema
     backend: str
     features: Features | None = None
-    typed: Typed = as_read
+    typed: Typed | None = None
     first: dict[int, Frame] = field(default_factory=dict)
     cached: FrameCache = field(default_factory=FrameCache)
     cache: FrameCache = field(default_factory=FrameCache)
@@ -275,7 +275,8 @@ class PartitionPass:
         if frame is None:
             frame = _read(part, prefix.reads, backend, self.first.pop(partition.index, None))
             place = partition.spans[0].identity if partition.spans else 0
-            frame = prefix.run(self.typed(frame, backend), backend, _row_ids(prefix, partition, backend), found, place)
+            frame = frame if self.typed is None else self.typed(frame, backend)
+            frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend), found, place)
         rows = self._rows(frame, partition, backend)
         found["rows"] = len(frame)
         for observe in self.observers:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
-from gpupipe.io.beside import Beside, made_together
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.ordering import numbered
+from gpupipe.io.relational.side_columns import SideColumns, make_columns
 from gpupipe.plan import Prefix
-from gpupipe.schema import Schema
+from gpupipe.schema import ROW
 from gpupipe.step import in_step
-from gpupipe.transforms import Join, WholeTableTransform
+from gpupipe.transforms import Join
 from gpupipe.words import shortened
 
 __all__ = ["Typed", "put_together"]
@@ -26,24 +26,19 @@ Typed = Callable[[Frame, Backend], Frame]
 """Gives the columns of a frame as read the types that steps expect."""
 
 
-def as_read(frame: Frame, _: Backend) -> Frame:
-    """The frame as it is."""
-    return frame
-
-
-def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed = as_read) -> tuple[Prefix, Dataset]:
+def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed | None = None) -> tuple[Prefix, Dataset]:
     """The steps with the columns of those among them that look at other rows, and the dataset to run them on.
 
     Args:
         prefix: the steps.
         dataset: all rows that such a step is to see.
         backend: `"cpu"` or `"gpu"`.
-        typed: what is done to a frame before the first step.
+        typed: what is done to a frame before the first step; None does nothing.
 
     Raises:
         BadConfig: a join that repeats rows stands before such a step.
 
-    Memory: see `made_together`.
+    Memory: see `make_columns`.
     """
     if not prefix.meeting:
         return prefix, dataset
@@ -57,16 +52,17 @@ def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed = 
             shortened(dict.fromkeys(blind)),
         )
     dataset = numbered(replace(dataset, backend=backend))
-    found: dict[int, Beside] = {}
+    found: dict[int, SideColumns] = {}
     for position in prefix.meeting:
         before = prefix.before(position, found)
         _check_identities(before)
         step, schema, wanted = prefix.stage(position)
-        make = _Making(step, schema, frozenset(wanted))
         inputs = list(schema.select(step.reads))
-        rows = _Gathering(before, typed)
         made = [item for item in step.made_fields(schema) if item.name in wanted]
-        found[position] = made_together(dataset, rows, inputs, step.keys, make, made, type(step).__name__)
+        plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
+        rows = None if typed is None and before.is_empty else _Gathering(before, typed)
+        with in_step(step):
+            found[position] = make_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
     return prefix.knowing(found), dataset
 
 
@@ -87,25 +83,12 @@ class _Gathering:
     """What is read of a partition for a step that needs other rows too."""
 
     before: Prefix
-    typed: Typed
+    typed: Typed | None
 
     def __call__(self, part: Dataset, backend: Backend) -> Frame:
         (partition,) = part.partitions
         ids = partition.row_ids(backend.xp)
-        frame = self.typed(part.read(partition, self.before.reads, backend), backend)
+        frame = part.read(partition, self.before.reads, backend)
+        frame = frame if self.typed is None else self.typed(frame, backend)
         frame = self.before.copy().run(frame, backend, ids)
         return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})
-
-
-@dataclass(frozen=True)
-class _Making:
-    """The new columns of rows that have met."""
-
-    step: WholeTableTransform
-    schema: Schema
-    wanted: frozenset[str]
-
-    def __call__(self, part: Dataset, backend: Backend) -> Frame:
-        frame = part.read(part.partitions[0], None, backend)
-        with in_step(self.step):
-            return self.step.apply(frame, self.schema, self.wanted, backend)

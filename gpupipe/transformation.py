@@ -243,12 +243,12 @@ class Transformation:
         return self._outputs(seen, backend, row_ids, stored=False), seen
 
     @property
-    def typed(self) -> Typed:
-        """Gives a frame the types of the fit."""
-        return partial(_retyped, self._casts)
+    def typed(self) -> Typed | None:
+        """Gives a frame the types of the fit; None where it has them."""
+        return partial(_retyped, self._casts) if self._casts else None
 
     def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
-        frame = self.typed(frame, backend)
+        frame = frame if self.typed is None else self.typed(frame, backend)
         seen = self.prefix.run(frame, backend, row_ids)
         if self._only_with_target:
             assert self._features is not None

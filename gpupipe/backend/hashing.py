@@ -10,11 +10,12 @@ import pyarrow as pa
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.schema import FLOATS
 
-__all__ = ["hash_column", "hash_strings", "splitmix64", "start_of"]
+__all__ = ["hash_column", "hash_strings", "shuffle_bits", "shuffle_seed", "splitmix64", "start_of"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16
+_SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
 
 
 def splitmix64(seed: int, counters: Array) -> Array:
@@ -36,6 +37,21 @@ def splitmix64(seed: int, counters: Array) -> Array:
         array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
     return _finalized((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + start_of(seed))
+
+
+def shuffle_bits(seed: int, row_ids: Array) -> Array:
+    """Draw 64 random bits for each row, no two alike: what a shuffled table is sorted by.
+
+    Example:
+        >>> len(np.unique(shuffle_bits(7, np.arange(1000))))
+        1000
+    """
+    return splitmix64(shuffle_seed(seed), row_ids)
+
+
+def shuffle_seed(seed: int) -> int:
+    """Draw the seed of the bits that a table is shuffled by."""
+    return int(splitmix64(seed, np.array([_SHUFFLE]))[0])
 
 
 def start_of(seed: int) -> np.uint64:

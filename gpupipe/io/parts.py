@@ -17,10 +17,10 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend.hashing import shuffle_bits
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile
-from gpupipe.io.buckets import shuffle_bits
 from gpupipe.io.manifest import Manifest, Part
 from gpupipe.io.passes import in_halves, in_partition, over_partitions
 from gpupipe.io.relational.ordering import shuffle

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
-import numpy as np
+import polars as pl
 
-from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.arithmetic import seconds_between
-from gpupipe.backend.columns import floats, with_missing_row
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import ROW, Field, Schema
 from gpupipe.support.validation import check_names, is_integer, is_sequence, refuse_argument
-from gpupipe.transforms.segments import Segments
 from gpupipe.transforms.whole_table import WholeTableTransform
 from gpupipe.words import as_list
 
@@ -46,7 +41,7 @@ class _Shifted(WholeTableTransform):
 
     @property
     def _rows_back(self) -> list[int]:
-        return list(self.periods) if isinstance(self.periods, Iterable) else [self.periods]
+        return list(map(int, self.periods if isinstance(self.periods, Iterable) else [self.periods]))
 
 
 class Lag(_Shifted):
@@ -66,7 +61,7 @@ class Lag(_Shifted):
     Raises:
         BadConfig: `periods` holds no integers, or 0; or a column of the new one's name is there.
 
-    Memory: of a frame, ten arrays of n int64 and the new columns. Of a Dataset see `docs/guide-groups.md`.
+    Memory: four times the columns that are read, and the new ones. Of a Dataset see `docs/guide-groups.md`.
 
     Example:
         >>> import pandas as pd
@@ -89,17 +84,12 @@ class Lag(_Shifted):
     def _lagged(self, name: str, periods: int) -> str:
         return self._name(name, "lag" if periods > 0 else "lead", abs(periods))
 
-    def made_columns(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
-    ) -> dict[str, Column]:
-        made, segments = {}, Segments.of(frame, self.keys, self.order, backend)
-        for periods in self._rows_back:
-            names = {name: self._lagged(name, periods) for name in self.columns}
-            names = {name: out for name, out in names.items() if out in wanted}
-            rows = segments.earlier(periods) if names else None
-            for name, out in names.items():
-                made[out] = with_missing_row(backend.column(frame, name), backend.xp).take(rows)
-        return made
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        made = {self._lagged(name, p): pl.col(name).shift(p) for name in self.columns for p in self._rows_back}
+        made = {
+            out: self._where_known(self._over(value, backend), schema) for out, value in made.items() if out in wanted
+        }
+        return self._in_place(self._in_order(rows, backend).select(ROW, **made), backend)
 
 
 class Difference(_Shifted):
@@ -138,19 +128,15 @@ class Difference(_Shifted):
             for p in self._rows_back
         ]
 
-    def made_columns(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
-    ) -> dict[str, Column]:
-        made, segments = {}, Segments.of(frame, self.keys, self.order, backend)
-        for periods in self._rows_back:
-            names = {name: self._name(name, "diff", periods) for name in self.columns}
-            names = {name: out for name, out in names.items() if out in wanted}
-            rows = segments.earlier(periods) if names else None
-            for name, out in names.items():
-                column = backend.column(frame, name)
-                before = with_missing_row(column, backend.xp).take(rows)
-                made[out] = _change(column, before, backend)
-        return made
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        made = {}
+        for name in self.columns:
+            for periods in self._rows_back:
+                before = self._over(pl.col(name).shift(periods), backend)
+                change = _change(pl.col(name), before, schema[name].dtype)
+                made[self._name(name, "diff", periods)] = self._where_known(change, schema)
+        made = {out: value for out, value in made.items() if out in wanted}
+        return self._in_place(self._in_order(rows, backend).select(ROW, **made), backend)
 
 
 class CumulativeCount(WholeTableTransform):
@@ -189,24 +175,22 @@ class CumulativeCount(WholeTableTransform):
         nullable = any(schema[name].nullable for name in self.keys)
         return [Field(self.makes[0], "int64", nullable=nullable)]
 
-    def made_columns(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
-    ) -> dict[str, Column]:
-        segments = Segments.of(frame, self.keys, self.order, backend)
-        return {self.makes[0]: segments.column(segments.places - segments.start, "int64")}
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        count = self._over(pl.col(ROW).is_not_null().cast(pl.Int64).cum_sum(), backend) - 1
+        count = self._where_known(count, schema)
+        return self._in_place(self._in_order(rows, backend).select(ROW, count.alias(self.makes[0])), backend)
 
 
-def _change(now: Column, before: Column, backend: Backend) -> Column:
-    if now.dtype == "timestamp":
-        return seconds_between(now, before, backend.xp)
-    with np.errstate(invalid="ignore"):
-        changes = [a - b for a, b in zip(_parts(now, backend.xp), _parts(before, backend.xp), strict=True)]
-    return Column("float64", sum(changes[1:], start=changes[0]))
+def _change(now: pl.Expr, before: pl.Expr, dtype: str) -> pl.Expr:
+    if dtype == "timestamp":
+        return (now.cast(pl.Int64) - before.cast(pl.Int64)) / 1e6
+    changes = [a - b for a, b in zip(_parts(now, dtype), _parts(before, dtype), strict=True)]
+    return sum(changes[1:], start=changes[0])
 
 
-def _parts(column: Column, xp: ModuleType) -> list[Array]:
-    """Float64 arrays whose sum is the column: two where one would round, as it does whole numbers beyond 2^53."""
-    if column.dtype not in ("int64", "uint64"):
-        return [floats(column, xp)]
-    low = column.data & (1 << 32) - 1
-    return [floats(Column(column.dtype, part, column.valid), xp) for part in (column.data - low, low)]
+def _parts(value: pl.Expr, dtype: str) -> list[pl.Expr]:
+    """Split a number into floats whose sum it is: two where one would round, as it does integers beyond 2^53."""
+    if dtype not in ("int64", "uint64"):
+        return [value.cast(pl.Float64)]
+    low = value & pl.lit((1 << 32) - 1, pl.Int64 if dtype == "int64" else pl.UInt64)
+    return [(value - low).cast(pl.Float64), low.cast(pl.Float64)]

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from types import ModuleType
 from typing import Literal
 
-from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import floats
+import polars as pl
+
 from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import ROW, Field, Schema
 from gpupipe.support.validation import check_choice, check_integer, check_names, is_integer, refuse_argument
-from gpupipe.transforms.segments import Segments
-from gpupipe.transforms.stretches import STATS, statistics
 from gpupipe.transforms.whole_table import WholeTableTransform
 from gpupipe.words import as_list
 
 __all__ = ["Expanding", "Rolling"]
+
+_STATS = ("count", "sum", "mean", "std", "var", "min", "max")
+"""The statistics there are, of the values that are not missing."""
+_LONGEST = 1 << 30
+"""Rows of the longest window there is: cuDF counts rows by int32."""
+_PARTS: dict[str, tuple[str, ...]] = {
+    **{stat: ("count", stat) for stat in ("count", "sum", "min", "max")},
+    "mean": ("count", "sum"),
+    **dict.fromkeys(("var", "std"), ("count", "sum", "var")),
+}
+"""What a statistic of two parts of a window is made of."""
+_EARLIER, _SAME = "⟨earlier⟩ {} {}", "⟨same time⟩ {} {}"
+"""What the columns of the two parts are called."""
+_DAY = 86_400_000_000
 
 
 class _Windowed(WholeTableTransform):
@@ -41,7 +52,7 @@ class _Windowed(WholeTableTransform):
         """Raise `BadConfig` for a statistic, a number of values or a side that there is not."""
         check_names(self, empty=False, stats=self.stats)
         for stat in as_list(self.stats):
-            check_choice(self, STATS, stats=stat)
+            check_choice(self, _STATS, stats=stat)
         check_integer(
             self, f"[0, {self._rows or 'inf'}{']' if self._rows else ')'}", None, min_periods=self.min_periods
         )
@@ -60,10 +71,6 @@ class _Windowed(WholeTableTransform):
     def _least(self) -> int:
         """How many values a window has to have."""
 
-    @abstractmethod
-    def _stretch(self, segments: Segments, frame: Frame) -> tuple[Array, Array, Array | None, int]:
-        """Of each place the first place of its window and that behind it, whether there is one, and the longest."""
-
     @property
     def makes(self) -> list[str]:
         return [self._name(name, *self._what(stat)) for name in self.columns for stat in as_list(self.stats)]
@@ -79,22 +86,36 @@ class _Windowed(WholeTableTransform):
                 made.append(replace(new, nullable=stat != "count" or may_lack_key))
         return made
 
-    def made_columns(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
-    ) -> dict[str, Column]:
-        segments = Segments.of(frame, self.keys, self.order, backend)
-        first, behind, there, longest = self._stretch(segments, frame)
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        values = self._wanted_values(wanted)
+        rows = self._in_order(_with_values(rows, values), backend)
+        return self._in_place(self._of_rows(rows, values, schema, backend), backend)
+
+    def _wanted_values(self, wanted: AbstractSet[str]) -> dict[str, dict[str, str]]:
+        """Of each column the statistics that are wanted, and what they are called."""
+        stats = as_list(self.stats)
+        found = {name: {stat: self._name(name, *self._what(stat)) for stat in stats} for name in self.columns}
+        chosen = {name: {stat: out for stat, out in outs.items() if out in wanted} for name, outs in found.items()}
+        return {name: outs for name, outs in chosen.items() if outs}
+
+    def _of_rows(
+        self, rows: pl.LazyFrame, values: Mapping[str, Mapping[str, str]], schema: Schema, backend: str
+    ) -> pl.LazyFrame:
+        """Make statistics of so many rows."""
+        window, before = min(self._rows or _LONGEST, _LONGEST), {name: _value(name) for name in values}
+        if self.closed == "left" and backend == "gpu":  # its engine takes no shift inside a window
+            rows = rows.with_columns(self._over(value.shift(1), backend) for value in before.values())
+        elif self.closed == "left":
+            before = {name: value.shift(1) for name, value in before.items()}
         made = {}
-        for name in self.columns:
-            names = {stat: self._name(name, *self._what(stat)) for stat in as_list(self.stats)}
-            names = {stat: out for stat, out in names.items() if out in wanted}
-            if not names:
-                continue
-            values = floats(backend.column(frame, name), backend.xp)[segments.order]
-            found = statistics(list(names), values, first, behind, longest, self._least, backend)
-            for stat, out in names.items():
-                made[out] = segments.column(found[stat], "int64" if stat == "count" else "float64", there)
-        return made
+        for name, outs in values.items():
+            for stat, out in outs.items():
+                least = 1 if stat == "count" else min(max(self._least, 1), window)
+                value = self._over(_of_last(before[name], stat, window, least), backend)
+                if stat == "count" or (stat == "sum" and not self._least):
+                    value = value.fill_null(0)
+                made[out] = self._where_known(value, schema)
+        return rows.select(ROW, **made)
 
 
 class Rolling(_Windowed):
@@ -192,24 +213,65 @@ class Rolling(_Windowed):
         """The window's length in time; None where it is one in rows."""
         return microseconds_of(self.window) if isinstance(self.window, str) else None
 
-    def _stretch(self, segments: Segments, frame: Frame) -> tuple[Array, Array, Array | None, int]:
-        xp, place, span, rows = segments.backend.xp, segments.places, self._microseconds, self._rows
-        behind = place + 1 if self.closed == "right" else place
-        if span is None:
-            assert rows is not None
-            return xp.maximum(segments.start, behind - rows), behind, None, min(rows, len(segments))
-        time = segments.backend.column(frame, self.order[0])
-        missing = time.missing(xp)
-        times = time.data[segments.order]
-        limit = times - (span - 1 if self.closed == "right" else span)
-        there = None if missing is None else ~missing[segments.order]
-        if there is not None:  # nobody asks for their windows, and they are in no other
-            limit = xp.where(there, limit, times)
-        first = _first_from(times, limit, segments.start, place, xp)
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        if self._microseconds is None:
+            return super().plan(rows, schema, wanted, backend)
+        values, (time,) = self._wanted_values(wanted), self.order
+        lacking = rows.filter(pl.col(time).is_null()).select(ROW)
+        rows = _with_values(rows.filter(pl.col(time).is_not_null()), values).sort(time, maintain_order=True)
+        parts = _PARTS
         if self.closed == "left":
-            behind = _first_from(times, times, first, place, xp)
-        longest = segments.backend.to_host(xp.max(behind - first)[None])[0] if len(segments) else 0
-        return first, behind, there, int(longest)
+            parts = {stat: ("count", stat) if self._counts(stat) else (stat,) for stat in _STATS}
+        asked = sorted({(name, part) for name, outs in values.items() for stat in outs for part in parts[stat]})
+        rows = self._of_earlier_times(rows, time, asked, backend)
+        if self.closed == "right":
+            rows = self._of_same_time(rows, time, asked, backend)
+        found = _of_earlier if self.closed == "left" else _of_both
+        made = {}
+        for name, outs in values.items():
+            for stat, out in outs.items():
+                value = found(name, stat)
+                if stat != "count" and self._counts(stat):
+                    least = self._least if stat == "sum" else max(self._least, 1)
+                    value = pl.when(found(name, "count") >= least).then(value)
+                made[out] = self._where_known(value, schema)
+        rows = rows.select(ROW, **made)
+        return (pl.concat([rows, lacking], how="diagonal") if schema[time].nullable else rows).sort(ROW)
+
+    def _counts(self, stat: str) -> bool:
+        """Whether a window's values have to be counted for a statistic."""
+        return stat in ("count", "sum") or self._least > 1 or self.closed == "right"
+
+    def _of_earlier_times(
+        self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
+    ) -> pl.LazyFrame:
+        """Add statistics of the window without the rows of the same time."""
+        closed: Literal["left", "none"] = "left" if self.closed == "left" else "none"
+        assert self._microseconds is not None
+        days, rest = divmod(self._microseconds, _DAY)
+        window, made = f"{days}d{rest}us", []  # Polars counts what is no days in nanoseconds, of which 292 years fit
+        if backend == "cpu":
+            for name, stat in parts:
+                value, function = _valued(_value(name), stat)
+                value = getattr(value, f"rolling_{function}_by")(time, window, closed=closed, min_samples=1)
+                made.append((value.over(self.keys) if self.keys else value).alias(_EARLIER.format(name, stat)))
+            return rows.with_columns(made)
+        made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in parts]
+        rolled = rows.sort([*self.keys, time]).rolling(time, period=window, group_by=self.keys, closed=closed).agg(made)
+        same = [*self.keys, time]
+        return rows.join(rolled.unique(same, keep="any"), on=same, how="left", nulls_equal=True)
+
+    def _of_same_time(
+        self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
+    ) -> pl.LazyFrame:
+        """Add statistics of the row and those of the same key and time that stand before it."""
+        order = ROW if backend == "gpu" else None
+        return rows.with_columns(
+            _of_last(_value(name), stat, _LONGEST, 1)
+            .over([*self.keys, time], order_by=order)
+            .alias(_SAME.format(name, stat))
+            for name, stat in parts
+        )
 
 
 class Expanding(_Windowed):
@@ -262,17 +324,53 @@ class Expanding(_Windowed):
     def _least(self) -> int:
         return 1 if self.min_periods is None else self.min_periods
 
-    def _stretch(self, segments: Segments, frame: Frame) -> tuple[Array, Array, Array | None, int]:
-        xp = segments.backend.xp
-        behind = segments.places + (self.closed == "right")
-        longest = segments.backend.to_host(xp.max(behind - segments.start)[None])[0] if len(segments) else 0
-        return segments.start, behind, None, int(longest)
+
+def _with_values(rows: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
+    """Add the values as floats, in columns of their own: one may be a key, too."""
+    return rows.with_columns(pl.col(name).cast(pl.Float64).alias(f"⟨value⟩ {name}") for name in names)
 
 
-def _first_from(times: Array, limit: Array, low: Array, high: Array, xp: ModuleType) -> Array:
-    """The first place from `low` on whose time is not below the limit, at most `high`: all bisections at once."""
-    for _ in range(len(times).bit_length()):
-        middle = (low + high) // 2
-        below = (low < high) & (times[xp.minimum(middle, len(times) - 1)] < limit)
-        low, high = xp.where(below, middle + 1, low), xp.where(below, high, middle)
-    return low
+def _value(name: str) -> pl.Expr:
+    return pl.col(f"⟨value⟩ {name}")
+
+
+def _valued(value: pl.Expr, stat: str) -> tuple[pl.Expr, str]:
+    """Name the function of Polars that makes a statistic, and what of; a count is the sum of ones."""
+    return (value.is_not_null().cast(pl.Int64), "sum") if stat == "count" else (value, stat)
+
+
+def _of_last(value: pl.Expr, stat: str, rows: int, least: int) -> pl.Expr:
+    """Make a statistic of so many last rows."""
+    value, function = _valued(value, stat)
+    made: pl.Expr = getattr(value, f"rolling_{function}")(rows, min_samples=least)
+    return made
+
+
+def _of_earlier(name: str, stat: str) -> pl.Expr:
+    value = pl.col(_EARLIER.format(name, stat))
+    return value.fill_null(0) if stat in ("count", "sum") else value
+
+
+def _of_both(name: str, stat: str) -> pl.Expr:
+    """Put the statistics of earlier times and of the same time together.
+
+    Source: for deviations Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        variances", 1979.
+    """
+    if stat in ("count", "sum"):
+        return _of_earlier(name, stat) + pl.col(_SAME.format(name, stat)).fill_null(0)
+    if stat == "mean":
+        return _of_both(name, "sum") / _of_both(name, "count")
+    if stat == "std":
+        return _of_both(name, "var").sqrt()
+    one, other = (pl.col(text.format(name, stat)) for text in (_EARLIER, _SAME))
+    if stat != "var":
+        return pl.min_horizontal(one, other) if stat == "min" else pl.max_horizontal(one, other)
+    counts = [pl.col(text.format(name, "count")).fill_null(0) for text in (_EARLIER, _SAME)]
+    sums = [pl.col(text.format(name, "sum")) for text in (_EARLIER, _SAME)]
+    shift, count = sums[0] / counts[0] - sums[1] / counts[1], counts[0] + counts[1]
+    apart = (
+        pl.when((counts[0] > 0) & (counts[1] > 0)).then(shift * shift * counts[0] * counts[1] / count).otherwise(0.0)
+    )
+    squares = sum(part.fill_null(0.0) * (number - 1) for part, number in zip((one, other), counts, strict=True))
+    return pl.when(count > 1).then((squares + apart) / (count - 1))

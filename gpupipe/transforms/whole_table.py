@@ -1,4 +1,4 @@
-"""What a step is that looks at other rows: new columns, made where all rows of a key are together."""
+"""Steps that look at other rows: new columns, made by a plan of Polars over all rows of a key."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
-from gpupipe.backend import Backend, Column, Frame
+import polars as pl
+
+from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import require_comparable
+from gpupipe.backend.plans import columns_by_plan
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_names
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
@@ -21,8 +25,8 @@ __all__ = ["WholeTableTransform"]
 class WholeTableTransform(Transform):
     """Adds columns to each row by other rows with the same key; as many rows come out, in the same order.
 
-    A frame is taken to hold all rows there are. Of a Dataset a pipeline brings the rows of each key together first,
-    on disk, with the columns in `reads` alone; see docs/decisions/012.
+    A frame is taken to hold all rows there are. Of a Dataset a pipeline makes the columns before its first pass, of
+    the columns in `reads` alone; see docs/decisions/012.
 
     Args:
         by: the key columns. Rows with a missing key have missing values in the new columns. Without a key column all
@@ -68,10 +72,19 @@ class WholeTableTransform(Transform):
         """
 
     @abstractmethod
-    def made_columns(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
-    ) -> dict[str, Column]:
-        """Those of the new columns that are wanted, for a coded frame in which all rows of each key are."""
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        """Build the plan that makes those of the new columns that are wanted.
+
+        Args:
+            rows: the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset all
+                rows, or all rows of some keys. No float is NaN.
+            schema: of all columns before the step.
+            wanted: names of new columns, and maybe others.
+            backend: `"cpu"` or `"gpu"`: whose engine runs the plan.
+
+        Returns:
+            the new columns and the identity, as many rows, in the order of the identities.
+        """
 
     @property
     def reads(self) -> list[str]:
@@ -81,7 +94,7 @@ class WholeTableTransform(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         where = type(self).__name__
         schema.require(self.reads, where)
-        require_comparable(schema.select([*self.keys, *self.order]), where)
+        require_comparable(schema.select(dict.fromkeys([*self.keys, *self.order])), where)
         made = self.made_fields(schema)
         for name in self.makes:
             if name in schema or self.makes.count(name) > 1:
@@ -106,7 +119,37 @@ class WholeTableTransform(Transform):
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         if wanted.isdisjoint(self.makes):
             return frame
-        return backend.assign(frame, self.made_columns(frame, schema, wanted, backend))
+        made = [item for item in self.made_fields(schema) if item.name in wanted]
+        inputs = list(schema.select(self.reads))
+        plan = partial(self.plan, schema=schema, wanted=wanted, backend=backend.name)
+        return backend.assign(frame, columns_by_plan(plan, frame, inputs, made, backend))
+
+    def _sorts(self, backend: str) -> bool:
+        """Whether all rows are put in order at once; those of each key are slow to order by several columns."""
+        return bool(self.order) and not (self.keys and (len(self.order) == 1 or backend == "gpu"))
+
+    def _in_order(self, rows: pl.LazyFrame, backend: str) -> pl.LazyFrame:
+        """Put rows in the order that windows go by, where `_over` does not do so."""
+        return rows.sort(self.order, nulls_last=True, maintain_order=True) if self._sorts(backend) else rows
+
+    def _in_place(self, rows: pl.LazyFrame, backend: str) -> pl.LazyFrame:
+        """Put rows back in the order of their identities."""
+        return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
+
+    def _over(self, value: pl.Expr, backend: str) -> pl.Expr:
+        """Compute a value of the rows of each key in their order."""
+        if not self.keys:
+            return value
+        if backend == "gpu":  # whose engines keep no order
+            return value.over(self.keys, order_by=[*self.order, ROW], nulls_last=True)
+        if self._sorts(backend) or not self.order:
+            return value.over(self.keys)
+        return value.over(self.keys, order_by=self.order, nulls_last=True)
+
+    def _where_known(self, value: pl.Expr, schema: Schema) -> pl.Expr:
+        """Keep a value where no key is missing."""
+        missing = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
+        return pl.when(~pl.any_horizontal(missing)).then(value) if missing else value
 
     def _name(self, column: str, *what: object) -> str:
         """What a new column is called: `dep_delay_lag_1_by_tailnum`."""

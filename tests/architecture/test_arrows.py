@@ -77,13 +77,13 @@ LIBRARIES = {
 }
 THEIRS: dict[str, set[str]] = {
     "backend": {
-        *{"pandas", "sklearn", "pyarrow", "numba", "numpy", "packaging"},
+        *{"pandas", "sklearn", "pyarrow", "polars", "numba", "numpy", "packaging"},
         *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
     },
     "cluster": {"cloudpickle", "dask", "distributed"},
     "io": {"pyarrow", "numpy", "fsspec", "tqdm"},
     "io/relational": {"polars"},
-    "transforms": {"numpy"},
+    "transforms": {"numpy", "polars"},
     "preprocessing": {"numpy"},
     "tensors": {"torch", "numpy"},
     "training": {"torch", "tqdm", "safetensors", "pynvml"},

@@ -14,6 +14,7 @@ from gpupipe import errors, scratch
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.cluster import in_force
+from tests.io.meeting import few_bytes
 
 
 @pytest.fixture
@@ -49,15 +50,14 @@ def test_files_that_the_program_parsed(
 
 
 def test_files_that_a_step_writes(
-    flights: gp.Dataset, cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch, folders: list[Path]
+    flights: gp.Dataset, cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: list[Path]
 ) -> None:
-    make = scratch.ScratchFolder.__init__
-
-    def elsewhere(self: Any) -> None:
-        make(self)
-        shutil.rmtree(self.path)
-
-    monkeypatch.setattr(scratch.ScratchFolder, "__init__", elsewhere)
-    with in_force(cluster), pytest.raises(errors.BadFile) as caught:
-        gp.Pipeline([T.Lag("distance", by="tailnum", order_by="day")], backend="cpu").fit(flights).transform(flights)
-    check(caught.value, folders[-1], "day01.parquet")
+    few_bytes(monkeypatch, 1000)
+    with in_force(cluster):
+        steps = [T.Lag("distance", by="tailnum", order_by="day")]
+        made = gp.Pipeline(steps, backend="cpu").fit(flights).transform(flights)
+        (folder,) = [path for path in folders if path.is_dir()]
+        shutil.rmtree(folder)
+        with pytest.raises(errors.BadFile) as caught:
+            made.write_parquet(tmp_path / "out")
+    check(caught.value, folder, "day01.parquet")

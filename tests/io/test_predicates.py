@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gpupipe.io.exchange import ROW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import ExpressionError
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.predicates import predicates
 from gpupipe.io.relational.scan import scan
 from tests.io.meeting import several

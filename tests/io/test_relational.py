@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import scan
+from gpupipe.schema import ROW
 from tests.io.meeting import few_bytes, meetings, rows_of, several
 from tests.io.tables import DATA
 

@@ -59,6 +59,9 @@ def joined(how: str, many: bool) -> Callable[[gp.Dataset], gp.Dataset]:
     return join
 
 
+HOW = ("left", "inner", "right", "outer")
+SOME = "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [700, 703] or isnull(x) and ok"
+
 PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     **{f"sort by {name}": lambda d, name=name: d.sort(name, ascending=False) for name in FRAME},
     "sort of equal rows": lambda d: d.sort(["k", "ok"], ascending=[False, True]),
@@ -72,10 +75,8 @@ PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
         for column in FRAME
         if column != "k" and (column in NUMBERS or function not in grouping._OF_NUMBERS)
     },
-    **{f"{how} join, many={many}": joined(how, many) for how in ("left", "inner", "right", "outer") for many in (0, 1)},
-    "sort of some": lambda d: d.filter(
-        "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [700, 703] or isnull(x) and ok"
-    ).sort("k"),
+    **{f"{how} join, many={many}": joined(how, many) for how in HOW for many in (0, 1)},
+    "sort of some": lambda d: d.filter(SOME).sort("k"),
     "sort of a share": lambda d: d.split(fraction=0.3, seed=2)[1].split(by="at", at="2013-01-07")[0].sort("x"),
     "join by value": lambda d: d.join(d.select(["x"]).deduplicate("x"), left_on="n", right_on="x"),
 }

@@ -189,6 +189,7 @@ EXAMPLES = [
     transforms.Rolling("x", "2 days", ["count", "mean", "std", "max"], by="a", order_by="at", closed="left"),
     transforms.Rolling(["x", "n"], 2, ["sum", "var", "min"], by="n", min_periods=1),
     transforms.Expanding("x", ["count", "sum", "max"]),
+    transforms.Expect("n", min=0),
 ]
 
 

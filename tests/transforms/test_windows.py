@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import polars.selectors as cs
+import polars.testing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +19,8 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.schema import ROW
+from tests.io.meeting import few_bytes
 
 STATS = ["count", "sum", "mean", "std", "var", "min", "max"]
 PARTITIONS = (1, 2, 7, 16)
@@ -130,6 +136,57 @@ def test_expanding_is_pandas(rows: Any, closed: Any, least: int, parts: int | No
             same(found[f"{name}_expanding_{stat}_by_k"], wanted, (name, stat))
 
 
+@CHECKS
+@given(rows=ROWS, by=st.sampled_from([None, "k", ["k", "n"]]), order=st.sampled_from([None, "t", ["t", "x"]]))
+def test_the_plan_of_a_gpu_makes_the_same(rows: Any, by: Any, order: Any) -> None:
+    """Run by the engine of a CPU, which keeps to what both say of order."""
+    table, own = table_of(rows), {"by": by, "order_by": order}
+    steps: list[T.WholeTableTransform] = [
+        T.Lag(["x", "word"], [1, -2], **own),
+        T.Difference(["x", "n", "t"], **own),
+        T.Expanding("x", STATS, closed="left", **own),
+        T.Rolling("x", 3, STATS, **own),
+        T.Rolling("x", 3, STATS, closed="left", min_periods=0, **own),
+    ]
+    if by is not None:
+        steps.append(T.CumulativeCount(by, order_by=order))
+    if order == "t":
+        for closed, least in itertools.product(("left", "right"), (None, 0, 2)):
+            steps.append(T.Rolling("x", "3 days", STATS, closed=closed, min_periods=least, **own))  # type: ignore[arg-type]
+    schema = gp.from_frame(table).schema
+    for step in steps:
+        inputs = pl.from_pandas(table[step.reads]).with_columns(cs.float().fill_nan(None)).with_row_index(ROW)
+        plans = [step.plan(inputs.lazy(), schema, set(step.makes), backend) for backend in ("cpu", "gpu")]
+        cpu, gpu = (plan.collect(engine="streaming").select(ROW, *step.makes) for plan in plans)
+        polars.testing.assert_frame_equal(gpu, cpu, abs_tol=1e-6, rel_tol=1e-6, check_dtypes=False)
+
+
+def test_rows_alike_stand_as_in_the_table_however_many() -> None:
+    """More rows than an engine's thread takes at a time, few times."""
+    random = np.random.default_rng(4)
+    table = pd.DataFrame({"k": random.integers(0, 3, 300_000), "t": random.integers(0, 5, 300_000)})
+    table = table.assign(t=pd.Timestamp("2013-01-01") + pd.to_timedelta(table["t"], "D"), row=range(300_000))
+    for order in ("t", ["t", "k"], None):
+        found = run(table, T.Lag("row", by="k", order_by=order), 3)["row_lag_1_by_k"]
+        wanted = (table.sort_values(order, kind="stable") if order else table).groupby("k")["row"].shift()
+        assert found.isna().equals(wanted.reindex(table.index).isna())
+        assert (found == wanted.reindex(table.index)).sum() == len(table) - 3
+
+
+@pytest.mark.parametrize("step", [T.Lag(["x", "word"], by="k"), T.Rolling("x", "9 days", by=["k", "n"], order_by="t")])
+def test_rows_beyond_the_memory_are_cut_by_their_keys(
+    step: T.Transform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    random = np.random.default_rng(5)
+    table = table_of([(f"k{k}", k % 9, float(k), k % 4) for k in random.integers(0, 50, 3000)])
+    whole = run(table, step, 3)
+    few_bytes(monkeypatch)
+    with caplog.at_level("INFO", "gpupipe"):
+        found = run(table, step, 3)
+    assert "cut into" in caplog.text
+    pd.testing.assert_frame_equal(found, whole)
+
+
 @pytest.mark.parametrize("parts", [None, *PARTITIONS])
 def test_without_keys_and_order_rows_follow_each_other_as_they_stand(parts: int | None) -> None:
     table = pd.DataFrame({"x": np.arange(50.0)})
@@ -142,8 +199,7 @@ def test_a_large_value_leaves_nothing_behind() -> None:
     """Sums that slide along would be off by what was rounded away."""
     table = pd.DataFrame({"x": [1e17, 0.1, 0.2, 0.3, np.inf, 0.1, 0.2, 0.3]})
     found = T.Rolling("x", 2, ["sum", "std", "max"]).transform(table)
-    assert found["x_rolling_sum_2"].tolist()[2:4] == [0.1 + 0.2, 0.2 + 0.3]
-    assert found["x_rolling_sum_2"].tolist()[6:] == [0.1 + 0.2, 0.2 + 0.3]
+    np.testing.assert_allclose(found["x_rolling_sum_2"][[2, 3, 6, 7]], [0.3, 0.5, 0.3, 0.5], rtol=1e-12)
     np.testing.assert_allclose(found["x_rolling_std_2"][[2, 3, 6, 7]], np.sqrt(0.005), rtol=1e-12)
     assert found["x_rolling_max_2"].tolist()[3:6] == [0.3, np.inf, np.inf]
 
@@ -156,6 +212,26 @@ def test_sums_are_as_good_as_their_longest_window() -> None:
     found = T.Rolling("x", size, "sum").transform(table)["x_rolling_sum_1000"].to_numpy()[size - 1 :]
     bound = 10 * np.finfo(float).eps * np.convolve(np.abs(table["x"]), np.ones(size), "valid")
     assert (np.abs(found - (before[size:] - before[:-size]).astype(float)) <= bound).all()
+
+
+def test_a_window_may_be_of_its_own_key() -> None:
+    table = pd.DataFrame({"n": [2**53, 2**53 + 1, 2**53, 3], "t": pd.Timestamp("2013-01-01")})
+    for window in (9, "3 days"):
+        step = T.Rolling("n", window, "count", by="n", order_by="t", min_periods=0)
+        assert step.transform(table).iloc[:, -1].tolist() == [1, 1, 2, 1]
+    step = T.Expanding("n", "count", by="n", closed="left")
+    schema = gp.from_frame(table).schema
+    for backend in ("cpu", "gpu"):
+        rows = pl.LazyFrame({"n": table["n"].to_numpy()}).with_row_index(ROW)
+        assert step.plan(rows, schema, set(step.makes), backend).collect()[step.makes[0]].to_list() == [0, 0, 1, 0]
+
+
+def test_a_window_may_be_of_centuries() -> None:
+    times = pd.Series(["1000-01-01", "1300-01-01", "1990-01-01", "9000-01-01"]).astype("datetime64[us]")
+    found = T.Rolling("x", "36525 weeks", "sum", order_by="t").transform(
+        pd.DataFrame({"t": times, "x": [1.0, 2, 3, 4]})
+    )
+    assert found.iloc[:, -1].tolist() == [1.0, 3.0, 5.0, 4.0]
 
 
 def test_rows_without_a_time_are_in_no_window_of_time() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.engine import buckets_of, collect
 from gpupipe.io.relational.random_bits import STEP, number, random_bits
 from gpupipe.io.relational.scan import Scan
+from gpupipe.schema import ROW
 
 __all__ = ["by_hash", "by_order", "repeat_little"]
 

@@ -10,12 +10,12 @@ import polars as pl
 
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.engine import collect
 from gpupipe.io.relational.ordering import numbered
 from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import scan
 from gpupipe.io.selection import Draw
+from gpupipe.schema import ROW
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

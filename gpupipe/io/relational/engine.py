@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import polars as pl
 from tqdm import tqdm
 
+from gpupipe.backend.plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.errors import BackendMissing
-from gpupipe.io.relational.gathering import Gathered, arrow_of, memory
+from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.scan import Scan, explained
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import select
-from gpupipe.backend.arrow import arrow_type, opened_list, parquet_path
+from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.backend.host_memory import free_host_memory
+from gpupipe.backend.plans import polars_of
 from gpupipe.config import settings
-from gpupipe.io.exchange import Origin
 from gpupipe.io.frames import FrameSource
 from gpupipe.io.query import EVERYTHING
 from gpupipe.io.source import Partition, Source, Span, row_bytes
@@ -28,7 +29,7 @@ from gpupipe.schema import FLOATS, Field, Schema, element_of
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Gathered", "arrow_of", "kept_share", "memory", "polars_of"]
+__all__ = ["Gathered", "Origin", "kept_share", "memory", "origin_of"]
 
 _KEPT_SHARE = 16
 """A table in memory takes no more than this part of it: several may be alive."""
@@ -45,47 +46,26 @@ def kept_share() -> int:
     return memory() // _KEPT_SHARE
 
 
-def polars_of(table: pa.Table) -> pl.DataFrame:
-    """Convert Arrow columns; decimals that are too wide for Polars travel as their bytes.
+@dataclass(frozen=True)
+class Origin:
+    """What a table comes from.
 
-    Memory: shares what both lay out alike.
+    Args:
+        made_by: see `Source.made_by`.
+        inputs: see `Source.inputs`.
     """
-    columns = []
-    for column in table.columns:
-        if pa.types.is_decimal256(column.type):
-            columns.append(_with_type(column, pa.binary(32)))
-        elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
-            copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
-            columns.append(pa.chunked_array(copies, column.type))
-        else:
-            columns.append(column)
-    return pl.DataFrame(pa.table(columns, table.column_names))
+
+    made_by: str | None
+    inputs: dict[str, str] | None
 
 
-def arrow_of(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """Convert a frame of Polars to Arrow columns of these types."""
-    table = frame.select(schema.names).to_arrow()
-    columns = []
-    for item, column in zip(schema, table.columns, strict=True):
-        if pa.types.is_decimal256(item.type) and not pa.types.is_decimal(column.type):
-            columns.append(_with_type(column.cast(pa.binary(32)), item.type))
-        elif pa.types.is_map(item.type) and not pa.types.is_map(column.type):  # Polars below 2 has no maps
-            columns.append(pa.chunked_array([_map_of(chunk, item.type) for chunk in column.chunks], item.type))
-        else:
-            columns.append(column.cast(item.type))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _map_of(pairs: pa.Array, kind: pa.MapType) -> pa.MapArray:
-    """Lists of keys and values as a map."""
-    offsets, elements = opened_list(pairs)
-    keys, values = elements.flatten()
-    places, missing = pa.array(offsets, pa.int32()), pairs.is_null()
-    return pa.MapArray.from_arrays(places, keys.cast(kind.key_type), values.cast(kind.item_type), kind, mask=missing)
-
-
-def _with_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
+def origin_of(verb: str, tables: Sequence[Dataset], *options: object) -> Origin:
+    """Name the origin of what a verb makes of tables."""
+    jobs = [table.job_id() for table in tables]
+    found = [table.source.inputs() for table in tables]
+    inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
+    facts = hashlib.sha256(repr((verb, jobs, options)).encode()).hexdigest()
+    return Origin(None if None in jobs else f"{verb} {facts}", inputs)
 
 
 class Gathered:

@@ -23,10 +23,11 @@ from cudf_polars.utils.config import MemoryResourceConfig
 from distributed import Client
 
 from gpupipe.backend import select
+from gpupipe.backend.plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.errors import PlanFailed
-from gpupipe.io.relational.gathering import Gathered, arrow_of, kept_share
+from gpupipe.io.relational.gathering import Gathered, kept_share
 from gpupipe.schema import is_passenger
 
 __all__ = ["collect", "gather", "memory", "refuse"]

@@ -10,12 +10,12 @@ import polars as pl
 
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.io.exchange import ROW, origin_of
 from gpupipe.io.relational.cuts import by_order, repeat_little
 from gpupipe.io.relational.engine import run
+from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.ordering import widest
 from gpupipe.io.relational.scan import scan
-from gpupipe.schema import FLOATS, LISTS, Field, Schema, is_passenger, list_of, made_usable
+from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, list_of, made_usable
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -169,7 +169,9 @@ class _Wanted:
             case "first" | "last":
                 found = getattr(values, self.function)(ignore_nulls=True)
             case "min" | "max":
-                found = getattr(values + 0.0 if wide in FLOATS else values, self.function)()  # -0.0 becomes 0.0
+                # -0.0 becomes 0.0; adding 0.0 would do that on some engines only.
+                alike = pl.when(values == 0.0).then(values.abs()).otherwise(values) if wide in FLOATS else values
+                found = getattr(alike, self.function)()
             case _:
                 found = getattr(values.cast(pl.Float64), self.function)()
         return found.alias(self.name)

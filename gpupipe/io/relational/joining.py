@@ -16,12 +16,12 @@ import polars as pl
 from gpupipe.backend.columns import key_dtype
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.io.exchange import ID, ROW, origin_of
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import buckets_of, run
+from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.ordering import by_place, widest
 from gpupipe.io.relational.scan import Scan, scan
-from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_choice
 
 if TYPE_CHECKING:

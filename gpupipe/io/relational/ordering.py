@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpupipe.backend.hashing import shuffle_seed
 from gpupipe.cluster import active
-from gpupipe.io.buckets import shuffle_seed
-from gpupipe.io.exchange import ROW, origin_of
 from gpupipe.io.relational.cuts import by_order
 from gpupipe.io.relational.engine import run
-from gpupipe.io.relational.gathering import Gathered
+from gpupipe.io.relational.gathering import Gathered, origin_of
 from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import scan, scan_gathered
-from gpupipe.schema import Field
+from gpupipe.schema import ROW, Field
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

@@ -14,10 +14,9 @@ import polars as pl
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.io.exchange import ROW
 from gpupipe.io.relational.random_bits import number, random_bits
 from gpupipe.io.selection import Between, Draw, StratifiedDraw, Where
-from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 
 if TYPE_CHECKING:
     from gpupipe.io.query import Query

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend import select
+from gpupipe.backend import Backend, Column, Frame, select
 from gpupipe.backend.arrow_types import written_type
+from gpupipe.backend.plans import host_table
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile, PlanFailed, SchemaMismatch
 from gpupipe.io.damage import one_line
-from gpupipe.io.exchange import ID, ROW, Reading, host_table
 from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.passes import over_partitions
@@ -24,14 +24,16 @@ from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.predicates import predicates
 from gpupipe.io.remote import is_remote
 from gpupipe.io.source import row_bytes
-from gpupipe.schema import FLOATS, Field
+from gpupipe.schema import FLOATS, ID, ROW, Field
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["LazyFrame", "Scan", "explained", "lazy", "scan", "scan_gathered"]
+__all__ = ["LazyFrame", "Rows", "Scan", "explained", "lazy", "scan", "scan_gathered", "scan_made"]
 
 LazyFrame: TypeAlias = pl.LazyFrame
+Rows: TypeAlias = Callable[["Dataset", Backend], Frame]
+"""The rows made of a dataset of one partition, with their identities in the column `ROW`."""
 
 _MOST_FILES = 500
 """A plan has a node for each file; beyond so many it takes longer to make than to read them."""
@@ -116,8 +118,23 @@ def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = Fal
     fields = [table.schema[name] for name in columns]
     found = _of_files(table, fields)
     if found is None:
-        found = _of_partitions(table, fields, title, 1 << 62 if keep else memory() // 4)
+        found = _of_partitions(table, _Reading(columns), fields, title, 1 << 62 if keep else memory() // 4)
     return found
+
+
+def scan_made(table: Dataset, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
+    """Scan what is made of a dataset, partition by partition, by the executor in force.
+
+    Args:
+        table: what the rows are made of; no two of these share an identity.
+        rows: makes those of a partition.
+        fields: the columns that are kept of them.
+        title: of the progress bar.
+
+    Raises:
+        PartitionFailed, BadFile: see `scan`.
+    """
+    return _of_partitions(table, rows, fields, title, memory() // 4)
 
 
 def scan_gathered(found: Gathered) -> Scan:
@@ -145,8 +162,8 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         ) from cause
 
 
-def _of_partitions(table: Dataset, fields: Sequence[Field], title: str, limit: int) -> Scan:
-    work = _Rows(tuple(fields), active().resolve(table.backend))
+def _of_partitions(table: Dataset, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
+    work = _HostRows(rows, tuple(fields), active().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
     found.gather(batches)
@@ -157,16 +174,29 @@ def _of_partitions(table: Dataset, fields: Sequence[Field], title: str, limit: i
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Reading:
+    """The rows as they are read."""
+
+    names: Sequence[str]
+
+    def __call__(self, part: Dataset, backend: Backend) -> Frame:
+        (partition,) = part.partitions
+        frame = part.read(partition, self.names, backend)
+        ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        return backend.assign(frame, {ROW: Column("uint64", ids)})
+
+
+@dataclass(frozen=True)
+class _HostRows:
     """The rows of a partition as Arrow columns, with their identities."""
 
+    rows: Rows
     fields: tuple[Field, ...]
     backend: str
 
     def __call__(self, part: Dataset) -> pa.Table:
         backend = select(self.backend)
-        frame = Reading([item.name for item in self.fields])(part, backend)
-        return host_table(frame, [*self.fields, ID], backend)
+        return host_table(self.rows(part, backend), [*self.fields, ID], backend)
 
 
 def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:

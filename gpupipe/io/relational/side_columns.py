@@ -1,0 +1,95 @@
+"""New columns of a dataset's rows, made of all rows by a plan and found again by the rows' identities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpupipe.backend import Array, Backend, Column, select
+from gpupipe.cluster import active
+from gpupipe.io.relational.cuts import by_hash
+from gpupipe.io.relational.engine import buckets_of, run
+from gpupipe.io.relational.gathering import Origin
+from gpupipe.io.relational.ordering import by_place, widest
+from gpupipe.io.relational.scan import Rows, scan, scan_made
+from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["SideColumns", "make_columns"]
+
+
+@dataclass(frozen=True)
+class SideColumns:
+    """Columns of rows that are elsewhere, in memory or in a temporary file.
+
+    Args:
+        table: the columns and `ROW`, in the order of the rows' identities.
+        edges: the identities at which the second and each later partition begins.
+    """
+
+    table: Dataset
+    edges: Sequence[int]
+
+    def columns(self, names: Sequence[str], row_ids: Array, backend: Backend) -> dict[str, Column]:
+        """Find the columns of these rows, no two of which have the same identity.
+
+        Memory: the columns of the partitions these rows are in.
+        """
+        xp, ends = backend.xp, np.zeros(2, dtype=np.uint64)
+        if len(row_ids):
+            ends = backend.to_host(xp.stack([row_ids.min(), row_ids.max()]))
+        first, last = np.searchsorted(np.array(self.edges, dtype=np.uint64), ends, side="right").tolist()
+        parts = self.table.partitions[first : last + 1]
+        frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in parts])
+        known = backend.column(frame, ROW).data
+        start, stop = backend.to_host(xp.searchsorted(known, backend.to_device(ends))).tolist()
+        alike = stop + 1 - start == len(row_ids)  # all rows in between
+        places = slice(start, stop + 1) if alike else xp.searchsorted(known, row_ids)
+        return {name: backend.column(frame, name).take(places) for name in names}
+
+
+def make_columns(
+    table: Dataset,
+    inputs: Sequence[Field],
+    keys: Sequence[str],
+    plan: Callable[[pl.LazyFrame], pl.LazyFrame],
+    made: Sequence[Field],
+    title: str,
+    rows: Rows | None = None,
+) -> SideColumns:
+    """Make columns by a plan that needs all rows of a key at once.
+
+    Args:
+        table: whose rows they are; no two of them share an identity.
+        inputs: what the columns are made of, keys included.
+        keys: rows that are alike in them meet, unless one is missing; without any, all rows meet.
+        plan: given the inputs and `ROW`, in its order, makes the new columns and `ROW`, in its order.
+        made: the new columns.
+        title: of the progress bar.
+        rows: gives a partition's rows with the inputs and `ROW`; by default they are columns of the table.
+
+    Raises:
+        PlanFailed, PartitionFailed, BadFile: see `run` and `scan`.
+
+    Memory: three times the inputs, up to a share of the memory. Beyond that the rows of the largest key, and on disk
+        the inputs; without keys all rows. What is made stays in memory up to a sixteenth of it, else on disk.
+    """
+    backend = active().resolve(table.backend)
+    one = scan(table, [item.name for item in inputs], title) if rows is None else scan_made(table, rows, inputs, title)
+    floats = [item.name for item in inputs if item.name in keys and item.dtype in FLOATS]
+    one = replace(one, frame=one.frame.with_columns(pl.col(floats) + 0.0))  # -0.0 is 0.0
+    fields = [*made, ID]
+    cut = (lambda number: [by_hash(keys, number)]) if keys else None
+    found = run(plan, [one], fields, backend, title, cut)
+    if cut is not None and buckets_of([one], backend) > 1:
+        found = by_place(found, fields, backend, title)
+    side = found.dataset(table, Schema(fields), Origin(None, None), widest(table), title)
+    cpu = select("cpu")
+    firsts = [side.read(part.split_at(1)[0], [ROW], cpu)[ROW] for part in side.partitions[1:]]
+    return SideColumns(side, [int(first.iloc[0]) for first in firsts])
