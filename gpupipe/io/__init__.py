@@ -1,6 +1,5 @@
 """Room 1, files to frames: lazy datasets of partitions, their readers and their writer."""
 
-from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.ipc import read_ipc
 from gpupipe.io.json import read_json
@@ -12,6 +11,7 @@ from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import FileNote, Partition, row_bytes
+from gpupipe.io.text import read_csv
 
 __all__ = [
     "Dataset",

@@ -15,7 +15,6 @@ import pyarrow.json as arrow_json
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_of, workable
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission, open_all
-from gpupipe.io.csv import check_dtypes
 from gpupipe.io.damage import one_line
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
@@ -24,6 +23,7 @@ from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find_files
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values
+from gpupipe.io.text import check_dtypes
 from gpupipe.schema import DTYPES, LISTS, is_passenger
 from gpupipe.support.validation import check_instance, check_names
 from gpupipe.words import as_list

@@ -58,6 +58,10 @@ class Spool:
                 "name; nobody may tidy it up meanwhile",
             )
 
+    def group_rows(self, fields: Iterable[Field]) -> int:
+        """Decide how many rows a row group has."""
+        return max(1, self._limit // max(1, row_bytes(fields)))
+
     def write(
         self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int = 1
     ) -> ParquetFile:
@@ -75,7 +79,7 @@ class Spool:
         Memory: one row group on the host.
         """
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
-        group_rows = max(1, self._limit // max(1, row_bytes(fields)))
+        group_rows = self.group_rows(fields)
         strings = [arrow.parquet_path(item) for item in fields if item.dtype in ("string", "list<string>")]
         schema = pa.schema([(item.name, _stored_type(item)) for item in fields])
         try:

@@ -21,7 +21,7 @@ from gpupipe.io.relational.scan import Scan
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "engine_of", "run"]
+__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "engine_of", "run", "sink"]
 
 Plan = Callable[..., pl.LazyFrame]
 """What is made of the rows of some scans: of all of them, or of those of a bucket."""
@@ -96,6 +96,16 @@ def batches_of(plan: pl.LazyFrame, rows: int, title: str) -> Iterator[pl.DataFra
     """
     with _explained([], title):
         yield from tqdm(_batches(plan, rows, "cpu"), title, disable=None, leave=False)
+
+
+def sink(plan: pl.LazyFrame, path: Path, backend: str, group_rows: int) -> None:
+    """Run a plan and write its rows, in their order, to a temporary Parquet file.
+
+    Raises:
+        BackendMissing: see `engine_of`.
+        polars.exceptions.PolarsError: the plan failed.
+    """
+    plan.sink_parquet(path, engine=engine_of(backend), compression="lz4", row_group_size=group_rows)
 
 
 def engine_of(backend: str) -> Any:
