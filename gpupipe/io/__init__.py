@@ -2,7 +2,6 @@
 
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.ipc import read_ipc
-from gpupipe.io.json import read_json
 from gpupipe.io.mailbox import Mailbox
 from gpupipe.io.orc import read_orc
 from gpupipe.io.passes import in_halves, over_partitions
@@ -11,7 +10,7 @@ from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import FileNote, Partition, row_bytes
-from gpupipe.io.text import read_csv
+from gpupipe.io.text import read_csv, read_json
 
 __all__ = [
     "Dataset",

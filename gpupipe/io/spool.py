@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from gpupipe.io.source import row_bytes
 from gpupipe.schema import Field, element_of
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["Spool", "without_values"]
+__all__ = ["Spool"]
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
@@ -102,12 +101,6 @@ class Spool:
             path.unlink(missing_ok=True)
             raise
         return open_footer(origin, str(path))
-
-
-def without_values(file: ParquetFile, types: Mapping[str, pa.DataType]) -> ParquetFile:
-    """The same file, whose columns of type null are told as such: they fit what another file tells of their type."""
-    schema = [item.with_type(pa.null()) if pa.types.is_null(types[item.name]) else item for item in file.schema]
-    return replace(file, schema=pa.schema(schema))
 
 
 def _stored_type(item: Field) -> pa.DataType:

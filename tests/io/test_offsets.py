@@ -64,8 +64,8 @@ def test_times_with_and_without_an_offset_are_text_with_a_note(reader: Reader, t
 def test_a_later_time_of_the_other_kind_is_an_error(
     reader: Reader, tmp_path: Path, first: str, later: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("relational.csv", "json"):
-        monkeypatch.setattr(f"gpupipe.io.{module}.BLOCK_BYTES", 200)
+    for module in ("csv", "ndjson"):
+        monkeypatch.setattr(f"gpupipe.io.relational.{module}.BLOCK_BYTES", 200)
     with pytest.raises(SchemaMismatch, match=r"row 4[12], column 'at'"):
         reader(tmp_path, [first] * 40 + [later])
 

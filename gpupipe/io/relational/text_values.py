@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend.arrow import arrow_type
 
-__all__ = ["BLOCK_BYTES", "Column", "infer", "infer_time", "parse", "zoned_change"]
+__all__ = [
+    "BLOCK_BYTES",
+    "INTEGERS",
+    "MOST_FLOAT32",
+    "NAIVE",
+    "Column",
+    "asked_time",
+    "infer",
+    "infer_time",
+    "offset_change",
+    "parse",
+    "zoned_change",
+]
 
 BLOCK_BYTES = 8 << 20
 """Types that are not given are inferred from so much text at the beginning of the first file."""
 _UTC = pa.timestamp("us", "UTC")
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
-_NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
+NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
 _ZULU = tuple(f"%Y-%m-%d{gap}%H:%M:%SZ" for gap in ("T", " "))
 _ZONED = tuple(f"%Y-%m-%d{gap}{clock}%#z" for clock in ("%H:%M:%S%.f", "%H:%M") for gap in ("T", " "))
 # Polars knows no hours without minutes, and no months without days.
@@ -24,13 +36,13 @@ _PARTS = (
     (("%H", "%I", "%k", "%l"), ("%M", "%T", "%R", "%X", "%c", "%r"), "%M", "00"),
     (("%m", "%b", "%B", "%h"), ("%d", "%e", "%D", "%F", "%x", "%c"), "%d", "01"),
 )
-_ISO_FORMATS = (*_NAIVE, *_ZULU, *_ZONED)
+_ISO_FORMATS = (*NAIVE, *_ZULU, *_ZONED)
 _ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?$"
 _OFFSET = r":[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _OFFSET_OF_UTC = r"(Z|[+-]00(:?00)?)$"
 _NANOSECONDS = r"[.][0-9]{7}"
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
-_MOST_FLOAT32 = 3.4028235677973366e38
+MOST_FLOAT32 = 3.4028235677973366e38
 """What rounds to infinity from here on."""
 _EXACT = 2**53
 
@@ -78,7 +90,7 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(arrow_type(asked), is_asked=True)
     present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
     if asked is not None:
-        return infer_time(present, formats) or Column(pa.timestamp("us"), None, (*formats, *_NAIVE))
+        return asked_time(present, formats)
     if present.is_empty():
         return Column(pa.null())
     if _all(numbers, r"^[-+]?[0-9]+$"):
@@ -102,10 +114,16 @@ def _infer_integer(numbers: pl.Series) -> Column:
     return Column(arrow_type("string"), adapted=BEYOND_64_BITS)
 
 
+def asked_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
+    """Find the formats of texts that the caller says are times."""
+    found = infer_time(present, formats) or Column(pa.timestamp("us"), None, (*formats, *NAIVE))
+    return replace(found, is_asked=True)
+
+
 def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:
     """Find the formats of texts that are all times, all with an offset from UTC or all without; None of others."""
     own = tuple(one for one in formats if "z" not in one)
-    candidates = [(pa.timestamp("us"), (*own, *_NAIVE))]
+    candidates = [(pa.timestamp("us"), (*own, *NAIVE))]
     if present.is_empty():
         return None
     if zoned := tuple(one for one in formats if "z" in one):
@@ -177,16 +195,16 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         return digit.cast(pl.Int8, strict=strict).cast(pl.Boolean)
     if pa.types.is_float32(kind):
         wide = text.cast(pl.Float64, strict=False)
-        text = _refused(text, wide.is_finite() & (wide.abs() >= _MOST_FLOAT32))
+        text = _refused(text, wide.is_finite() & (wide.abs() >= MOST_FLOAT32))
         return text.cast(pl.Float64, strict=strict).cast(pl.Float32)
     if pa.types.is_integer(kind):
         if not column.is_asked:
             text = _refused(text, text.str.contains("^([+]|-?0[0-9])"))
-        return text.cast(_INTEGERS[str(kind)], strict=strict)
+        return text.cast(INTEGERS[str(kind)], strict=strict)
     return text.cast(pl.Float64, strict=strict)
 
 
-_INTEGERS = {
+INTEGERS = {
     **{f"int{bits}": getattr(pl, f"Int{bits}") for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": getattr(pl, f"UInt{bits}") for bits in (8, 16, 32, 64)},
 }
