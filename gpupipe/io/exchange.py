@@ -1,7 +1,7 @@
 """Rows of all partitions brought together on disk, in buckets that need each other.
 
 That is a pass over partitions like any other, so it runs on threads or on a cluster's workers, which have to
-share the folder for temporary files (TMPDIR) where they are on several machines.
+share the folder for temporary files where they are on several machines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +25,7 @@ from gpupipe.io.source import Partition, Span
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled
 from gpupipe.schema import FLOATS, Field, Schema, element_of
+from gpupipe.scratch import writing_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -143,12 +144,14 @@ class _Writer:
         # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
         fields = [item for item in self.fields if (element_of(item.dtype) or item.dtype) not in FLOATS]
         coded = [parquet_path(item) for item in fields]
-        with pq.ParquetWriter(path, table.schema, use_dictionary=coded, write_statistics=False) as writer:
+        options: dict[str, Any] = {"use_dictionary": coded, "write_statistics": False}
+        with writing_scratch(path.parent), pq.ParquetWriter(path, table.schema, **options) as writer:
             for bucket, (start, count) in enumerate(zip(accumulate(counts, initial=0), counts, strict=False)):
                 if count:
                     writer.write_table(table.slice(start, count), row_group_size=count)
                     groups.append((bucket, count))
-        return Run(str(path), path.stat().st_size, tuple(groups))
+        size = path.stat().st_size
+        return Run(self.spool.keep(path), size, tuple(groups))
 
     def _in_buckets(self, frame: Frame, backend: Backend) -> tuple[Frame, list[int]]:
         """The rows by bucket, and how many there are of each."""

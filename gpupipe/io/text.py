@@ -125,9 +125,9 @@ def read_csv(
         decimal,
         thousands,
     )
+    admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     engine = active().resolve(backend)
     _check_form(form, engine)
-    admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     chosen, spool = None if columns is None else as_list(columns), Spool(limit)
     opener = partial(open_csv, form=form, folder=spool.folder, backend=engine)
     parser = _CsvParser(opener, asked, chosen, spool, admission)
@@ -395,7 +395,7 @@ def _write(
     for name, column in columns.items():
         if column.adapted:
             admission.adapt(one.path, f"column {name!r} {column.adapted}")
-    found = open_footer(one, str(target))
+    found = open_footer(one, spool.keep(target))
     # Columns without a value fit what another file shows of their type.
     untold = {name for name, column in columns.items() if pa.types.is_null(column.kind)}
     schema = [item.with_type(pa.null()) if item.name in untold else item for item in found.schema]

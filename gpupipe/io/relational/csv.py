@@ -25,6 +25,7 @@ from gpupipe.io.paths import Input, decompressed, is_packed
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse, zoned_change
 from gpupipe.io.remote import is_remote
+from gpupipe.scratch import writing_scratch
 from gpupipe.words import counted
 
 __all__ = ["NULL_VALUES", "CsvFile", "CsvForm", "open_csv"]
@@ -110,7 +111,7 @@ def open_csv(one: Input, form: CsvForm, folder: Path, backend: str) -> Iterator[
 
 
 def _copy(one: Input, form: CsvForm, target: Path) -> None:
-    with decompressed(one) as packed, target.open("wb") as out:
+    with writing_scratch(target.parent), decompressed(one) as packed, target.open("wb") as out:
         source: IO[Any] = packed
         if form.encoding != "utf-8":
             source = io.TextIOWrapper(packed, form.encoding, newline="")
@@ -327,6 +328,7 @@ class CsvFile:
         """
         num_rows = 0
         with (
+            writing_scratch(self._copy.parent),
             self._text.open(encoding="utf-8-sig", newline="") as file,
             self._copy.open("w", encoding="utf-8", newline="") as out,
         ):

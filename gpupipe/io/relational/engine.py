@@ -14,12 +14,12 @@ import polars as pl
 from tqdm import tqdm
 
 from gpupipe.cluster import active
-from gpupipe.errors import BackendMissing, PlanFailed
+from gpupipe.errors import BackendMissing, GpupipeError, PlanFailed
 from gpupipe.io.damage import one_line
 from gpupipe.io.relational.gathering import Gathered, arrow_of, memory
 from gpupipe.io.relational.scan import Scan
 from gpupipe.schema import Field
-from gpupipe.scratch import ScratchFolder
+from gpupipe.scratch import ScratchFolder, writing_scratch
 
 __all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "engine_of", "run", "sink"]
 
@@ -103,9 +103,11 @@ def sink(plan: pl.LazyFrame, path: Path, backend: str, group_rows: int) -> None:
 
     Raises:
         BackendMissing: see `engine_of`.
+        BadFile: the disk is full, or the folder is gone.
         polars.exceptions.PolarsError: the plan failed.
     """
-    plan.sink_parquet(path, engine=engine_of(backend), compression="lz4", row_group_size=group_rows)
+    with writing_scratch(path.parent):
+        plan.sink_parquet(path, engine=engine_of(backend), compression="lz4", row_group_size=group_rows)
 
 
 def engine_of(backend: str) -> Any:
@@ -145,7 +147,8 @@ def _by_bucket(
     folders = [scratch.path / str(number) for number in range(len(scans))]
     for one, folder, bucket in zip(scans, folders, cut(num_buckets), strict=True):
         target = pl.PartitionBy(folder, key={_BUCKET: bucket}, include_key=False, approximate_bytes_per_file=None)
-        one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
+        with writing_scratch(scratch.path):
+            one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
     for number in range(num_buckets):
         parts = [_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]
         yield from _batches(plan(*parts), rows, backend)
@@ -165,6 +168,8 @@ def _explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         yield
         for one in scans:
             one.check()
+    except GpupipeError:
+        raise
     except (pl.exceptions.PolarsError, OSError) as cause:
         for one in scans:
             one.check()
@@ -173,7 +178,7 @@ def _explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
             title,
             f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})",
             expected="memory and disk for the rows, and operations that the engine knows",
-            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets; TMPDIR= a folder with space",
+            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets",
         ) from cause
 
 

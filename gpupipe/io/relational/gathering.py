@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
@@ -23,6 +25,7 @@ from gpupipe.io.source import Partition, Source, Span, row_bytes
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled, from_all_files
 from gpupipe.schema import FLOATS, Field, Schema, element_of
+from gpupipe.scratch import writing_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -113,13 +116,14 @@ class Gathered:
         """Take all batches.
 
         Raises:
-            OSError: the disk is full, or the folder is gone.
+            BadFile: the disk is full, or the folder is gone.
         """
         try:
             for batch in batches:
                 self._add(batch)
         finally:
-            self._close()
+            with self._writing():
+                self._close()
 
     @property
     def path(self) -> str | None:
@@ -171,9 +175,8 @@ class Gathered:
             source = _InMemory(self.table, schema, cuts, origin, title)
             self._tables = []
         else:
-            source = Spooled(
-                {0: self._run}, _partitions(self._run, partition_rows, title), schema, *_facts(origin), self._spool
-            )
+            run = replace(self._run, path=self._spool.keep(Path(self._run.path)))
+            source = Spooled({0: run}, _partitions(run, partition_rows, title), schema, *_facts(origin), self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
 
@@ -182,11 +185,16 @@ class Gathered:
         self._num_bytes += batch.nbytes
         self._tables.append(batch.cast(self.types))
         if self._writer is not None or self._num_bytes > self._limit:
-            self._write()
+            self._spool = self._spool or Spool(GROUP_BYTES)
+            with self._writing():
+                self._write()
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._spool is None else writing_scratch(self._spool.folder)
 
     def _write(self) -> None:
         if self._writer is None:
-            self._spool = Spool(GROUP_BYTES)
+            self._spool = self._spool or Spool(GROUP_BYTES)
             self._spool.check()
             path = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
             # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.

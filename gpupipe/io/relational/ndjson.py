@@ -38,6 +38,7 @@ from gpupipe.io.relational.text_values import (
     zoned_change,
 )
 from gpupipe.io.remote import is_remote
+from gpupipe.scratch import writing_scratch
 
 __all__ = ["JsonFile", "open_json"]
 
@@ -68,7 +69,7 @@ def open_json(one: Input, folder: Path, backend: str, *, is_whole: bool) -> Iter
             head = file.read(len(_MARK))
             if is_remote(one.path) or is_packed(one.path) or head == _MARK:
                 text = copy
-                with copy.open("wb") as out:
+                with writing_scratch(folder), copy.open("wb") as out:
                     out.write(head.removeprefix(_MARK))
                     while some := file.read(_COPIED):
                         out.write(some)

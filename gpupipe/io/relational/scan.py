@@ -156,7 +156,7 @@ def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
     rows = sum(partition.num_rows for partition in source.partitions)
     if len(files) < len(source.files) or rows != sum(sum(file.group_rows) for file in files.values()):
         return None
-    if any(is_remote(file.origin.path) and not file.copy for file in files.values()):
+    if any(is_remote(file.stored.path) for file in files.values()):
         return None
     if not all(holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields):
         return None
@@ -176,7 +176,7 @@ def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
     casts = [pl.col(item.name).cast(pl.Datetime("us")) for item in fields if item.dtype == "timestamp"]
     frames = []
     for number, file in files.items():
-        frame = pl.scan_parquet(file.copy or file.origin.path, glob=False, row_index_name=ROW)
+        frame = pl.scan_parquet(file.stored.path, glob=False, row_index_name=ROW)
         row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
         frames.append(frame.select(*names, row_id).with_columns(casts))
     for partition in source.partitions:
