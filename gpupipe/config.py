@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.validation import check_choice, check_integer
+from gpupipe.support.validation import check_choice, check_integer, check_name
 
 __all__ = ["BACKENDS", "BLOCK_ROWS", "WINDOW", "Settings", "configure", "settings"]
 
@@ -28,17 +30,30 @@ class Settings:
             smaller and fewer columns are kept between passes; vocabularies and results are not counted.
         device_memory: bytes of a GPU that frames and arrays may take; None for what training leaves. The environment
             variable GPUPIPE_DEVICE_MEMORY gives its first value. It holds from the GPU's first use.
+        scratch: the folder for temporary results: a path, or a URL that fsspec knows, which all workers reach; None for
+            TMPDIR. With a URL, what is too large for memory is written to the local disk first.
     """
 
     backend: str = "auto"
     partition_bytes: int | None = None
     memory_limit: int | None = None
     device_memory: int | None = None
+    scratch: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("configure", BACKENDS, backend=self.backend)
         for name in ("partition_bytes", "memory_limit", "device_memory"):
             check_integer("configure", "[1, inf)", None, **{name: getattr(self, name)})
+        check_name("configure", None, scratch=self.scratch)
+        is_path = self.scratch is not None and "://" not in self.scratch
+        if is_path and not (Path(self.scratch or " ").is_dir() and os.access(self.scratch or "", os.W_OK)):
+            raise BadConfig(
+                "configure(scratch=)",
+                "no folder that this process may write to",
+                got=self.scratch,
+                expected="a folder that exists, or a URL that fsspec knows",
+                remedy=f"mkdir -p {self.scratch or 'scratch'}",
+            )
 
 
 _in_force: list[Settings] = []
@@ -67,12 +82,18 @@ def _bytes_in(variable: str) -> int | None:
     return None if text is None else int(text)
 
 
+def _place(scratch: object) -> object:
+    path = os.fspath(scratch) if isinstance(scratch, os.PathLike) else scratch
+    return re.sub("^(file|local)://", "", path) if isinstance(path, str) else path
+
+
 def configure(
     *,
     backend: str | None = None,
     partition_bytes: int | None = None,
     memory_limit: int | None = None,
     device_memory: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> Settings:
     """Set defaults of this process; what is not named stays. Returns the settings in force.
 
@@ -81,6 +102,7 @@ def configure(
         partition_bytes: as in `Settings`.
         memory_limit: as in `Settings`.
         device_memory: as in `Settings`.
+        scratch: as in `Settings`.
 
     Raises:
         BadConfig: a value that makes no sense.
@@ -94,6 +116,7 @@ def configure(
         "partition_bytes": partition_bytes,
         "memory_limit": memory_limit,
         "device_memory": device_memory,
+        "scratch": _place(scratch),
     }
     _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
     return _in_force[-1]

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["ScratchFolder"]
+from gpupipe.config import settings
+from gpupipe.errors import BadFile, GpupipeError
+
+__all__ = ["ScratchFolder", "local_scratch", "writing_scratch"]
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class ScratchFolder:
-    """A temporary folder, removed with the object or at the end of the process, whichever comes first.
+    """A temporary folder on a disk of this machine, removed with the object or at the end of the process.
 
     Attributes:
-        path: where it is; under TMPDIR, or the system's own place.
+        path: where it is: in `gp.configure(scratch=)` where that is a folder, else in TMPDIR or the system's own place.
+
+    Raises:
+        BadFile: no folder can be made there.
 
     Example:
         >>> folder = ScratchFolder()
@@ -24,8 +36,47 @@ class ScratchFolder:
     """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="gpupipe-"))
+        parent = local_scratch()
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix="gpupipe-", dir=parent))
+        except OSError as cause:
+            raise _unwritable(parent or "TMPDIR", cause) from cause
         weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def local_scratch() -> str | None:
+    """Find the folder of this machine that temporary files go to; None for TMPDIR, or the system's own place."""
+    place = settings().scratch
+    return None if place is None or "://" in place else place
+
+
+@contextmanager
+def writing_scratch(folder: Path) -> Iterator[None]:
+    """Name the folder in an error that says that its disk is full, or that it is gone.
+
+    Raises:
+        BadFile: it is.
+    """
+    try:
+        yield
+    except GpupipeError:
+        raise
+    except Exception as cause:
+        # Polars and pyarrow hand on what the system says in words.
+        number = re.search(r"(?:os error|errno) ([0-9]+)", str(cause), re.IGNORECASE)
+        code = cause.errno if isinstance(cause, OSError) and cause.errno else int(number[1]) if number else None
+        if code not in _FULL and folder.is_dir():
+            raise
+        raise _unwritable(str(folder), cause) from cause
+
+
+def _unwritable(folder: str, cause: Exception) -> BadFile:
+    return BadFile(
+        folder,
+        f"temporary files cannot be written there ({' '.join(str(cause).split())})",
+        expected="a folder that stays, with space for the rows",
+        remedy="gp.configure(scratch='/a/large/disk'), or TMPDIR= in the environment",
+    )
 
 
 def _remove(folder: Path, owner: int) -> None:

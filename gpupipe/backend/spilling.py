@@ -56,7 +56,7 @@ class SpilledCounts:
                 str(folder.path),
                 f"distinct values cannot be set down there ({cause})",
                 expected=f"room for {batch.nbytes:,} bytes more",
-                remedy="TMPDIR= a folder with more room, or min_frequency= and fewer columns",
+                remedy="TMPDIR= or gp.configure(scratch=...) with a larger disk, or min_frequency= and fewer columns",
             ) from cause
         return type(self)((*self.runs, folder))
 

@@ -1,9 +1,7 @@
 """Room 1, files to frames: lazy datasets of partitions, their readers and their writer."""
 
-from gpupipe.io.csv import read_csv
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.ipc import read_ipc
-from gpupipe.io.json import read_json
 from gpupipe.io.orc import read_orc
 from gpupipe.io.passes import in_halves, over_partitions
 from gpupipe.io.query import FrameFunction
@@ -11,6 +9,7 @@ from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.report import Report, inspect
 from gpupipe.io.source import FileNote, Partition, row_bytes
+from gpupipe.io.text import read_csv, read_json
 
 __all__ = [
     "Dataset",

@@ -54,5 +54,5 @@ def lost(path: str, cause: Exception) -> BadFile:
         path,
         f"a temporary file cannot be read ({one_line(cause)})",
         expected="files that stay as long as the dataset, on all workers",
-        remedy="TMPDIR= a folder that is not tidied up and that all workers share",
+        remedy="gp.configure(scratch=...) or TMPDIR= with a folder that is not tidied up and that all workers share",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpupipe.io.paths import Input
 from gpupipe.io.remote import fetch, look_at
+from gpupipe.scratch import local_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.parquet import ParquetFile
@@ -48,7 +49,7 @@ def local_part(
 
     Memory: the compressed bytes of those chunks, on the host and on the local disk.
     """
-    one, chunks = file.origin, file.chunks
+    one, chunks = file.stored, file.chunks
     ranges = [_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
     if with_footer:
         # Page indexes lie between the last row group and the footer.
@@ -56,7 +57,7 @@ def local_part(
         stop = max(_chunk_range(file, last, chunk)[1] for chunk in range(file.metadata.num_columns))
         ranges.append((stop, look_at(one.path, one.storage_options).size))
     ranges = _joined(ranges)
-    with NamedTemporaryFile(prefix="gpupipe-", suffix=".parquet") as local:
+    with NamedTemporaryFile(prefix="gpupipe-", suffix=".parquet", dir=local_scratch()) as local:
         for (start, _), part in zip(ranges, fetch(one.path, ranges, one.storage_options), strict=True):
             local.seek(start)
             local.write(part)

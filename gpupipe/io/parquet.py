@@ -32,7 +32,7 @@ class ParquetFile:
 
     Args:
         origin: the file that was named.
-        copy: the path of a temporary copy, where that is what is read.
+        copy: the path or URL of a temporary copy, where that is what is read.
         footer: as `FileMetaData.write_metadata_file` writes it.
         schema: its columns; files with equal ones share it.
         group_rows: rows of each row group.
@@ -44,6 +44,11 @@ class ParquetFile:
     schema: pa.Schema = field(repr=False)
     group_rows: tuple[int, ...]
     unit: ClassVar[str] = "row group"
+
+    @property
+    def stored(self) -> Input:
+        """What is read: the file, or its copy."""
+        return Input(self.copy) if self.copy else self.origin
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -65,7 +70,7 @@ class ParquetFile:
 
     def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
         """Tell whether cuDF takes this file and another in one call: both are local, and their schemas are the same."""
-        is_local = bool(self.copy) or not is_remote(self.origin.path)
+        is_local = not is_remote(self.stored.path)
         own = all(dtype_of(self.schema.field(item.name).type) == item.dtype for item in fields)
         return is_local and own and (self.schema is other.schema or self.schema.equals(other.schema))
 
@@ -137,9 +142,9 @@ class ParquetFile:
 
     def _opened(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
         """What is read: the file, or of one that is elsewhere as much as it takes. cuDF reads the footer anew."""
-        if is_remote(self.origin.path) and not self.copy:
+        if is_remote(self.stored.path):
             return local_part(self, groups, names, with_footer=with_footer)
-        return nullcontext(self.copy or self.origin.path)
+        return nullcontext(self.stored.path)
 
 
 def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
@@ -148,7 +153,8 @@ def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
     Raises:
         BadFile: it cannot be read, or is no whole Parquet file; says what was seen.
     """
-    return _opened(one, copy, copy or pa.BufferReader(end_of(one)))
+    is_here = copy is not None and not is_remote(copy)
+    return _opened(one, copy, copy if is_here else pa.BufferReader(end_of(Input(copy) if copy else one)))
 
 
 def fetch_end(one: Input) -> tuple[Input, bytes]:

@@ -33,7 +33,7 @@ from gpupipe.io.remote import (
 from gpupipe.io.retries import retried
 from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
 
-__all__ = ["Input", "PathLike", "StorageOptions", "decompressed", "find_files", "open_file", "peek"]
+__all__ = ["Input", "PathLike", "StorageOptions", "decompressed", "find_files", "is_packed", "open_file", "peek"]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 _AT_ONCE = 16
@@ -120,6 +120,16 @@ def decompressed(one: Input) -> Iterator[Any]:
                 yield file
         else:
             yield compr[infer_compression(one.path)](packed, mode="rb")
+
+
+def is_packed(path: str) -> bool:
+    """Tell whether a file has to be unpacked, by its name.
+
+    Example:
+        >>> is_packed("a.csv.gz"), is_packed("a.csv")
+        (True, False)
+    """
+    return path.endswith(".zst") or infer_compression(path) is not None
 
 
 def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:

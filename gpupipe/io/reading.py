@@ -66,7 +66,7 @@ def frame_of_files(
             return None
         if not file.is_read_with(first, fields):
             return None
-        paths.append(file.copy or file.origin.path)
+        paths.append(file.stored.path)
         row_groups.append(groups)
     try:
         frame = backend.read_parquet_files(paths, row_groups, fields)

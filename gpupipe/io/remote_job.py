@@ -31,6 +31,7 @@ from gpupipe.io.writer import ParquetOptions, group_rows
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
+from gpupipe.scratch import local_scratch
 
 __all__ = ["write_object", "write_store_folder"]
 
@@ -172,5 +173,5 @@ class _StoreWriter(PartWriter):
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="gpupipe-") as name, writing(Path(name)):
+    with TemporaryDirectory(prefix="gpupipe-", dir=local_scratch()) as name, writing(Path(name)):
         yield Path(name)

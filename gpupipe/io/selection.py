@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
 from gpupipe.io.bounds import Condition
 from gpupipe.io.damage import lost
+from gpupipe.io.remote import fetch, is_remote, look_at
+from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.schema import FLOATS, INTEGERS, Schema
-from gpupipe.scratch import ScratchFolder
+from gpupipe.scratch import writing_scratch
 
 __all__ = ["Between", "Draw", "Listed", "Selection", "StratifiedDraw", "Where", "drawn_in_class"]
 
@@ -171,7 +174,8 @@ class Listed:
     """The rows whose identity is listed.
 
     Args:
-        file: the identities, an ascending array of uint64 (`.npy`); only what a partition needs is read.
+        file: the identities, an ascending array of uint64 (`.npy`); only what a partition needs is read, or all of it
+            from a store.
         made_by: what listed them, as in `Source.made_by`.
         owner: kept alive as long as this, such as the temporary folder the file lies in.
     """
@@ -189,13 +193,13 @@ class Listed:
             num_rows: how many identities there are.
             made_by: see the class.
         """
-        scratch = ScratchFolder()
-        path = scratch.path / "rows.npy"
-        with path.open("wb") as file:
+        spool = Spool(GROUP_BYTES)
+        path = spool.folder / "rows.npy"
+        with writing_scratch(spool.folder), path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (num_rows,)})
             for some in ids:
                 file.write(some.astype("<u8").tobytes())
-        return cls(str(path), made_by, scratch)
+        return cls(spool.keep(path), made_by, spool)
 
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
         """A boolean per row, given the rows' identities."""
@@ -211,7 +215,11 @@ class Listed:
 def _between(file: str, first: np.uint64, last: np.uint64) -> Any:
     """The part of an ascending array on disk that lies between two values, both included."""
     try:
-        listed = np.load(file, mmap_mode="r")
+        if is_remote(file):
+            (whole,) = fetch(file, [(0, look_at(file).size)])
+            listed = np.load(io.BytesIO(whole))
+        else:
+            listed = np.load(file, mmap_mode="r")
     except (OSError, ValueError) as cause:
         raise lost(file, cause) from cause
     return np.array(listed[np.searchsorted(listed, first) : np.searchsorted(listed, last, side="right")])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,18 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
 from gpupipe.backend.arrow_types import written_type
+from gpupipe.config import settings
 from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.hostfile import host_table
 from gpupipe.io.parquet import ParquetFile, open_footer
 from gpupipe.io.paths import Input
+from gpupipe.io.remote import is_remote, locate
+from gpupipe.io.retries import retried
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import Field, element_of
-from gpupipe.scratch import ScratchFolder
+from gpupipe.scratch import ScratchFolder, writing_scratch
 
-__all__ = ["Spool", "without_values"]
+__all__ = ["Spool"]
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
@@ -37,11 +42,38 @@ class Spool:
 
     def __init__(self, limit: int) -> None:
         self._scratch, self._limit = ScratchFolder(), min(limit, GROUP_BYTES)
+        place = settings().scratch or ""
+        self._url = f"{place.rstrip('/')}/gpupipe-{uuid.uuid4().hex}" if is_remote(place) else None
+        if self._url is not None:
+            weakref.finalize(self, _remove, self._url, os.getpid())
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """Where files are written, on this machine."""
+        if self._url is not None and not self._scratch.path.is_dir():  # a worker's own, on another machine
+            self._scratch = ScratchFolder()
         return self._scratch.path
+
+    def keep(self, file: Path) -> str:
+        """Give the name by which all workers read a file that was written: its path, or the URL it is moved to.
+
+        Raises:
+            BadFile: the store does not take it.
+        """
+        if self._url is None:
+            return str(file)
+        url = f"{self._url}/{file.name}"
+        fs, inner = locate(url)
+
+        def put() -> None:
+            fs.makedirs(inner.rpartition("/")[0], exist_ok=True)
+            fs.put_file(str(file), inner)
+
+        try:
+            retried(put, url, "written")
+        finally:
+            file.unlink(missing_ok=True)
+        return url
 
     def check(self) -> None:
         """Make sure that this process sees the folder, before it works for files that are there or will be.
@@ -49,14 +81,18 @@ class Spool:
         Raises:
             BadFile: it does not; a worker elsewhere, or the folder was tidied up.
         """
-        if not self.folder.is_dir():
+        if self._url is None and not self.folder.is_dir():
             raise BadFile(
                 str(self.folder),
                 f"this folder for temporary files is not there on {socket.gethostname()}",
                 expected="one folder for temporary files that the program and all its workers share",
-                remedy="TMPDIR=/a/shared/folder in the environment of the program, or of all workers a mount of that "
-                "name; nobody may tidy it up meanwhile",
+                remedy="gp.configure(scratch=...) with a URL or a shared folder, or TMPDIR=/a/shared/folder in the "
+                "environment; nobody may tidy it up meanwhile",
             )
+
+    def group_rows(self, fields: Iterable[Field]) -> int:
+        """Decide how many rows a row group has."""
+        return max(1, self._limit // max(1, row_bytes(fields)))
 
     def write(
         self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int = 1
@@ -75,12 +111,12 @@ class Spool:
         Memory: one row group on the host.
         """
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
-        group_rows = max(1, self._limit // max(1, row_bytes(fields)))
+        group_rows = self.group_rows(fields)
         strings = [arrow.parquet_path(item) for item in fields if item.dtype in ("string", "list<string>")]
         schema = pa.schema([(item.name, _stored_type(item)) for item in fields])
         try:
             options: dict[str, Any] = {"use_dictionary": strings, "dictionary_pagesize_limit": GROUP_BYTES}
-            with pq.ParquetWriter(path, schema, **options) as writer:
+            with writing_scratch(path.parent), pq.ParquetWriter(path, schema, **options) as writer:
                 gathered: list[pa.RecordBatch] = []
                 rows = 0
                 for batch in batches:
@@ -97,13 +133,14 @@ class Spool:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return open_footer(origin, str(path))
+        return open_footer(origin, self.keep(path))
 
 
-def without_values(file: ParquetFile, types: Mapping[str, pa.DataType]) -> ParquetFile:
-    """The same file, whose columns of type null are told as such: they fit what another file tells of their type."""
-    schema = [item.with_type(pa.null()) if pa.types.is_null(types[item.name]) else item for item in file.schema]
-    return replace(file, schema=pa.schema(schema))
+def _remove(url: str, owner: int) -> None:
+    if os.getpid() == owner:
+        fs, inner = locate(url)
+        with suppress(OSError):
+            fs.rm(inner, recursive=True)
 
 
 def _stored_type(item: Field) -> pa.DataType:

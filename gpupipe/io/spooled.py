@@ -18,6 +18,9 @@ from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
 from gpupipe.io.damage import lost
+from gpupipe.io.parquet import open_footer
+from gpupipe.io.paths import Input
+from gpupipe.io.remote import is_remote
 from gpupipe.io.source import FileNote, Partition, Reads, Span
 from gpupipe.io.spool import Spool
 from gpupipe.schema import Field, Schema
@@ -30,7 +33,7 @@ class Run:
     """A temporary Parquet file. Its footer is left there: with a row group for each bucket it may be large.
 
     Args:
-        path: a local path.
+        path: a path, or a URL.
         num_bytes: the file's size.
         groups: of each row group its bucket and its rows.
     """
@@ -151,7 +154,10 @@ class Spooled:
 def _rows(run: Run, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
     groups = [span.group for span in spans]
     try:
-        frame = backend.read_parquet(run.path, groups, fields)
+        if is_remote(run.path):
+            frame = open_footer(Input(run.path)).read(groups, fields, backend)
+        else:
+            frame = backend.read_parquet(run.path, groups, fields)
     except (OSError, pa.ArrowException) as cause:
         raise lost(run.path, cause) from cause
     group_rows, first_rows, xp = run.group_rows, run.first_rows, backend.xp

@@ -35,7 +35,7 @@ class Verbs:
     """The methods of a `Dataset` that look at more than a partition.
 
     What sorts, shuffles, joins, groups or finds duplicates does so when it is called. A small result is kept in memory,
-    another one in temporary files (in TMPDIR) as long as the new dataset is there. What comes out, row by row, never
+    another one in temporary files as long as the new dataset is there. What comes out, row by row, never
     depends on partitions, workers or backend.
     """
 

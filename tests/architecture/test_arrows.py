@@ -32,7 +32,7 @@ OURS: dict[str, set[str]] = {
     "durations": set(),
     "time_zones": set(),
     "errors": set(),
-    "scratch": set(),
+    "scratch": {"errors", "config"},
     "support": {"errors"},
     "atomic": {"errors"},
     "tables": set(),

@@ -212,7 +212,7 @@ def test_text_files_follow_the_same_rules(tmp_path: Path, packed: str) -> None:
     dataset = gp.read_csv(tmp_path, on_bad="quarantine", on_mismatch="skip")
     assert plain(dataset.compute()) == [{"n": 1, "s": "a"}, {"n": 5, "s": "e"}]
     assert [note.action for note in dataset.rejected] == ["quarantined", "skipped", "skipped"]
-    assert "row 2, column 'n': invalid value 'x'" in dataset.rejected[2].reason
+    assert "row 2, column 'n': invalid value, got 'x'" in dataset.rejected[2].reason
     (tmp_path / f"d.csv{packed}").unlink()
     cast = gp.read_csv(tmp_path, on_bad="skip", on_mismatch="cast")
     assert plain(cast.compute()) == [{"n": 1, "s": "a"}, {"n": None, "s": "c"}, {"n": 5, "s": "e"}]

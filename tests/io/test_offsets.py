@@ -64,10 +64,21 @@ def test_times_with_and_without_an_offset_are_text_with_a_note(reader: Reader, t
 def test_a_later_time_of_the_other_kind_is_an_error(
     reader: Reader, tmp_path: Path, first: str, later: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("csv", "json"):
-        monkeypatch.setattr(f"gpupipe.io.{module}.BLOCK_BYTES", 200)
+    for module in ("csv", "ndjson"):
+        monkeypatch.setattr(f"gpupipe.io.relational.{module}.BLOCK_BYTES", 200)
     with pytest.raises(SchemaMismatch, match=r"row 4[12], column 'at'"):
         reader(tmp_path, [first] * 40 + [later])
+
+
+def test_offsets_are_seen_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupipe.io.relational.csv.BLOCK_BYTES", 200)
+    late = csv_of(tmp_path, [ZULU] * 40 + [AHEAD])
+    assert late.compute()["at"].tolist()[-1] == pd.Timestamp(AHEAD).tz_convert("UTC")
+    assert [note.column for note in late.conversions] == ["at"]
+    csv_of(tmp_path, [ZULU])
+    (tmp_path / "b.csv").write_text(f"at,n\n{AHEAD},1\n")
+    (note,) = gp.read_csv(tmp_path).conversions
+    assert (Path(note.file).name, note.column) == ("b.csv", "at")
 
 
 def test_a_column_without_a_name_is_a_column_with_a_note(tmp_path: Path) -> None:

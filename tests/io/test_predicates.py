@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gpupipe.io.exchange import ROW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ import gpupipe as gp
 from gpupipe.errors import ExpressionError
 from gpupipe.io.relational.predicates import predicates
 from gpupipe.io.relational.scan import scan
+from gpupipe.schema import ROW
 from tests.io.meeting import several
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from gpupipe.backend.plans import arrow_of
@@ -20,9 +22,9 @@ from gpupipe.errors import BackendMissing
 from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.scan import Scan, explained
 from gpupipe.schema import Field
-from gpupipe.scratch import ScratchFolder
+from gpupipe.scratch import ScratchFolder, writing_scratch
 
-__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "run"]
+__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "run", "sink"]
 
 Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
@@ -119,6 +121,36 @@ def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Itera
             yield _of_gpu().collect(plan, _UNKNOWN)
 
 
+def sink(plan: pl.LazyFrame, text: Path, path: Path, backend: str, group_rows: int) -> None:
+    """Run a plan that parses a file of text, and write its rows, in their order, to a temporary Parquet file.
+
+    Raises:
+        BackendMissing, PlanFailed, ClusterLost: see `run`.
+        BadFile: the disk is full, or the folder is gone.
+        polars.exceptions.PolarsError: the plan failed.
+    """
+    with writing_scratch(path.parent):
+        if backend == "cpu":
+            plan.sink_parquet(path, engine="streaming", compression="lz4", row_group_size=group_rows)
+        else:
+            _of_gpu().refuse(plan, "read")
+            _of_gpu().write(plan, group_rows, _TIMES * text.stat().st_size, path)
+            if path.is_dir():
+                _join_files(path, group_rows)
+
+
+def _join_files(folder: Path, group_rows: int) -> None:
+    """Make one file of those that an engine wrote into a folder."""
+    files = [pq.ParquetFile(file) for file in sorted(folder.rglob("*.parquet"))]
+    draft = folder.with_suffix(".draft")
+    with pq.ParquetWriter(draft, files[0].schema_arrow, compression="lz4") as writer:
+        for file in files:
+            for batch in file.iter_batches(group_rows):
+                writer.write_batch(batch, row_group_size=group_rows)
+    shutil.rmtree(folder)
+    draft.replace(folder)
+
+
 def _bytes_taken(scans: Sequence[Scan]) -> int:
     return _TIMES * _SHARE * sum(one.num_bytes for one in scans)
 
@@ -149,7 +181,8 @@ def _in_buckets(scans: Sequence[Scan], cut: Cut, num_buckets: int) -> Iterator[l
     folders = [scratch.path / str(number) for number in range(len(scans))]
     for one, folder, bucket in zip(scans, folders, cut(num_buckets), strict=True):
         target = pl.PartitionBy(folder, key={_BUCKET: bucket}, include_key=False, approximate_bytes_per_file=None)
-        one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
+        with writing_scratch(scratch.path):
+            one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
     for number in range(num_buckets):
         yield [_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]
 

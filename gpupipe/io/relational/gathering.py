@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +26,7 @@ from gpupipe.io.source import Partition, Source, Span, row_bytes
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled, from_all_files
 from gpupipe.schema import FLOATS, Field, Schema, element_of
+from gpupipe.scratch import writing_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -94,13 +96,14 @@ class Gathered:
         """Take all batches.
 
         Raises:
-            OSError: the disk is full, or the folder is gone.
+            BadFile: the disk is full, or the folder is gone.
         """
         try:
             for batch in batches:
                 self._add(batch)
         finally:
-            self._close()
+            with self._writing():
+                self._close()
 
     def take_files(self, write: Callable[[Path], object]) -> None:
         """Take what is written at a path: a Parquet file, or a folder of them in the order of their names.
@@ -164,8 +167,9 @@ class Gathered:
             source = _InMemory(self.table, schema, cuts, origin, title)
             self._tables = []
         else:
-            partitions = _partitions(self._runs, partition_rows, title)
-            source = Spooled(dict(enumerate(self._runs)), partitions, schema, *_facts(origin), self._spool)
+            runs = [replace(run, path=self._spool.keep(Path(run.path))) for run in self._runs]
+            partitions = _partitions(runs, partition_rows, title)
+            source = Spooled(dict(enumerate(runs)), partitions, schema, *_facts(origin), self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
 
@@ -174,7 +178,12 @@ class Gathered:
         self._num_bytes += batch.nbytes
         self._tables.append(batch.cast(self.types))
         if self._writer is not None or self._num_bytes > self._limit:
-            self._write()
+            self._spool = self._spool or Spool(GROUP_BYTES)
+            with self._writing():
+                self._write()
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._spool is None else writing_scratch(self._spool.folder)
 
     def _write(self) -> None:
         if self._writer is None:

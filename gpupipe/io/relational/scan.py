@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, Frame, select
 from gpupipe.backend.arrow_types import written_type
 from gpupipe.backend.plans import host_table
 from gpupipe.cluster import active
-from gpupipe.errors import BadFile, PlanFailed, SchemaMismatch
+from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.io.damage import one_line
 from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
@@ -150,6 +150,8 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         yield
         for one in scans:
             one.check()
+    except GpupipeError:
+        raise
     except (pl.exceptions.PolarsError, OSError) as cause:
         for one in scans:
             one.check()
@@ -158,7 +160,7 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
             title,
             f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})",
             expected="memory and disk for the rows, and operations that the engine knows",
-            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets; TMPDIR= a folder with space",
+            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets",
         ) from cause
 
 
@@ -225,7 +227,7 @@ def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
     casts = [pl.col(item.name).cast(pl.Datetime("us")) for item in fields if item.dtype == "timestamp"]
     frames = []
     for number, file in files.items():
-        frame = pl.scan_parquet(file.copy or file.origin.path, glob=False, row_index_name=ROW)
+        frame = pl.scan_parquet(file.stored.path, glob=False, row_index_name=ROW)
         row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
         frame = frame.select(*names, row_id).with_columns(casts).with_columns(_without_nan(fields))
         frames.append(frame.filter(chosen).select(*wanted, ROW) if chosen else frame)
@@ -248,7 +250,7 @@ def _scannable(source: FileSource, fields: Sequence[Field]) -> dict[int, Parquet
     rows = sum(partition.num_rows for partition in source.partitions)
     if len(files) < len(source.files) or rows != sum(sum(file.group_rows) for file in files.values()):
         return None
-    if len(files) > _MOST_FILES or any(is_remote(file.origin.path) and not file.copy for file in files.values()):
+    if len(files) > _MOST_FILES or any(is_remote(file.stored.path) for file in files.values()):
         return None
     alike = (holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields)
     return files if all(alike) else None

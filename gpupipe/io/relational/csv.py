@@ -1,0 +1,422 @@
+"""CSV files as plans of Polars, and what they are made of where Polars would read them otherwise."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.backend.arrow import dtype_of
+from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.io.damage import one_line
+from gpupipe.io.paths import Input, decompressed, is_packed
+from gpupipe.io.relational.engine import sink
+from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse, zoned_change
+from gpupipe.io.remote import is_remote
+from gpupipe.scratch import writing_scratch
+from gpupipe.words import counted
+
+__all__ = ["NULL_VALUES", "CsvFile", "CsvForm", "open_csv"]
+
+NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
+
+_CHUNK = 1 << 18
+_COPIED = 1 << 20
+_NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
+_ROW = "⟨row⟩"
+_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error)
+
+
+@dataclass(frozen=True)
+class CsvForm:
+    """How files are written; `names` where they have no header row."""
+
+    delimiter: str
+    names: Sequence[str] | None
+    null_values: Sequence[str]
+    timestamp_formats: Sequence[str]
+    encoding: str
+    comment: str | None
+    skip_rows: int
+    decimal: str
+    thousands: str | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers are written as Polars reads them."""
+        return self.decimal == "." and self.thousands is None
+
+    def number(self, text: pl.Expr) -> pl.Expr:
+        """Rewrite numbers with a decimal point, and without separators of thousands."""
+        if self.thousands:
+            text = text.str.replace_all(self.thousands, "", literal=True)
+        if self.decimal != ".":
+            text = text.str.replace_all(".", "_", literal=True).str.replace_all(self.decimal, ".", literal=True)
+        return text
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What the bytes of a file tell.
+
+    Args:
+        num_rows: the rows that its line ends make, the header's included.
+        is_regular: whether Polars reads it as pandas does: no blank lines, no quotes within values, no line ends of old
+            Macs, and as many delimiters as the rows need.
+        has_signs: whether a value may begin with a plus sign, or with a zero before another digit.
+    """
+
+    num_rows: int
+    is_regular: bool
+    has_signs: bool
+
+
+@contextmanager
+def open_csv(one: Input, form: CsvForm, folder: Path, backend: str) -> Iterator[CsvFile]:
+    """Open a file; what Polars does not read (packed, in a store, in another encoding) is copied to `folder` first.
+
+    Raises:
+        BadFile: it is empty, or cannot be read.
+    """
+    text, copies = Path(one.path), [folder / "text", folder / "rewritten"]
+    try:
+        if is_remote(one.path) or is_packed(one.path) or form.skip_rows or form.encoding != "utf-8":
+            text = copies[0]
+            _copy(one, form, text)
+        yield CsvFile(one, form, text, copies[1], backend)
+    except BadFile:
+        raise
+    except (*_UNREADABLE, pl.exceptions.PolarsError) as cause:
+        raise BadFile(
+            one.path,
+            f"cannot be read as CSV ({one_line(cause)})",
+            expected=f"text in {form.encoding.upper()}",
+            remedy="encoding=, as the file is written, or the right path",
+        ) from cause
+    finally:
+        for copy in copies:
+            copy.unlink(missing_ok=True)
+
+
+def _copy(one: Input, form: CsvForm, target: Path) -> None:
+    with writing_scratch(target.parent), decompressed(one) as packed, target.open("wb") as out:
+        source: IO[Any] = packed
+        if form.encoding != "utf-8":
+            source = io.TextIOWrapper(packed, form.encoding, newline="")
+        for _ in range(form.skip_rows):
+            source.readline()
+        while some := source.read(_COPIED):
+            out.write(some if isinstance(some, bytes) else some.encode())
+
+
+class CsvFile:
+    """A file whose rows a plan writes to Parquet.
+
+    Attributes:
+        names: its columns.
+
+    Raises:
+        BadFile: it is empty, or a row has too few or too many values.
+        SchemaMismatch: columns share a name.
+    """
+
+    def __init__(self, one: Input, form: CsvForm, text: Path, copy: Path, backend: str) -> None:
+        self._path, self._form, self._text, self._copy, self._backend = one.path, form, text, copy, backend
+        self._is_rewritten = False
+        with text.open("rb") as file:
+            is_empty = not file.read(_CHUNK).strip()
+        self.names = [] if is_empty else list(form.names or self._header())
+        if not self.names:
+            raise BadFile(
+                one.path, "the file is empty", expected="a header row, or rows and names=", remedy="write it again"
+            )
+        if len(set(self.names)) != len(self.names):
+            twice = sorted({name for name in self.names if self.names.count(name) > 1})
+            raise SchemaMismatch(
+                one.path,
+                "columns share a name",
+                got=twice,
+                expected="unique names",
+                remedy="names=[...] with skip_rows=1, or another header row",
+            )
+        self._survey = _look_over(text, form.delimiter, len(self.names), each=backend == "gpu")
+        if form.comment or not self._survey.is_regular:
+            self._rewrite()
+
+    def infer(self, asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
+        """Find the types of columns by the values in the first `BLOCK_BYTES`, but for those that are asked for."""
+        block = self._text.open("rb")
+        with block:
+            head = block.read(BLOCK_BYTES)
+            if block.read(1):
+                end = _last_end(head)
+                head = head[:end] if end else head + b"x" + block.read()
+        options = self._options() | {"null_values": list(self._form.null_values)}
+        options.pop("glob")
+        schema = dict.fromkeys(self.names, pl.String)
+        try:
+            texts = pl.read_csv(io.BytesIO(head), schema=schema, **options).select(names)
+        except pl.exceptions.PolarsError:
+            if self._is_rewritten:
+                raise
+            self._rewrite()
+            return self.infer(asked, names)
+        numbers = texts.select(self._form.number(pl.col(name)) for name in names)
+        formats = self._form.timestamp_formats
+        return {name: infer(texts[name], numbers[name], asked.get(name), formats) for name in names}
+
+    def write(self, columns: Mapping[str, Column], target: Path, group_rows: int) -> dict[str, str]:
+        """Write these columns to a Parquet file; gives what becomes of values that the first rows did not show.
+
+        Raises:
+            BadFile: a row has too few or too many values, or the text cannot be read.
+            SchemaMismatch: a value does not fit its column.
+        """
+        # A GPU's parser makes a value that is no number a missing one; of its casts it is an error.
+        careful = self._backend == "gpu" or not self._form.is_plain
+        whole = [column for column in columns.values() if pa.types.is_integer(column.kind) and not column.is_asked]
+        careful = careful or bool(whole and self._survey.has_signs)
+        while True:
+            try:
+                sink(self._plan(columns, careful=careful), self._text, target, self._backend, group_rows)
+                if self._is_rewritten or pq.read_metadata(target).num_rows == self._survey.num_rows - self._num_heads:
+                    break
+                self._rewrite()
+            except pl.exceptions.PolarsError:
+                if careful:
+                    self._refuse_value(columns)
+                    if self._is_rewritten:
+                        raise
+                    self._rewrite()
+                careful = True
+        zoned = [name for name, column in columns.items() if column.kind == pa.timestamp("us", "UTC")]
+        return self._offsets(columns, zoned) if careful else {}
+
+    def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> pl.LazyFrame:
+        if careful:
+            frame = self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values)
+            return frame.select(self._parsed(name, column) for name, column in columns.items())
+        schema = {name: _SCANNED.get(str(column.kind), pl.String) for name, column in columns.items()}
+        given = self._markers()
+        frame = self._scan({name: schema.get(name, pl.String) for name in self.names}, given)
+        later = [text for text in self._form.null_values if text not in given]
+        parsed = []
+        for name, column in columns.items():
+            text = pl.col(name)
+            if schema[name] == pl.String:
+                text = pl.when(text.is_in(later)).then(pl.lit(None, pl.String)).otherwise(text) if later else text
+                text = parse(text, column, careful=False)
+            parsed.append(text.alias(name))
+        return frame.select(parsed)
+
+    def _markers(self) -> list[str]:
+        """The markers of missing values that the parser compares each value with; others it meets as text.
+
+        Each costs 3 % of the time, so of the usual ones only those are taken that the first rows hold.
+        """
+        with self._text.open("rb") as file:
+            head = file.read(_COPIED)
+        usual = [text for text in self._form.null_values if text in NULL_VALUES and text]
+        around = f'[{re.escape(self._form.delimiter)}"\r\n]'.encode()
+        words = b"|".join(re.escape(text.encode()) for text in usual) or b"(?!)"
+        met = {found.decode() for found in re.findall(around + b"(" + words + b")(?=" + around + b")", head)}
+        return [text for text in self._form.null_values if text in met or text not in NULL_VALUES]
+
+    def _parsed(self, name: str, column: Column, *, strict: bool = True) -> pl.Expr:
+        text = pl.col(name)
+        if not (pa.types.is_large_string(column.kind) or pa.types.is_timestamp(column.kind)):
+            text = self._form.number(text)
+        return parse(text, column, strict=strict, on_gpu=strict and self._backend == "gpu").alias(name)
+
+    def _scan(self, schema: Mapping[str, Any], null_values: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_csv(self._text, schema=dict(schema), null_values=list(null_values), **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "separator": self._form.delimiter,
+            "has_header": self._num_heads > 0,
+            "empty_string_is_null": "" in self._form.null_values,
+            "glob": False,
+        }
+
+    @property
+    def _num_heads(self) -> int:
+        return 0 if self._form.names else 1
+
+    def _offsets(self, columns: Mapping[str, Column], names: Sequence[str]) -> dict[str, str]:
+        """What becomes of the offsets of times, of which some are not as in the first rows."""
+        names = [name for name in names if not columns[name].change]
+        if not names:
+            return {}
+        texts = self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).select(names)
+        return zoned_change(texts)
+
+    def _refuse_value(self, columns: Mapping[str, Column]) -> None:
+        """Raise for the first value that does not fit its column; return where there is none."""
+        texts = self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).with_row_index(_ROW)
+        unfit = [
+            pl.col(_ROW).filter(pl.col(name).is_not_null() & self._parsed(name, column, strict=False).is_null()).min()
+            for name, column in columns.items()
+        ]
+        try:
+            found = texts.select(one.alias(str(place)) for place, one in enumerate(unfit)).collect(engine="streaming")
+            rows = {name: row for name, row in zip(columns, found.row(0), strict=True) if row is not None}
+            if not rows:
+                return
+            name = min(rows, key=lambda name: rows[name])
+            value = texts.select(name).slice(rows[name], 1).collect().item()
+        except pl.exceptions.PolarsError:
+            return
+        kind = columns[name].kind
+        raise SchemaMismatch(
+            self._path,
+            f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value",
+            got=value,
+            expected=f"{dtype_of(kind)}, as asked for or as in the first {BLOCK_BYTES >> 20} MiB",
+            remedy="timestamp_formats=['%d/%m/%Y'], as the times are written"
+            if pa.types.is_timestamp(kind)
+            else f"dtypes={{{name!r}: {_wider(value)!r}}}",
+        )
+
+    def _header(self) -> list[str]:
+        with self._text.open(encoding="utf-8-sig", newline="") as file:
+            return next((row for row in self._rows(file) if row), [])
+
+    def _rows(self, file: io.TextIOBase) -> Iterator[list[str]]:
+        """The rows but for comments, and empty ones for blank lines."""
+        is_new = True
+
+        def lines() -> Iterator[str]:
+            nonlocal is_new
+            for line in file:
+                if not (is_new and self._form.comment and line.startswith(self._form.comment)):
+                    is_new = False
+                    yield line
+            if not is_new:
+                raise BadFile(
+                    self._path,
+                    "a quotation mark is not closed",
+                    expected="quotation marks in pairs around a value",
+                    remedy="the file written again, quotation marks within values doubled",
+                )
+
+        limit = csv.field_size_limit(sys.maxsize)
+        try:
+            for row in csv.reader(lines(), delimiter=self._form.delimiter):
+                is_new = True
+                yield row
+        finally:
+            csv.field_size_limit(limit)
+
+    def _rewrite(self) -> None:
+        """Copy the rows by Python's own reader, which knows more of CSV than Polars, and is slow.
+
+        Raises:
+            BadFile: a row has too few or too many values.
+        """
+        num_rows = 0
+        with (
+            writing_scratch(self._copy.parent),
+            self._text.open(encoding="utf-8-sig", newline="") as file,
+            self._copy.open("w", encoding="utf-8", newline="") as out,
+        ):
+            writer = csv.writer(out, delimiter=self._form.delimiter, lineterminator="\r\n")
+            for row in self._rows(file):
+                if not row:
+                    continue
+                num_rows += 1
+                if len(row) != len(self.names):
+                    raise BadFile(
+                        self._path,
+                        f"row {num_rows} has {counted(len(row), 'value')}",
+                        got=self._form.delimiter.join(row),
+                        expected=f"{counted(len(self.names), 'value')}, as in the first row",
+                        remedy="quotes around values that hold the delimiter, or delimiter=",
+                    )
+                writer.writerow(row)
+        self._text, self._is_rewritten = self._copy, True
+
+
+def _look_over(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _Survey:
+    """Look at the bytes of a file for what Polars reads otherwise than pandas, or does not tell.
+
+    Args:
+        path: the file.
+        delimiter: what separates values.
+        num_columns: how many values a row should have.
+        each: whether each row's delimiters are counted: a GPU's parser does not refuse rows that are too long.
+
+    Memory: a quarter of a MiB, and some arrays as long.
+    """
+    num_rows = num_delimiters = 0
+    is_regular, has_signs, is_inside = True, False, False
+    before = b" \n"
+    with path.open("rb") as file:
+        while some := file.read(_CHUNK):
+            text = np.frombuffer(before + some, np.uint8)
+            ends, delimiters = text == _NEWLINE, text == ord(delimiter)
+            begins = ends | delimiters
+            if b'"' in some:
+                quotes = text == _QUOTE
+                quotes[:2] = False  # they were counted
+                inside = np.logical_xor.accumulate(quotes) ^ is_inside
+                begins |= text == _QUOTE
+                opening = quotes & inside
+                is_regular &= not (opening[1:] & ~begins[:-1]).any()
+                is_inside = bool(inside[-1])
+                ends &= ~inside
+                delimiters &= ~inside
+            elif is_inside:
+                ends[2:] = delimiters[2:] = False
+            if each:
+                counts = num_delimiters + np.cumsum(delimiters[2:])[ends[2:]]
+                wanted = np.arange(num_rows + 1, num_rows + len(counts) + 1) * (num_columns - 1)
+                is_regular &= bool((counts == wanted).all())
+            num_rows += int(np.count_nonzero(ends[2:]))
+            num_delimiters += int(np.count_nonzero(delimiters[2:]))
+            is_blank = ends[2:] & ends[1:-1]
+            if b"\r" in some:
+                returns = text == _RETURN
+                is_blank |= ends[2:] & returns[1:-1] & ends[:-2]
+                is_regular &= not (returns[1:-1] & (text[2:] != _NEWLINE)).any()
+            is_regular &= not is_blank.any()
+            zeros = (text[1:-1] == _ZERO) & (text[2:] - _ZERO < 10)
+            has_signs |= bool((begins[:-2] & (zeros | (text[1:-1] == _PLUS))).any())
+            before = (before + some)[-2:]
+    if before[-1] != _NEWLINE:
+        num_rows += 1
+        is_regular &= before[-1] != _RETURN
+    is_regular &= not is_inside and num_delimiters == num_rows * (num_columns - 1)
+    return _Survey(num_rows, is_regular, has_signs)
+
+
+def _last_end(text: bytes) -> int:
+    """Where the last whole row of the text ends; 0 where there is none."""
+    array = np.frombuffer(text, np.uint8)
+    ends = array == _NEWLINE
+    if b'"' in text:
+        ends &= ~np.logical_xor.accumulate(array == _QUOTE)
+    places = np.flatnonzero(ends)
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def _wider(value: str) -> str:
+    """A type that the refused value fits."""
+    if re.fullmatch("-?(0|[1-9][0-9]*)", value):
+        return "int64" if -(2**63) <= int(value) < 2**63 else "uint64" if 0 <= int(value) < 2**64 else "string"
+    return "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"
+
+
+_SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

@@ -1,0 +1,264 @@
+"""Values that are written as text: the types that they have, and the expressions that parse them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+import pyarrow as pa
+
+from gpupipe.backend.arrow import arrow_type
+
+__all__ = [
+    "BLOCK_BYTES",
+    "INTEGERS",
+    "MOST_FLOAT32",
+    "NAIVE",
+    "Column",
+    "asked_time",
+    "infer",
+    "infer_time",
+    "offset_change",
+    "parse",
+    "zoned_change",
+]
+
+BLOCK_BYTES = 8 << 20
+"""Types that are not given are inferred from so much text at the beginning of the first file."""
+_UTC = pa.timestamp("us", "UTC")
+_CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
+NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
+_ZULU = tuple(f"%Y-%m-%d{gap}%H:%M:%SZ" for gap in ("T", " "))
+_ZONED = tuple(f"%Y-%m-%d{gap}{clock}%#z" for clock in ("%H:%M:%S%.f", "%H:%M") for gap in ("T", " "))
+# Polars knows no hours without minutes, and no months without days.
+_PARTS = (
+    (("%H", "%I", "%k", "%l"), ("%M", "%T", "%R", "%X", "%c", "%r"), "%M", "00"),
+    (("%m", "%b", "%B", "%h"), ("%d", "%e", "%D", "%F", "%x", "%c"), "%d", "01"),
+)
+_ISO_FORMATS = (*NAIVE, *_ZULU, *_ZONED)
+_ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?$"
+_OFFSET = r":[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+_OFFSET_OF_UTC = r"(Z|[+-]00(:?00)?)$"
+_NANOSECONDS = r"[.][0-9]{7}"
+_TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
+MOST_FLOAT32 = 3.4028235677973366e38
+"""What rounds to infinity from here on."""
+_EXACT = 2**53
+
+BEYOND_64_BITS = "has integers that no type of 64 bits holds, read as string"
+LEADING_ZEROS = "has integers with leading zeros, read as string"
+OFFSETS = "written with offsets from UTC, read as the same times in UTC"
+MIXED = "times with an offset from UTC and times without, read as text"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the text of a column is parsed as.
+
+    Args:
+        kind: the type; null where no value has shown it.
+        format: of times, the one that all of the first rows have, if there is one.
+        formats: of times, all that are tried in turn.
+        is_asked: whether the caller named the type.
+        change: what becomes of the values, for a note.
+        adapted: why numbers are text, for the log.
+    """
+
+    kind: pa.DataType
+    format: str | None = None
+    formats: tuple[str, ...] = ()
+    is_asked: bool = False
+    change: str = ""
+    adapted: str = ""
+
+
+def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequence[str]) -> Column:
+    """Find the type that all texts of some rows are written in.
+
+    Args:
+        texts: the column; null where a value is missing.
+        numbers: the same, with a decimal point and without separators of thousands.
+        asked: the type that the caller named.
+        formats: of times, tried before those of ISO 8601.
+
+    Example:
+        >>> [infer(s, s, None, ()).kind for s in (pl.Series(["1", "-2"]), pl.Series(["1", "2.5"]), pl.Series(["007"]))]
+        [DataType(int64), DataType(double), DataType(large_string)]
+    """
+    if asked is not None and asked != "timestamp":
+        return Column(arrow_type(asked), is_asked=True)
+    present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
+    if asked is not None:
+        return asked_time(present, formats)
+    if present.is_empty():
+        return Column(pa.null())
+    if _all(numbers, r"^[-+]?[0-9]+$"):
+        return _infer_integer(numbers)
+    if _fits(numbers, pl.Float64):
+        return Column(pa.float64())
+    if numbers.is_in([*_TRUE, *_FALSE]).all():
+        return Column(pa.bool_())
+    return infer_time(present, formats) or Column(arrow_type("string"), change=offset_change(present))
+
+
+def _infer_integer(numbers: pl.Series) -> Column:
+    if numbers.str.contains("^[-+]?0[0-9]").any():
+        return Column(arrow_type("string"), adapted=LEADING_ZEROS)
+    if not numbers.str.starts_with("+").any():
+        for kind, polars_kind in ((pa.int64(), pl.Int64), (pa.uint64(), pl.UInt64)):
+            if _fits(numbers, polars_kind):
+                return Column(kind)
+    elif _fits(numbers, pl.Int64) and numbers.cast(pl.Int64).is_between(-_EXACT, _EXACT).all():
+        return Column(pa.float64())
+    return Column(arrow_type("string"), adapted=BEYOND_64_BITS)
+
+
+def asked_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
+    """Find the formats of texts that the caller says are times."""
+    found = infer_time(present, formats) or Column(pa.timestamp("us"), None, (*formats, *NAIVE))
+    return replace(found, is_asked=True)
+
+
+def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:
+    """Find the formats of texts that are all times, all with an offset from UTC or all without; None of others."""
+    own = tuple(one for one in formats if "z" not in one)
+    candidates = [(pa.timestamp("us"), (*own, *NAIVE))]
+    if present.is_empty():
+        return None
+    if zoned := tuple(one for one in formats if "z" in one):
+        candidates.append((_UTC, zoned))
+    if _all(present, _OFFSET):
+        candidates = [(_UTC, (*zoned, *_ZULU, *_ZONED))]
+    elif not formats and not _all(present, _ISO):
+        return None
+    for kind, tried in candidates:
+        frame = pl.DataFrame({"": present})
+        fitting = [one for one in tried if frame.head(1).select(_time(pl.col(""), one, kind)).item() is not None]
+        fitting = [one for one in fitting if not frame.select(_time(pl.col(""), one, kind).is_null().any()).item()]
+        if fitting or not frame.select(_times(pl.col(""), tried, kind, strict=False).is_null().any()).item():
+            unit = "ns" if present.str.contains(_NANOSECONDS).any() else "us"
+            format_ = fitting[0] if fitting else None
+            return Column(pa.timestamp(unit, kind.tz), format_, tried, change=offset_change(present))
+    return None
+
+
+def offset_change(present: pl.Series) -> str:
+    """Say what becomes of the offsets of times written as text; nothing where there are none, or those of UTC alone.
+
+    Example:
+        >>> offset_change(pl.Series(["2020-01-01T00:00:00+02:00"])) == OFFSETS, offset_change(pl.Series(["JFK"]))
+        (True, '')
+    """
+    zoned = present.str.contains(_OFFSET)
+    if not zoned.any():
+        return ""
+    if not zoned.all():
+        return MIXED if _all(present, _ISO) else ""
+    return "" if _all(present, _OFFSET_OF_UTC) else OFFSETS
+
+
+def zoned_change(texts: pl.LazyFrame) -> dict[str, str]:
+    """Say of which columns of times with offsets some are not those of UTC."""
+    found = texts.select((~pl.all().str.contains(_OFFSET_OF_UTC)).any()).collect(engine="streaming")
+    return {name: OFFSETS for name in found.columns if found[name].item()}
+
+
+def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool = True, on_gpu: bool = False) -> pl.Expr:
+    """Parse a column of text.
+
+    Args:
+        text: the column, of Polars' type String.
+        column: what it is parsed as.
+        careful: whether times may be in any of the formats.
+        strict: whether a text that does not fit is an error of the plan; else it becomes missing.
+        on_gpu: whether cudf-polars runs the plan, whose formats of times have no fractions and no offsets.
+    """
+    kind = column.kind
+    if pa.types.is_large_string(kind):
+        return text
+    if pa.types.is_timestamp(kind):
+        formats = column.formats if careful or column.format is None else (column.format,)
+        if on_gpu:
+            own = [_time(text, one, kind) for one in formats if one not in _ISO_FORMATS]
+            rest = pl.when(pl.all_horizontal(one.is_null() for one in own)).then(text) if own else text
+            return pl.coalesce(*own, _iso(rest, kind, strict=strict))
+        if kind.unit == "us" and any("%.f" in one for one in formats):
+            text = _refused(text, text.str.contains(_NANOSECONDS))
+        return _times(text, formats, kind, strict=strict)
+    if pa.types.is_null(kind):
+        return _refused(text, text.is_not_null()).cast(pl.Float64, strict=strict)
+    text = text.str.strip_chars()
+    if pa.types.is_boolean(kind):
+        is_true, is_false = text.is_in([*_TRUE, "1"]), text.is_in([*_FALSE, "0"])
+        digit = pl.when(is_true).then(pl.lit("1")).when(is_false).then(pl.lit("0")).otherwise(pl.lit("no ") + text)
+        return digit.cast(pl.Int8, strict=strict).cast(pl.Boolean)
+    if pa.types.is_float32(kind):
+        wide = text.cast(pl.Float64, strict=False)
+        text = _refused(text, wide.is_finite() & (wide.abs() >= MOST_FLOAT32))
+        return text.cast(pl.Float64, strict=strict).cast(pl.Float32)
+    if pa.types.is_integer(kind):
+        if not column.is_asked:
+            text = _refused(text, text.str.contains("^([+]|-?0[0-9])"))
+        return text.cast(INTEGERS[str(kind)], strict=strict)
+    return text.cast(pl.Float64, strict=strict)
+
+
+INTEGERS = {
+    **{f"int{bits}": getattr(pl, f"Int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": getattr(pl, f"UInt{bits}") for bits in (8, 16, 32, 64)},
+}
+
+
+def _times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, strict: bool) -> pl.Expr:
+    """Times in one of the formats; those in none of them fail in the last one."""
+    found, rest = [], text
+    for one in formats[:-1]:
+        found.append(_time(rest, one, kind))
+        rest = pl.when(found[-1].is_null()).then(rest)
+    return pl.coalesce(*found, _time(rest, formats[-1], kind, strict=strict))
+
+
+def _time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False) -> pl.Expr:
+    # The formats that are written with a Z say no zone to Polars.
+    zone = kind.tz if "z" in form else None
+    for part, needed, rest, first in _PARTS:
+        if any(one in form for one in part) and not any(one in form for one in needed):
+            text, form = text + pl.lit(f" {first}"), f"{form} {rest}"
+    parsed = text.str.strptime(pl.Datetime("us", zone), form, strict=strict, cache=False)
+    return parsed if zone == kind.tz else parsed.dt.replace_time_zone(kind.tz)
+
+
+def _iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
+    """Times in any of the formats of ISO 8601, by arithmetic."""
+    digits = "9" if kind.unit == "ns" else "6"
+    clock = f"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{{1,{digits}}})?)?"
+    rest = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
+    text = _refused(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{rest}$"))
+    day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=strict, cache=False)
+    minutes = _number(text.str.slice(11, 2)) * 60 + _number(text.str.slice(14, 2))
+    seconds = _number(text.str.extract("^.{16}:([0-9]{2})", 1))
+    micros = _number(text.str.extract("[.]([0-9]+)", 1).str.pad_end(6, "0").str.slice(0, 6))
+    if kind.tz:
+        end = "([+-])([0-9]{2}):?([0-9]{2})?$"
+        offset = _number(text.str.extract(end, 2)) * 60 + _number(text.str.extract(end, 3))
+        minutes += pl.when(text.str.extract(end, 1) == "-").then(offset).otherwise(-offset)
+    time = (day.cast(pl.Int64) + (minutes * 60 + seconds) * 1_000_000 + micros).cast(pl.Datetime("us"))
+    return time.dt.replace_time_zone(kind.tz) if kind.tz else time
+
+
+def _number(digits: pl.Expr) -> pl.Expr:
+    return digits.cast(pl.Int64, strict=False).fill_null(0)
+
+
+def _refused(text: pl.Expr, where: pl.Expr) -> pl.Expr:
+    """Texts, some of them made such that they are no numbers and no times."""
+    return pl.when(where).then(pl.lit("no ") + text).otherwise(text)
+
+
+def _all(texts: pl.Series, pattern: str) -> bool:
+    return bool(texts.str.contains(pattern).all())
+
+
+def _fits(texts: pl.Series, kind: type[pl.DataType]) -> bool:
+    return bool(texts.cast(kind, strict=False).null_count() == 0)
