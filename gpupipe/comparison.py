@@ -15,7 +15,7 @@ from gpupipe.backend.yardsticks import YARDSTICKS, Columns, yardsticks
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
 from gpupipe.support.validation import check_integer
-from gpupipe.tables import html_table, text_table
+from gpupipe.tables import flush_right, html_table, text_table
 from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
@@ -127,7 +127,7 @@ def baselines(
         model.fit(features[0], target, weight)
         seconds = time.perf_counter() - started
         rows.append({"model": model.name, **judged(torch.as_tensor(model.outputs(features[1]))), "seconds": seconds})
-    return Baselines(rows, measures[0].name if measures else None, measures[:1], notes)
+    return Baselines(rows, measures[0] if measures else None, notes)
 
 
 class Baselines:
@@ -136,23 +136,22 @@ class Baselines:
     Args:
         rows: for each model its name, its metrics by name (None where not defined) and the seconds its fit took (None
             for a network, whose history has them).
-        first: the metric that orders them.
-        order: that metric itself, which knows its direction; empty for none.
+        order: the metric that orders them.
         notes: which features the models get in another form than the network.
 
     Example:
-        >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}], None, [])
+        >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}])
         model  rmse  seconds
         Ridge     2      0.1
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], first: str | None, order: Sequence[Metric], notes: Sequence[str] = ()
+        self, rows: Sequence[Mapping[str, Any]], order: Metric | None = None, notes: Sequence[str] = ()
     ) -> None:
         self.rows, self.notes = [dict(row) for row in rows], list(notes)
-        if first is not None and order:
-            sign = -1 if order[0].higher_is_better else 1
-            self.rows.sort(key=lambda row: (row[first] is None, sign * (row[first] or 0)))
+        if order is not None:
+            name, sign = order.name, -1 if order.higher_is_better else 1
+            self.rows.sort(key=lambda row: (row[name] is None, sign * (row[name] or 0)))
 
     def __getitem__(self, model: str) -> dict[str, Any]:
         return next(row for row in self.rows if row["model"] == model)
@@ -160,12 +159,7 @@ class Baselines:
     def _table(self) -> list[list[str]]:
         head = list(self.rows[0]) if self.rows else ["model"]
         cells = [[_shown(name, row[name]) for name in head] for row in self.rows]
-        widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
-        # Numbers to the right: the digits of a column stand below each other.
-        return [
-            [cell if place == 0 else cell.rjust(widths[place]) for place, cell in enumerate(line)]
-            for line in [head, *cells]
-        ]
+        return flush_right([head, *cells])
 
     def __repr__(self) -> str:
         return "\n".join([text_table(self._table()), *self.notes])

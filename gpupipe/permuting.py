@@ -15,11 +15,11 @@ from gpupipe.comparison import block_of
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Kind
 from gpupipe.scorer import Scorer
-from gpupipe.support.validation import check_choice, check_integer, check_seed
-from gpupipe.tables import html_table, text_table
+from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
+from gpupipe.tables import flush_right, html_table, text_table
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.metrics import METRICS
+from gpupipe.training.assembly import loss_and_metrics
 
 __all__ = ["Importance", "importance"]
 
@@ -69,23 +69,24 @@ def importance(
         >>> importance(model, Loader(block), metric="loss").rows[-1]
         {'feature': 'b', 'mean': 0.0, 'std': 0.0}
     """
-    if not isinstance(model, Trainer | Scorer | nn.Module):
-        raise BadConfig(
-            "importance(model=)",
-            "not a model",
-            got=type(model),
-            expected="a Trainer, what gp.load gives, or a torch.nn.Module",
-            remedy="gp.importance(trainer, pipeline.loader(valid))",
-        )
+    remedy = "gp.importance(trainer, pipeline.loader(valid))"
+    kinds = (Trainer, Scorer, nn.Module)
+    check_instance(importance, kinds, "a Trainer, what gp.load gives, or a torch.nn.Module", remedy=remedy, model=model)
     check_integer(importance, "[1, inf)", repeats=repeats)
     check_seed(importance, seed=seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
     block = block_of("importance", "loader", loader)
-    trainer = model if isinstance(model, Trainer) else Trainer(_module(model), max_epochs=1)
+    module = model.model if isinstance(model, Scorer | Trainer) else model
+    if module is None:
+        remedy = "gp.save(path, pipeline, model)"
+        raise BadConfig("importance", "there is no model", expected="a pipeline saved with one", remedy=remedy)
+    trainer = model if isinstance(model, Trainer) else Trainer(module, max_epochs=1)
     whole = trainer.evaluate(_Rows(loader))
-    name = _chosen(metric, whole)
-    sign = 1 if _higher_is_better(name, trainer) else -1
+    check_choice("importance", ["auto", *whole], metric=metric)
+    name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
+    _, metrics = loss_and_metrics(trainer, _Rows(loader))
+    sign = 1 if any(each.name == name and each.higher_is_better for each in metrics) else -1
     features = [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
     losses: dict[str, list[float]] = {item.name: [] for item in features}
     for repeat in range(repeats):
@@ -125,9 +126,7 @@ class Importance:
 
     def _table(self) -> list[list[str]]:
         lines = [[row["feature"], f"{row['mean']:.4g}", f"{row['std']:.2g}"] for row in self.rows]
-        table = [["feature", "mean", "std"], *lines]
-        widths = [max(len(line[place]) for line in table) for place in range(3)]
-        return [[line[0], *(line[place].rjust(widths[place]) for place in (1, 2))] for line in table]
+        return flush_right([["feature", "mean", "std"], *lines])
 
     @property
     def _title(self) -> str:
@@ -173,31 +172,3 @@ class _Rows:
                 batch.lists[self._item.name] = self._values.narrow(start, end)
             yield batch
             start = end
-
-
-def _module(model: Scorer | nn.Module) -> nn.Module:
-    module = model.model if isinstance(model, Scorer) else model
-    if module is None:
-        raise BadConfig(
-            "importance",
-            "there is no model",
-            expected="a pipeline saved with one",
-            remedy="gp.save(path, pipeline, model)",
-        )
-    return module
-
-
-def _chosen(metric: str, figures: dict[str, float]) -> str:
-    if metric == "auto":
-        return next((name for name in figures if name != "loss"), "loss")
-    check_choice("importance", ["auto", *figures], metric=metric)
-    return metric
-
-
-def _higher_is_better(name: str, trainer: Trainer) -> bool:
-    if name == "loss":
-        return False
-    own = [] if isinstance(trainer.metrics, str) else [m for m in trainer.metrics if not isinstance(m, str)]
-    return next((metric.higher_is_better for metric in own if metric.name == name), None) or (
-        name in METRICS and METRICS[name]().higher_is_better
-    )
