@@ -98,7 +98,8 @@ class Prefix:
     def before(self, position: int, beside: Mapping[int, Beside]) -> Prefix:
         """The steps before such a step, pruned to what it reads."""
         step, _, _ = self.stage(position)
-        return Prefix(self.steps[:position], self._source, step.reads).knowing(beside)
+        checked = frozenset[str]()  # by each Expect in `run`
+        return Prefix(self.steps[:position], self._source, step.reads, there=checked).knowing(beside)
 
     def knowing(self, found: Mapping[int, Beside]) -> Prefix:
         """The same, with the columns of steps that look at other rows made already, by the steps' position.
