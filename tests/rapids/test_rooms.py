@@ -177,6 +177,8 @@ EXAMPLES = [
     transforms.DateParts("at", ["year", "week", "is_weekend"], since="2013-01-02", unit="hours"),
     transforms.DropMissing(["x", "a"]),
     transforms.DropMissing(["n", "y"], how="all"),
+    transforms.Expect(["x", "n"], min=-1e9, max=1e9, on_violation="raise"),
+    transforms.Expect("at", min="2000-01-01", on_violation="raise"),
     transforms.Log1p(["n", "z"]),
     transforms.Replace({"a": {"JFK": None, None: "?"}, "n": {1: 7, None: 0}, "x": {None: 0.5}, "b": {"x": "y"}}),
     transforms.Replace({"n": {2: None}}),
