@@ -1,4 +1,4 @@
-"""Whether the network earns its keep: other models on the same rows, and one table for all."""
+"""Other models on the rows a network learned from, and one table for all."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpupipe.backend import Array, select
-from gpupipe.backend.yardsticks import YARDSTICKS, Columns, missing_xgboost, yardstick
+from gpupipe.backend.yardsticks import YARDSTICKS, Columns, yardsticks
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
 from gpupipe.support.validation import check_integer
-from gpupipe.tables import html_table, text_table
+from gpupipe.tables import flush_right, html_table, text_table
 from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
 from gpupipe.words import as_list
 
-__all__ = ["Baselines", "baselines"]
+__all__ = ["Baselines", "baselines", "block_of"]
 
 EXACT_IN_FLOAT32 = 1 << 24
 MAX_ELEMENTS = 100
@@ -44,8 +43,8 @@ def baselines(
     """Fit other models on the rows a network learned from, and compare all on the same other rows.
 
     "linear" (logistic or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and, if it is installed,
-    "xgboost", each with its library's settings. On a GPU the first two are cuML's, and XGBoost works there too; that
-    part is not yet run on a GPU. Lists of ids become counts of their first 100 ids (the most frequent ones of
+    "xgboost", each with its library's settings, on the host; where the rows lie on a GPU, XGBoost works there (not yet
+    run on one). Lists of ids become counts of their first 100 ids (the most frequent ones of
     `Categorify`) and of all others; lists of numbers become their length and their mean. The result says so.
 
     Args:
@@ -65,9 +64,9 @@ def baselines(
         BackendMissing: XGBoost was asked for and is not installed.
 
     Memory:
-        The features once more as float32 on the device of the block; for models of the host a copy there, and what
-        their libraries make of it (gradient boosting and forests: about as much again). On a GPU the linear model
-        makes a column per id. A feature of lists takes up to 400 bytes a row, and 20 bytes for each element meanwhile.
+        The features once more as float32 on the host, and what the libraries make of them (gradient boosting and
+        forests: about as much again). A feature of lists takes up to 400 bytes a row, and 20 bytes for each element
+        meanwhile.
 
     Example:
         >>> import pandas as pd
@@ -91,11 +90,9 @@ def baselines(
             remedy="gp.baselines(train, valid, {'wide': trainer})",
         )
     check_integer(baselines, "[0, inf)", seed=seed)
-    blocks = [_block_of(loader, name) for loader, name in ((train, "train"), (valid, "valid"))]
-    schema = blocks[0].schema
-    names = [
-        [item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)] for s in (schema, blocks[1].schema)
-    ]
+    blocks = [block_of("baselines", name, loader) for loader, name in ((train, "train"), (valid, "valid"))]
+    schema, other = blocks[0].schema, blocks[1].schema
+    names = [[item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)] for s in (schema, other)]
     if names[0] != names[1]:
         raise SchemaMismatch(
             "baselines",
@@ -108,25 +105,29 @@ def baselines(
     notes = [_note(item) for item in schema.lists]
     for note in notes:
         _log.info("baselines: %s", note)
-    gpu = blocks[0].device.type == "cuda"
-    chosen = [(name, yardstick(name, columns, gpu=gpu)) for name in (YARDSTICKS if only is None else as_list(only))]
-    if only is not None and any(found is None for _, found in chosen):
-        raise missing_xgboost()
-    judge = _Judge(valid, blocks[1], choose_metrics(metrics, LOSS_OF_TASK[columns.task]))
-    rows = []
+    models = yardsticks(YARDSTICKS if only is None else as_list(only), columns, on_gpu=blocks[0].device.type == "cuda")
+    units, batch = valid.target_units, blocks[1].batch_of(blocks[1].words)
+    chosen = choose_metrics(metrics, LOSS_OF_TASK[columns.task])
+    measures = [metric if units is None else InUnits(metric, units) for metric in chosen]
+
+    def judged(output: Tensor) -> dict[str, float | None]:
+        for metric in measures:
+            metric.reset()
+            metric.update(output.to(blocks[1].device), batch)
+        return {metric.name: metric.compute() for metric in measures}
+
+    rows: list[dict[str, Any]] = []
     for name, trainer in (trainers or {}).items():
         in_order = Loader(blocks[1], batch_size=valid.batch_size)
-        rows.append({"model": name, **judge(trainer.predict(in_order).to(blocks[1].device)), "seconds": None})
-    taught = _Arrays(blocks[0], columns)
-    asked = taught if blocks[1] is blocks[0] else _Arrays(blocks[1], columns)
-    for _, model in chosen:
-        if model is not None:
-            started = time.perf_counter()
-            model.fit(taught.features(model.on_host), taught.target(model.on_host), taught.weight(model.on_host))
-            seconds = time.perf_counter() - started
-            output = torch.as_tensor(model.outputs(asked.features(model.on_host)), device=blocks[1].device)
-            rows.append({"model": model.name, **judge(output), "seconds": seconds})
-    return Baselines(rows, judge.metrics[0].name if judge.metrics else None, judge.metrics[:1], notes)
+        rows.append({"model": name, **judged(trainer.predict(in_order)), "seconds": None})
+    features = [_features(block, columns) for block in blocks]
+    target, weight = (None if part is None else part.cpu().numpy() for part in (blocks[0].target, blocks[0].weight))
+    for model in models:
+        started = time.perf_counter()
+        model.fit(features[0], target, weight)
+        seconds = time.perf_counter() - started
+        rows.append({"model": model.name, **judged(torch.as_tensor(model.outputs(features[1]))), "seconds": seconds})
+    return Baselines(rows, measures[0] if measures else None, notes)
 
 
 class Baselines:
@@ -135,23 +136,22 @@ class Baselines:
     Args:
         rows: for each model its name, its metrics by name (None where not defined) and the seconds its fit took (None
             for a network, whose history has them).
-        first: the metric that orders them.
-        order: that metric itself, which knows its direction; empty for none.
+        order: the metric that orders them.
         notes: which features the models get in another form than the network.
 
     Example:
-        >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}], None, [])
+        >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}])
         model  rmse  seconds
         Ridge     2      0.1
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], first: str | None, order: Sequence[Metric], notes: Sequence[str] = ()
+        self, rows: Sequence[Mapping[str, Any]], order: Metric | None = None, notes: Sequence[str] = ()
     ) -> None:
         self.rows, self.notes = [dict(row) for row in rows], list(notes)
-        if first is not None and order:
-            sign = -1 if order[0].higher_is_better else 1
-            self.rows.sort(key=lambda row: (row[first] is None, sign * (row[first] or 0)))
+        if order is not None:
+            name, sign = order.name, -1 if order.higher_is_better else 1
+            self.rows.sort(key=lambda row: (row[name] is None, sign * (row[name] or 0)))
 
     def __getitem__(self, model: str) -> dict[str, Any]:
         return next(row for row in self.rows if row["model"] == model)
@@ -159,12 +159,7 @@ class Baselines:
     def _table(self) -> list[list[str]]:
         head = list(self.rows[0]) if self.rows else ["model"]
         cells = [[_shown(name, row[name]) for name in head] for row in self.rows]
-        widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
-        # Numbers to the right: the digits of a column stand below each other.
-        return [
-            [cell if place == 0 else cell.rjust(widths[place]) for place, cell in enumerate(line)]
-            for line in [head, *cells]
-        ]
+        return flush_right([head, *cells])
 
     def __repr__(self) -> str:
         return "\n".join([text_table(self._table()), *self.notes])
@@ -173,47 +168,11 @@ class Baselines:
         return html_table(self._table()) + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
 
-class _Judge:
-    """Figures of outputs for a block's rows, in the order of the block."""
-
-    def __init__(self, loader: Loader, block: Block, metrics: Sequence[Metric]) -> None:
-        units = loader.target_units
-        self.metrics = [metric if units is None else InUnits(metric, units) for metric in metrics]
-        self._batch = block.batch_of(block.words)
-
-    def __call__(self, output: Tensor) -> dict[str, float | None]:
-        """Each metric by its name."""
-        for metric in self.metrics:
-            metric.reset()
-            metric.update(output, self._batch)
-        return {metric.name: metric.compute() for metric in self.metrics}
-
-
-class _Arrays:
-    """A block as an estimator takes it: features side by side, target and weight, on its device or on the host."""
-
-    def __init__(self, block: Block, columns: Columns) -> None:
-        self._block = block
-        exact = all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities)
-        kind = torch.float32 if exact else torch.float64
-        bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
-        self._features = torch.cat([block.numeric.to(kind), *bags, block.codes.to(kind)], 1)
-
-    def features(self, on_host: bool) -> Array:
-        return _array(self._features, on_host)
-
-    def target(self, on_host: bool) -> Array:
-        assert self._block.target is not None, "there is a task"
-        return _array(self._block.target.contiguous(), on_host)
-
-    def weight(self, on_host: bool) -> Array | None:
-        return None if self._block.weight is None else _array(self._block.weight.contiguous(), on_host)
-
-
-def _array(tensor: Tensor, on_host: bool) -> Array:
-    if on_host:
-        return tensor.cpu().numpy()
-    return select("gpu" if tensor.is_cuda else "cpu").xp.from_dlpack(tensor.detach())
+def _features(block: Block, columns: Columns) -> Any:
+    """The features side by side on the host: numbers, lists, ids."""
+    kind = torch.float32 if all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities) else torch.float64
+    bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
+    return torch.cat([block.numeric.to(kind), *bags, block.codes.to(kind)], 1).cpu().numpy()
 
 
 def _columns(schema: Schema, seed: int) -> Columns:
@@ -256,12 +215,17 @@ def _note(item: Field) -> str:
     return f"{item.name}: counts of {_width(item):,} ids in its lists{others}"
 
 
-def _block_of(loader: object, name: str) -> Block:
+def block_of(where: str, name: str, loader: object) -> Block:
+    """Give a loader's block.
+
+    Raises:
+        BadConfig: its rows are not in memory.
+    """
     block = getattr(loader, "block", None)
     if isinstance(block, Block):
         return block
     raise BadConfig(
-        f"baselines({name}=)",
+        f"{where}({name}=)",
         "its rows are not in memory as one block",
         got=type(loader).__name__,
         expected="a loader with a resident block",

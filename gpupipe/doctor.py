@@ -116,12 +116,8 @@ def _hardware(machine: Machine) -> Iterator[Row]:
     if machine.no_libcuda:
         yield Row("libcuda", f"does not load: {machine.no_libcuda}", Verdict.FAIL, LIBCUDA)
     if machine.hidden:
-        yield Row(
-            "visible GPUs",
-            machine.hidden,
-            Verdict.WARN,
-            "CUDA_VISIBLE_DEVICES lists indices or UUIDs of `nvidia-smi -L`",
-        )
+        remedy = "CUDA_VISIBLE_DEVICES lists indices or UUIDs of `nvidia-smi -L`"
+        yield Row("visible GPUs", machine.hidden, Verdict.WARN, remedy)
     builds = [library.cuda for library in machine.libraries.values() if library.name in RAPIDS and library.cuda]
     oldest = OLDEST_GPU.get(max(builds, default=12), (7, 0))
     for index, gpu in enumerate(machine.gpus):
@@ -130,19 +126,14 @@ def _hardware(machine: Machine) -> Iterator[Row]:
 
 def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
     major, minor = gpu.compute_capability
-    memory = (
-        f"{gpu.memory_free / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB free"
-        if gpu.memory_total
-        else "shared memory"
-    )
+    free, total = (f"{size / 2**30:.1f}" for size in (gpu.memory_free, gpu.memory_total))
+    memory = f"{free} of {total} GiB free" if gpu.memory_total else "shared memory"
     found = f"{gpu.name}, compute capability {major}.{minor}, {memory}"
     if gpu.compute_capability < oldest:
         remedy = f"a GPU of compute capability {oldest[0]}.{oldest[1]} or newer; backend='cpu' works"
         return Row(f"GPU {index}", found, Verdict.FAIL, remedy)
-    roomy = gpu.memory_free * 2 >= gpu.memory_total
-    return Row(
-        f"GPU {index}", found, *_unless(roomy, "`nvidia-smi` shows which process holds the memory", Verdict.WARN)
-    )
+    roomy, remedy = gpu.memory_free * 2 >= gpu.memory_total, "`nvidia-smi` shows which process holds the memory"
+    return Row(f"GPU {index}", found, *_unless(roomy, remedy, Verdict.WARN))
 
 
 def _libraries(machine: Machine) -> Iterator[Row]:

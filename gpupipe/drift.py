@@ -99,7 +99,7 @@ class DriftReport:
         columns: list[ColumnDrift] = []
         if sample.num_rows >= thresholds.min_rows:
             columns = [
-                _compared(old, found[name], sample.values.get(name, ()), name, thresholds)
+                _compared(old, found[name], sample.sorted_values.get(name, ()), name, thresholds)
                 for name, old in of_fit.items()
                 if name in found
             ]

@@ -185,7 +185,8 @@ class Fitting:
             source = marked_source(self.steps, self.features, self.dataset.schema)
             before = Prefix(self.steps[:position], source, None).output_schema
             wanted = frozenset(step.adds or before.names)
-            prefix = Prefix(self.steps[:position], source, step.needs(wanted, before))
+            unchecked = frozenset[str]()
+            prefix = Prefix(self.steps[:position], source, step.needs(wanted, before), there=unchecked)
             names = {*prefix.reads, *likely_reads(self.steps, self.features, source)}
             reads = [name for name in source.names if name in names]
             trial = Trial(step, prefix, before, wanted, reads, self.backend, self._first)

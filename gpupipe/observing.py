@@ -15,10 +15,10 @@ from gpupipe.summarising import DescribeColumns, DrawSample, Observer, Partition
 from gpupipe.transformation import Transformation
 from gpupipe.transforms import Transform
 
-__all__ = ["check_report", "check_rows", "measure_drift", "of_kind", "profiles_of"]
+__all__ = ["check_report", "count_violations", "measure_drift", "of_kind", "profiles_of"]
 
 
-def check_rows(run: Transformation, dataset: Dataset, backend: str, steps: Sequence[Transform]) -> CheckReport:
+def count_violations(run: Transformation, dataset: Dataset, backend: str, steps: Sequence[Transform]) -> CheckReport:
     """Count the rows of a dataset that break a rule of a `T.Expect` among the steps, in one pass.
 
     Args:

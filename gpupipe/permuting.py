@@ -5,22 +5,21 @@ Breiman 2001 ("Random forests", section 10), as scikit-learn's `permutation_impo
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from gpupipe.comparison import block_of
 from gpupipe.errors import BadConfig
-from gpupipe.schema import Field, Kind, Schema
+from gpupipe.schema import Field, Kind
 from gpupipe.scorer import Scorer
-from gpupipe.support.validation import check_choice, check_integer, check_seed
-from gpupipe.tables import html_table, text_table
-from gpupipe.tensors import Batch, Block, Loader, Permutation
+from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
+from gpupipe.tables import flush_right, html_table, text_table
+from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.metrics import METRICS
+from gpupipe.training.assembly import loss_and_metrics
 
 __all__ = ["Importance", "importance"]
 
@@ -59,7 +58,8 @@ def importance(
 
     Example:
         >>> from gpupipe.models import Linear
-        >>> from gpupipe.schema import Field, Role
+        >>> from gpupipe.schema import Field, Role, Schema
+        >>> from gpupipe.tensors import Block
         >>> fields = [Field(name, "float32", role=Role.FEATURE) for name in "ab"]
         >>> schema = Schema([*fields, Field("y", "float32", role=Role.TARGET)])
         >>> block = Block.allocate(schema, 100, "cpu")
@@ -69,39 +69,32 @@ def importance(
         >>> importance(model, Loader(block), metric="loss").rows[-1]
         {'feature': 'b', 'mean': 0.0, 'std': 0.0}
     """
-    if not isinstance(model, Trainer | Scorer | nn.Module):
-        raise BadConfig(
-            "importance(model=)",
-            "not a model",
-            got=type(model),
-            expected="a Trainer, what gp.load gives, or a torch.nn.Module",
-            remedy="gp.importance(trainer, pipeline.loader(valid))",
-        )
+    remedy = "gp.importance(trainer, pipeline.loader(valid))"
+    kinds = (Trainer, Scorer, nn.Module)
+    check_instance(importance, kinds, "a Trainer, what gp.load gives, or a torch.nn.Module", remedy=remedy, model=model)
     check_integer(importance, "[1, inf)", repeats=repeats)
     check_seed(importance, seed=seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
-    block: object = getattr(loader, "block", None)
-    if not isinstance(block, Block):
-        raise BadConfig(
-            "importance",
-            "its rows are not in memory as one block",
-            got=type(loader).__name__,
-            expected="a loader with a resident block",
-            remedy="gp.importance(trainer, pipeline.loader(valid))",
-        )
-    trainer = model if isinstance(model, Trainer) else Trainer(_module(model), max_epochs=1)
-    whole = trainer.evaluate(_Rows(loader, block))
-    name = _chosen(metric, whole)
-    sign = 1 if _higher_is_better(name, trainer) else -1
-    features = [item.name for item in _features_of(block)]
-    losses: list[list[float]] = [[] for _ in features]
+    block = block_of("importance", "loader", loader)
+    module = model.model if isinstance(model, Scorer | Trainer) else model
+    if module is None:
+        remedy = "gp.save(path, pipeline, model)"
+        raise BadConfig("importance", "there is no model", expected="a pipeline saved with one", remedy=remedy)
+    trainer = model if isinstance(model, Trainer) else Trainer(module, max_epochs=1)
+    whole = trainer.evaluate(_Rows(loader))
+    check_choice("importance", ["auto", *whole], metric=metric)
+    name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
+    _, metrics = loss_and_metrics(trainer, _Rows(loader))
+    sign = 1 if any(each.name == name and each.higher_is_better for each in metrics) else -1
+    features = [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
+    losses: dict[str, list[float]] = {item.name: [] for item in features}
     for repeat in range(repeats):
         order = Permutation(len(block), seed=seed, epoch=repeat).order(block.device)
-        for place, lost in enumerate(losses):
-            figures = trainer.evaluate(_Rows(loader, block, place, order))
-            lost.append(sign * (whole[name] - figures[name]))
-    return Importance(dict(zip(features, losses, strict=True)), name, whole[name])
+        for item in features:
+            figures = trainer.evaluate(_Rows(loader, item, order))
+            losses[item.name].append(sign * (whole[name] - figures[name]))
+    return Importance(losses, name, whole[name])
 
 
 class Importance:
@@ -120,7 +113,7 @@ class Importance:
         night        0    0
     """
 
-    def __init__(self, losses: dict[str, Sequence[float]], metric: str, value: float) -> None:
+    def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
         self.losses, self.metric, self.value = losses, metric, value
         self.rows: list[dict[str, Any]] = [
             {"feature": name, "mean": statistics.fmean(each), "std": statistics.pstdev(each)}
@@ -133,9 +126,7 @@ class Importance:
 
     def _table(self) -> list[list[str]]:
         lines = [[row["feature"], f"{row['mean']:.4g}", f"{row['std']:.2g}"] for row in self.rows]
-        table = [["feature", "mean", "std"], *lines]
-        widths = [max(len(line[place]) for line in table) for place in range(3)]
-        return [[line[0], *(line[place].rjust(widths[place]) for place in (1, 2))] for line in table]
+        return flush_right([["feature", "mean", "std"], *lines])
 
     @property
     def _title(self) -> str:
@@ -148,67 +139,36 @@ class Importance:
         return f"<p>{self._title}</p>{html_table(self._table())}"
 
 
-def _features_of(block: Block) -> list[Field]:
-    return [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
-
-
 class _Rows:
-    """A block's rows in order as a loader gives them, one feature permuted if asked."""
+    """A loader's rows in the order of its block, one feature permuted if asked."""
 
-    def __init__(self, loader: Loader, block: Block, place: int | None = None, order: Tensor | None = None) -> None:
-        self.schema: Schema = block.schema
-        self.device, self.target_units = loader.device, loader.target_units
-        self._block, self._batch_size = block, loader.batch_size
-        self._part, self._place, self._column, self._lists = "", 0, None, block.lists
-        if place is None or order is None:
+    def __init__(self, loader: Loader, item: Field | None = None, order: Tensor | None = None) -> None:
+        block, units, size = loader.block, loader.target_units, loader.batch_size
+        self._in_order = Loader(block, batch_size=size, device=loader.device, target_units=units)
+        self.schema, self.device, self.target_units = block.schema, loader.device, units
+        self._item, self._part, self._place = item, "numeric", 0
+        self._values: Tensor | Ragged | None = None
+        if item is None or order is None:
             return
-        item = _features_of(block)[place]
         if item.kind == Kind.LIST:
-            self._lists = self._lists | {item.name: self._lists[item.name].take(order)}
-        else:
-            numbers = len(block.schema.numeric)
-            self._part, self._place = ("numeric", place) if place < numbers else ("codes", place - numbers)
-            self._column = getattr(block, self._part)[:, self._place][order]
+            self._values = block.lists[item.name].take(order)
+            return
+        fields = block.schema.numeric
+        if item not in fields:
+            self._part, fields = "codes", block.schema.categorical
+        self._place = [field.name for field in fields].index(item.name)
+        self._values = getattr(block, self._part)[:, self._place][order].to(loader.device)
 
     def __len__(self) -> int:
-        return math.ceil(len(self._block) / self._batch_size)
+        return len(self._in_order)
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(0, len(self._block), self._batch_size):
-            rows = slice(start, start + self._batch_size)
-            batch = self._block.batch_of(self._block.words[rows])
-            batch.keep = {name: values[rows] for name, values in self._block.keep.items()}
-            batch.lists = {name: lists.narrow(start, start + len(batch)) for name, lists in self._lists.items()}
-            if self._column is not None:
-                values = getattr(batch, self._part).clone()
-                values[:, self._place] = self._column[rows]
-                batch = replace(batch, **{self._part: values})
+        start = 0
+        for batch in self._in_order:  # copies of the block's rows, which may be written to
+            end = start + len(batch)
+            if isinstance(self._values, Tensor):
+                getattr(batch, self._part)[:, self._place] = self._values[start:end]
+            elif self._values is not None and self._item is not None:
+                batch.lists[self._item.name] = self._values.narrow(start, end)
             yield batch
-
-
-def _module(model: Scorer | nn.Module) -> nn.Module:
-    module = model.model if isinstance(model, Scorer) else model
-    if module is None:
-        raise BadConfig(
-            "importance",
-            "there is no model",
-            expected="a pipeline saved with one",
-            remedy="gp.save(path, pipeline, model)",
-        )
-    return module
-
-
-def _chosen(metric: str, figures: dict[str, float]) -> str:
-    if metric == "auto":
-        return next((name for name in figures if name != "loss"), "loss")
-    check_choice("importance", ["auto", *figures], metric=metric)
-    return metric
-
-
-def _higher_is_better(name: str, trainer: Trainer) -> bool:
-    if name == "loss":
-        return False
-    own = [] if isinstance(trainer.metrics, str) else [m for m in trainer.metrics if not isinstance(m, str)]
-    return next((metric.higher_is_better for metric in own if metric.name == name), None) or (
-        name in METRICS and METRICS[name]().higher_is_better
-    )
+            start = end

@@ -21,7 +21,7 @@ from gpupipe.features import Features
 from gpupipe.fitted_rows import lineage_of
 from gpupipe.fitting import Fitting
 from gpupipe.io import Dataset, as_dataset, as_rows
-from gpupipe.observing import check_rows, measure_drift
+from gpupipe.observing import count_violations, measure_drift
 from gpupipe.plan import Prefix
 from gpupipe.profiles import Profile
 from gpupipe.ranges import source_ranges
@@ -260,7 +260,7 @@ class Pipeline:
         """
         check_bool("loader", None, out_of_fold=out_of_fold)
         dataset, backend = as_dataset(data), active().resolve(self.backend)
-        self.check_rows(dataset, out_of_fold)
+        self.check_fitted_rows(dataset, out_of_fold)
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
         run.expect(dataset.schema)
         # PyTorch takes longer to import than a small fit.
@@ -276,7 +276,7 @@ class Pipeline:
         )
         return loader
 
-    def check_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
+    def check_fitted_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
         """Raise where rows to train on would show a model their own target; see `Features.check_rows`.
 
         Memory: 8 bytes a row of a partition in memory at a time; files are not read.
@@ -334,7 +334,7 @@ class Pipeline:
         """
         dataset, backend = as_dataset(data), active().resolve(self.backend)
         run = Transformation(self.steps, None, self.source, dataset.columns, wanted=set(), counting=True)
-        return check_rows(run, dataset, backend, self.steps)
+        return count_violations(run, dataset, backend, self.steps)
 
     def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
         """Compare rows with those of the fit, in one pass: each column that learned steps read, after the transforms.

@@ -104,7 +104,8 @@ class Prefix:
     def before(self, position: int, side_columns: Mapping[int, SideColumns]) -> Prefix:
         """The steps before such a step, pruned to what it reads."""
         step, _, _ = self.stage(position)
-        return Prefix(self.steps[:position], self._source, step.reads).knowing(side_columns)
+        checked = frozenset[str]()  # by each Expect in `run`
+        return Prefix(self.steps[:position], self._source, step.reads, there=checked).knowing(side_columns)
 
     def knowing(self, found: Mapping[int, SideColumns]) -> Prefix:
         """The same, with the columns of steps that look at other rows made already, by the steps' position.

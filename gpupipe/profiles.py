@@ -84,7 +84,7 @@ class Sample:
         return replace(self, num_rows=num_rows, numbers=numbers, categories=categories)
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def sorted_values(self) -> dict[str, Any]:
         """The finite values of each column of numbers, ascending, float64."""
         if not self.names:
             return {}
@@ -101,7 +101,9 @@ class Sample:
             missing: the share of missing values of all columns, of which some may be neither numbers nor become ids.
         """
         found = {name: Profile(share) for name, share in missing.items()}
-        found |= {name: _of_numbers(values, missing[name]) for name, values in self.values.items() if len(values)}
+        found |= {
+            name: _of_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
+        }
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing

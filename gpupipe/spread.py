@@ -169,7 +169,7 @@ class ClusterLoader:
         The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
         """
         if self._met is None:
-            self._pipeline.check_rows(self._dataset, self._out_of_fold)
+            self._pipeline.check_fitted_rows(self._dataset, self._out_of_fold)
             bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
             run = bound.expect(self._dataset.schema)
             with in_force(self.executor):

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Sequence
 
-__all__ = ["html_table", "text_table"]
+__all__ = ["flush_right", "html_table", "text_table"]
 
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
 
@@ -22,6 +22,17 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     rows = [[_one_line(cell) for cell in row] for row in _shortened(rows)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def flush_right(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Pad all cells but the first of each row, so that the digits of a column stand below each other.
+
+    Example:
+        >>> flush_right([["model", "rmse"], ["Ridge", "2"]])
+        [['model', 'rmse'], ['Ridge', '   2']]
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
 
 
 def _one_line(cell: str) -> str:

@@ -187,6 +187,28 @@ def test_labels_that_are_not_there_are_not_checked() -> None:
         made.transform(table().assign(late=3.0))
 
 
+def double(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame * 2
+
+
+def test_a_function_behind_a_check_leaves_the_error_to_the_check(tmp_path: Path) -> None:
+    gp.from_frame(table()).write_parquet(tmp_path / "rows")
+    steps = [T.Expect("seats", min=0, on_violation="raise"), T.Map(double, reads=["distance"], adds=["distance"])]
+    with pytest.raises(errors.BadData) as caught:
+        pipeline(*steps).fit(gp.read_parquet(tmp_path / "rows"))
+    assert any("part-" in note for note in caught.value.__notes__)
+
+
+def test_a_step_that_looks_at_other_rows_needs_no_column_that_is_only_checked() -> None:
+    check = T.Expect("late", max=2, on_violation="raise")
+    steps = [check, T.Lag("distance", by="carrier", order_by="flight")]
+    made = gp.Pipeline(steps, gp.Features((["distance_lag_1_by_carrier"], pre.SimpleImputer()), target="late"))
+    made.fit(table())
+    assert len(made.transform(gp.from_frame(table().drop(columns="late"), num_partitions=3)).compute()) == ROWS
+    with pytest.raises(errors.BadData):
+        made.transform(gp.from_frame(table().assign(late=3.0))).compute()
+
+
 def test_what_is_expected_is_saved(tmp_path: Path) -> None:
     made = pipeline(*EXPECT).fit(table())
     gp.save(tmp_path / "run", made)

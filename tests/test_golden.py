@@ -100,7 +100,7 @@ def doctor() -> Report:
 
 def baselines() -> gp.Baselines:
     rows = [{"model": "Ridge", "rmse": 2.0, "seconds": 0.125}, {"model": "MLP", "rmse": None, "seconds": None}]
-    return gp.Baselines(rows, None, [])
+    return gp.Baselines(rows)
 
 
 SHOWN: dict[str, Callable[[], Any]] = {

@@ -231,7 +231,7 @@ def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
     learned = gp.Pipeline([], features).fit(frame)
     block = learned.loader(frame).block
     columns = comparison._columns(block.schema, 0)
-    matrix = comparison._Arrays(block, columns).features(True)
+    matrix = comparison._features(block, columns)
     assert columns.numeric == 102 and matrix.shape == (500, 102)
     vocabulary = pd.Series([each for row in own for each in row]).value_counts()
     for row, ids in enumerate(_plain(block.lists["ids"])):

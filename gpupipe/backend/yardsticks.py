@@ -1,4 +1,4 @@
-"""Models that a network has to beat: scikit-learn's and XGBoost's on the host, cuML's and XGBoost's on a GPU.
+"""Models that a network has to beat: scikit-learn's and XGBoost's.
 
 Each learns from the block a network learns from, with its library's own settings but for the random state and, where it
 has to be, what says which columns are ids. In: a matrix of numbers with the ids beside them. Out: what a network gives,
@@ -8,7 +8,7 @@ log-odds (binary), log-probabilities (classes) or values.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -26,16 +26,14 @@ from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from gpupipe.backend.protocol import Array
-from gpupipe.backend.ragged import module_of
 from gpupipe.errors import BackendMissing, BadData
 from gpupipe.support.validation import check_choice
 
-__all__ = ["YARDSTICKS", "Columns", "Yardstick", "yardstick"]
+__all__ = ["YARDSTICKS", "Columns", "Yardstick", "yardsticks"]
 
 YARDSTICKS = ("linear", "forest", "hist-gradient-boosting", "xgboost")
 MAX_CATEGORIES = 255  # what HistGradientBoosting takes as categories; a column of more ids is read as numbers
-MAX_DEPTH = 16  # cuML's own; scikit-learn's trees without an end would hold a table's rows one by one
+MAX_DEPTH = 16  # scikit-learn's trees without an end would hold a table's rows one by one
 
 
 @dataclass(frozen=True)
@@ -63,19 +61,19 @@ class Columns:
 
 
 class Yardstick:
-    """An estimator that is given rows with weights and answers as a network does.
+    """An estimator that is given rows with weights on the host and answers as a network does.
 
     Args:
-        name: what it is called in a table.
-        estimator: with `fit` and `predict`, or `predict_proba` for classes.
+        model: with `fit` and `predict`, or `predict_proba` for classes; its class names it.
         columns: of its matrix.
-        on_host: whether it takes NumPy arrays wherever the rows lie.
+        estimator: the model with what is done before and around it; by default the model.
     """
 
-    def __init__(self, name: str, estimator: Any, columns: Columns, *, on_host: bool) -> None:
-        self.name, self.estimator, self.columns, self.on_host = name, estimator, columns, on_host
+    def __init__(self, model: Any, columns: Columns, estimator: Any = None) -> None:
+        self.name, self.columns = type(model).__name__, columns
+        self.estimator = model if estimator is None else estimator
 
-    def fit(self, features: Array, target: Array, weight: Array | None) -> None:
+    def fit(self, features: Any, target: Any, weight: Any) -> None:
         """Learn.
 
         Raises:
@@ -95,62 +93,50 @@ class Yardstick:
                 remedy="only=[...] without this model, or more rows",
             ) from cause
 
-    def outputs(self, features: Array) -> Array:
+    def outputs(self, features: Any) -> Any:
         """n log-odds or values, n x K log-probabilities, or n x T values."""
-        xp = module_of(features)
         if not self.columns.classifies:
-            return xp.asarray(self.estimator.predict(features))
-        if self.columns.task == "multilabel":
-            return self._labels(features, xp)
-        classes = [int(each) for each in self.estimator.classes_]  # those it has met; the others keep the least
-        chances = xp.zeros((len(features), max(self.columns.outputs, 2)), dtype=xp.float64)
-        chances[:, classes] = xp.asarray(self.estimator.predict_proba(features))
-        logs = _log(chances, xp)
+            return np.asarray(self.estimator.predict(features))
+        found = self.estimator.predict_proba(features)
+        if self.columns.task == "multilabel":  # scikit-learn has n x 2 for each label, XGBoost n x T of the positive
+            chances = np.stack([each[:, 1] for each in found], axis=1) if isinstance(found, list) else found
+            return _log(chances) - _log(1 - chances)
+        chances = np.zeros((len(features), max(self.columns.outputs, 2)))
+        chances[:, [int(each) for each in self.estimator.classes_]] = found  # those it has not met keep the least
+        logs = _log(chances)
         return logs[:, 1] - logs[:, 0] if self.columns.task == "binary" else logs
 
-    def _labels(self, features: Array, xp: Any) -> Array:
-        """scikit-learn has n x 2 probabilities for each label, XGBoost n x T of the positive ones."""
-        found = self.estimator.predict_proba(features)
-        chances = xp.stack([xp.asarray(each)[:, 1] for each in found], axis=1) if isinstance(found, list) else found
-        return _log(xp.asarray(chances, dtype=xp.float64), xp) - _log(1 - xp.asarray(chances, dtype=xp.float64), xp)
 
-
-def yardstick(name: str, columns: Columns, *, gpu: bool) -> Yardstick | None:
-    """One of `YARDSTICKS`, or None where its library is not installed.
+def yardsticks(names: Sequence[str], columns: Columns, *, on_gpu: bool) -> list[Yardstick]:
+    """Make some of `YARDSTICKS`; of all of them XGBoost is left out where it is not installed.
 
     Args:
-        name: which.
+        names: which.
         columns: of the matrix.
-        gpu: whether the rows lie on a GPU.
+        on_gpu: whether XGBoost works on a GPU.
 
     Raises:
         BadConfig: no such model.
+        BackendMissing: XGBoost is asked for by name and is not installed.
 
     Example:
-        >>> yardstick("linear", Columns(2, [], "regression", 1), gpu=False).name
-        'Ridge'
+        >>> [model.name for model in yardsticks(["linear"], Columns(2, [], "regression", 1), on_gpu=False)]
+        ['Ridge']
     """
-    check_choice("baselines", YARDSTICKS, only=name)
-    if name == "xgboost":
-        return _xgboost(columns, gpu=gpu) if find_spec("xgboost") else None
-    if name == "hist-gradient-boosting" or not gpu:
-        return _SKLEARN[name](columns)
-    if columns.task == "multilabel":
-        return _SKLEARN[name](columns)  # cuML's have one target
-    twin = importlib.import_module("gpupipe.backend.yardsticks_gpu")
-    estimator = twin.linear(columns) if name == "linear" else twin.forest(columns)
-    return Yardstick(f"{_kind(estimator)} (cuML)", estimator, columns, on_host=False)
-
-
-def missing_xgboost() -> BackendMissing:
-    """What is said where XGBoost was asked for by name and is not there."""
-    return BackendMissing(
-        "baselines(only=)",
-        "XGBoost is not installed",
-        got="xgboost",
-        expected="the package xgboost, or xgboost-cpu, which is smaller",
-        remedy="pip install xgboost",
-    )
+    for name in names:
+        check_choice("baselines", YARDSTICKS, only=name)
+    if "xgboost" in names and not find_spec("xgboost"):
+        if tuple(names) != YARDSTICKS:
+            raise BackendMissing(
+                "baselines(only=)",
+                "XGBoost is not installed",
+                got="xgboost",
+                expected="the package xgboost, or xgboost-cpu, which is smaller",
+                remedy="pip install xgboost",
+            )
+        names = names[:-1]
+    makers = {"linear": _linear, "forest": _forest, "hist-gradient-boosting": _boosting}
+    return [_xgboost(columns, on_gpu=on_gpu) if name == "xgboost" else makers[name](columns) for name in names]
 
 
 def _linear(columns: Columns) -> Yardstick:
@@ -161,15 +147,14 @@ def _linear(columns: Columns) -> Yardstick:
         ("numbers", StandardScaler(), list(range(columns.numeric))),
         ("ids", OneHotEncoder(categories=known, handle_unknown="ignore"), list(ids)),
     ]
-    one_hot = ColumnTransformer([part for part in parts if part[2]])
     answering = MultiOutputClassifier(model) if columns.task == "multilabel" else model
-    return Yardstick(_kind(model), make_pipeline(one_hot, answering), columns, on_host=True)
+    one_hot = ColumnTransformer([part for part in parts if part[2]])
+    return Yardstick(model, columns, make_pipeline(one_hot, answering))
 
 
 def _forest(columns: Columns) -> Yardstick:
     cls = RandomForestClassifier if columns.classifies else RandomForestRegressor
-    model = cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=columns.seed)
-    return Yardstick(_kind(model), model, columns, on_host=True)
+    return Yardstick(cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=columns.seed), columns)
 
 
 def _boosting(columns: Columns) -> Yardstick:
@@ -177,30 +162,18 @@ def _boosting(columns: Columns) -> Yardstick:
     cls = HistGradientBoostingClassifier if columns.classifies else HistGradientBoostingRegressor
     model = cls(categorical_features=ids if any(ids) else None, random_state=columns.seed)
     several: Any = MultiOutputClassifier if columns.classifies else MultiOutputRegressor
-    answering = several(model) if columns.outputs > 1 and columns.task != "multiclass" else model
-    return Yardstick(_kind(model), answering, columns, on_host=True)
+    return Yardstick(model, columns, several(model) if columns.outputs > 1 and columns.task != "multiclass" else None)
 
 
-def _xgboost(columns: Columns, *, gpu: bool) -> Yardstick:
+def _xgboost(columns: Columns, *, on_gpu: bool) -> Yardstick:
     library = importlib.import_module("xgboost")
     cls = library.XGBClassifier if columns.classifies else library.XGBRegressor
-    types = ["q"] * columns.numeric + ["c"] * len(columns.cardinalities)
-    device = "cuda" if gpu else "cpu"
-    model = cls(feature_types=types, enable_categorical=True, device=device, random_state=columns.seed)
-    return Yardstick(_kind(model), model, columns, on_host=not gpu)
+    types, device = ["q"] * columns.numeric + ["c"] * len(columns.cardinalities), "cuda" if on_gpu else "cpu"
+    return Yardstick(
+        cls(feature_types=types, enable_categorical=True, device=device, random_state=columns.seed), columns
+    )
 
 
-_SKLEARN: Mapping[str, Callable[[Columns], Yardstick]] = {
-    "linear": _linear,
-    "forest": _forest,
-    "hist-gradient-boosting": _boosting,
-}
-
-
-def _log(chances: Array, xp: Any) -> Array:
+def _log(chances: Any) -> Any:
     """Finite for a probability of 0 too."""
-    return xp.log(xp.clip(chances, np.finfo(np.float64).tiny, 1.0))
-
-
-def _kind(estimator: object) -> str:
-    return type(estimator).__name__
+    return np.log(np.clip(np.asarray(chances, dtype="float64"), np.finfo(np.float64).tiny, 1.0))

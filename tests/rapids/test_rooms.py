@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import sklearn.linear_model
 import sklearn.preprocessing
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend.protocol import Backend
-from gpupipe.backend.yardsticks import Columns, Yardstick
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrameStep
 from gpupipe.tensors import Permutation
 from gpupipe.transforms import Transform
@@ -179,6 +177,8 @@ EXAMPLES = [
     transforms.DateParts("at", ["year", "week", "is_weekend"], since="2013-01-02", unit="hours"),
     transforms.DropMissing(["x", "a"]),
     transforms.DropMissing(["n", "y"], how="all"),
+    transforms.Expect(["x", "n"], min=-1e9, max=1e9, on_violation="raise"),
+    transforms.Expect("at", min="2000-01-01", on_violation="raise"),
     transforms.Log1p(["n", "z"]),
     transforms.Replace({"a": {"JFK": None, None: "?"}, "n": {1: 7, None: 0}, "x": {None: 0.5}, "b": {"x": "y"}}),
     transforms.Replace({"n": {2: None}}),
@@ -216,34 +216,6 @@ def test_an_order_of_rows_is_the_same(rehearsed_backend: Backend, n: int) -> Non
     positions = np.unique(RANDOM.integers(0, n, 1000))
     found = Permutation(n, seed=4).at(rehearsed_backend.to_device(positions))
     np.testing.assert_array_equal(host(found), Permutation(n, seed=4).at(positions))
-
-
-class OnDevice:
-    """An estimator of scikit-learn's that takes and gives device arrays, as cuML's do."""
-
-    def __init__(self, model: Any, backend: Backend) -> None:
-        self.model, self.backend = model, backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)  # classes, which cuML too has on the host
-
-    def predict(self, features: Any) -> Any:
-        return self.backend.to_device(self.model.predict(features.host))
-
-    def predict_proba(self, features: Any) -> Any:
-        return self.backend.to_device(self.model.predict_proba(features.host))
-
-
-@pytest.mark.parametrize(("task", "outputs"), [("regression", 1), ("binary", 1), ("multiclass", 4)])
-def test_a_baselines_outputs_are_the_same(rehearsed_backend: Backend, task: str, outputs: int) -> None:
-    features, classes = NUMBERS.to_numpy(), RANDOM.integers(0, 3 if outputs > 1 else 2, len(NUMBERS))
-    regression = task == "regression"
-    model = sklearn.linear_model.Ridge() if regression else sklearn.linear_model.LogisticRegression()
-    model.fit(features, features[:, 0] if regression else classes)
-    columns = Columns(3, [], task, outputs)
-    found = Yardstick("device", OnDevice(model, rehearsed_backend), columns, on_host=False)
-    wanted = Yardstick("host", model, columns, on_host=True).outputs(features)
-    np.testing.assert_allclose(host(found.outputs(rehearsed_backend.to_device(features))), wanted)
 
 
 def same_frames(found: Any, wanted: pd.DataFrame) -> None:

@@ -1,0 +1,72 @@
+"""What a fit observes of partitions adds up, and what it keeps of them in memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.features import Features
+from gpupipe.plan import Prefix, marked_source, plan_passes
+from gpupipe.summarising import DescribeColumns, DrawSample, FrameCache, Learn, PartitionPass, SummarizeTarget, fold
+
+FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
+
+
+def observed(data: gp.Dataset) -> dict[Any, Any]:
+    """All that a first pass observes."""
+    features = Features((["x"], [pre.SimpleImputer(), pre.StandardScaler()]), (["c"], pre.Categorify()), target="y")
+    steps = [T.Expect("x", max=50), T.Join(pd.DataFrame({"c": ["a"], "z": [1.0]}), on="c", name="z")]
+    source = marked_source(steps, features, data.schema)
+    prefix = Prefix(steps, source, {"x", "c", "y", "z"}, counting=True)
+    learn = [Learn(number, task) for number, task in enumerate(plan_passes(features)[0])]
+    schema = prefix.output_schema
+    observers = [
+        *learn,
+        SummarizeTarget(features),
+        DescribeColumns(features, schema),
+        DrawSample(features, schema, 100),
+    ]
+    return fold(PartitionPass(observers, prefix, schema, "cpu", features), data, "test")
+
+
+@pytest.mark.parametrize("parts", [2, 7])
+def test_the_summaries_of_partitions_add_up_to_that_of_all_rows(parts: int) -> None:
+    whole, added = observed(gp.from_frame(FRAME)), observed(gp.from_frame(FRAME, num_partitions=parts))
+    assert whole.keys() == added.keys()
+    assert added["partitions"] == Counter(range(parts))
+    for key in ("rows", "described", ("join", "z"), ("column", "x")):
+        assert added[key] == whole[key]
+    assert added["join", "z"] == Counter(seen=100, lost=75)
+    assert added["expect", 0].totals == whole["expect", 0].totals == {("x", "max"): 49}
+    assert added["sample"].num_rows == 100
+    np.testing.assert_array_equal(added["sample"].sorted_values["x"], whole["sample"].sorted_values["x"])
+
+
+def test_frames_are_cached_all_or_none() -> None:
+    small, large = FrameCache(1 << 20), FrameCache(100)
+    for number in range(3):
+        small.put(number, FRAME)
+        large.put(number, FRAME)
+    assert (len(small), len(large)) == (3, 0)
+    assert small.take(1) is FRAME and small.take(1) is None and len(small) == 2
+
+
+def test_a_partition_that_comes_in_halves_is_not_cached() -> None:
+    cache = FrameCache(1 << 20)
+    for number in (0, 1, 0):
+        cache.put(number, FRAME)
+    assert cache.take(0) is None and cache.take(1) is FRAME
+
+
+def test_a_cache_is_sent_empty() -> None:
+    cache = FrameCache(1 << 20)
+    cache.put(0, FRAME)
+    assert len(pickle.loads(pickle.dumps(cache))) == 0
