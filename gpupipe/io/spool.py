@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +43,10 @@ class Spool:
     def folder(self) -> Path:
         """Where the files are."""
         return self._scratch.path
+
+    def remove(self) -> None:
+        """Remove the files now."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def check(self) -> None:
         """Make sure that this process sees the folder, before it works for files that are there or will be.

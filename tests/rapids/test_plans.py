@@ -74,7 +74,7 @@ PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     },
     **{f"{how} join, many={many}": joined(how, many) for how in ("left", "inner", "right", "outer") for many in (0, 1)},
     "sort of some": lambda d: d.filter(
-        "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [700, 703] or isnull(x) and ok"
+        "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [7, 703] or isnull(x) and ok"
     ).sort("k"),
     "sort of a share": lambda d: d.split(fraction=0.3, seed=2)[1].split(by="at", at="2013-01-07")[0].sort("x"),
     "join by value": lambda d: d.join(d.select(["x"]).deduplicate("x"), left_on="n", right_on="x"),

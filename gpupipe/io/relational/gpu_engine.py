@@ -29,7 +29,7 @@ from gpupipe.errors import PlanFailed
 from gpupipe.io.relational.gathering import Gathered, arrow_of, kept_share
 from gpupipe.schema import is_passenger
 
-__all__ = ["collect", "gather", "memory", "refuse"]
+__all__ = ["collect", "gather", "memory", "refuse", "write"]
 
 _CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
 _SPILLED_FROM = 0.8
@@ -75,11 +75,11 @@ def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, resul
         found.gather(arrow_of(collect(plan, num_bytes), found.types) for plan in plans)
         return
     for plan in plans:
-        found.take_files(partial(_write, plan, found.group_rows, num_bytes))
+        found.take_files(partial(write, plan, found.group_rows, num_bytes))
 
 
-def _write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
-    """Write the result to a file; engines that stream make a folder of files of it."""
+def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
+    """Write what a plan that takes about so many bytes gives; engines that stream make a folder of files."""
     sink = plan.sink_parquet(path, compression="lz4", statistics=False, row_group_size=group_rows, lazy=True)
     collect(sink, num_bytes)
 

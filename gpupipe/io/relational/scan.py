@@ -13,7 +13,7 @@ import pyarrow as pa
 from gpupipe.backend import select
 from gpupipe.backend.arrow_types import written_type
 from gpupipe.cluster import active
-from gpupipe.errors import BadFile, PlanFailed, SchemaMismatch
+from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.io.damage import one_line
 from gpupipe.io.exchange import ID, ROW, Reading, host_table
 from gpupipe.io.files import FileSource
@@ -69,6 +69,11 @@ class Scan:
         """The bytes of the rows in memory, about."""
         strings = sum(item.dtype == "string" for item in self.fields)
         return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
+
+    def discard(self) -> None:
+        """Remove the temporary file now: a traceback may keep it alive."""
+        if isinstance(self.owner, Gathered):
+            self.owner.discard()
 
 
 def lazy(table: Dataset) -> pl.LazyFrame:
@@ -133,6 +138,8 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         yield
         for one in scans:
             one.check()
+    except GpupipeError:  # some of which are an OSError too
+        raise
     except (pl.exceptions.PolarsError, OSError) as cause:
         for one in scans:
             one.check()
@@ -149,7 +156,8 @@ def _of_partitions(table: Dataset, fields: Sequence[Field], title: str, limit: i
     work = _Rows(tuple(fields), active().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
-    found.gather(batches)
+    with explained([], title):
+        found.gather(batches)
     frame = found.lazy().with_columns(_without_nan(fields))
     if table.query.repeats_rows:  # the rows made of one share its identity
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
