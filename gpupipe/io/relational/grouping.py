@@ -169,7 +169,9 @@ class _Wanted:
             case "first" | "last":
                 found = getattr(values, self.function)(ignore_nulls=True)
             case "min" | "max":
-                found = getattr(values + 0.0 if wide in FLOATS else values, self.function)()  # -0.0 becomes 0.0
+                if wide in FLOATS:
+                    values = pl.when(values == 0).then(0.0).otherwise(values)  # Polars leaves out to add 0.0 to -0.0
+                found = getattr(values, self.function)()
             case _:
                 found = getattr(values.cast(pl.Float64), self.function)()
         return found.alias(self.name)
