@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from gpupipe.config import settings
 from gpupipe.errors import BadFile, GpupipeError
@@ -22,6 +23,8 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 class ScratchFolder:
     """A temporary folder on a disk of this machine, removed with the object or at the end of the process.
+
+    As a context manager it is removed at the end of the block, however that ends.
 
     Attributes:
         path: where it is: in `gp.configure(scratch=)` where that is a folder, else in TMPDIR or the system's own place.
@@ -42,6 +45,12 @@ class ScratchFolder:
         except OSError as cause:
             raise _unwritable(parent or "TMPDIR", cause) from cause
         weakref.finalize(self, _remove, self.path, os.getpid())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def local_scratch() -> str | None:

@@ -24,6 +24,7 @@ from typing import Any
 import frames  # noqa: F401 - its questions are asked too
 import learned as _learned  # noqa: F401
 import numpy as np
+import plans as _plans  # noqa: F401
 import pyarrow as pa
 import torch
 from environment import environment, failures, write_whole

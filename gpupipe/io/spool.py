@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import uuid
 import weakref
@@ -74,6 +75,10 @@ class Spool:
         finally:
             file.unlink(missing_ok=True)
         return url
+
+    def remove(self) -> None:
+        """Remove the files now."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def check(self) -> None:
         """Make sure that this process sees the folder, before it works for files that are there or will be.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 from distributed import Client
@@ -93,6 +94,20 @@ def test_a_worker_that_is_killed_while_it_writes(
     assert content(tmp_path / "together") == content(tmp_path / "alone")
     assert manifest.rows_out == len(flights) and len(manifest.parts) == DAYS
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alone", "killed", "together"]
+
+
+@pytest.mark.parametrize("repetition", REPEATED)
+def test_a_worker_that_is_killed_while_rows_are_gathered_for_a_plan(
+    flights: gp.Dataset, recovering: gp.Cluster, tmp_path: Path, repetition: int
+) -> None:
+    killed = KilledOnce(repetition, DAYS, tmp_path / "killed")
+    killed.marker.touch()
+    data = pipeline(killed).fit(flights).transform(flights)
+    killed.marker.unlink()
+    with in_force(recovering):
+        found = data.sort(data.columns[0]).compute()
+    until(lambda: not psutil.pid_exists(killed.victim))
+    pd.testing.assert_frame_equal(found, data.sort(data.columns[0]).compute())
 
 
 def test_a_partition_that_kills_every_worker_is_given_up_and_named(

@@ -92,6 +92,19 @@ def test_numbers_far_from_zero_keep_their_spread(parts: int) -> None:
     np.testing.assert_allclose(found["spread"], frame.groupby("k")["x"].var(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_both_zeros_are_one_value(dtype: str) -> None:
+    """More rows than one, of which Polars leaves a sum with 0.0 out."""
+    for zeros in ([0.0, -0.0], [-0.0, 0.0]):
+        frame = pd.DataFrame({"k": ["a"] * 1000, "x": np.array(zeros * 500, dtype), "y": 1})
+        data = gp.from_frame(frame)
+        found = data.group_by("k").agg(low=("x", "min"), high=("x", "max")).compute()
+        assert not np.signbit(found[["low", "high"]].to_numpy()).any()
+        assert found["low"].dtype == dtype
+        assert len(data.group_by("x").agg(n=("k", "size"))) == len(data.deduplicate("x")) == 1
+        assert len(data.deduplicate("x").join(data.select(["x"]), on="x", how="inner", many=True)) == 1000
+
+
 def test_sums_of_integers_are_exact() -> None:
     frame = pd.DataFrame({"k": [1, 1, 2], "i": [2**53, 1, -(2**63)], "u": np.array([2**64 - 2, 1, 0], "uint64")})
     found = gp.from_frame(frame, num_partitions=3).group_by("k").agg(i=("i", "sum"), u=("u", "sum")).to_pandas()

@@ -17,7 +17,8 @@ from .conformance import report_on, users_of_rapids
 PACKAGE = Path(gpupipe.__file__).parent
 FILES = [*users_of_rapids(PACKAGE), *users_of_rapids(PACKAGE.parent / "benchmarks" / "gpu")]
 GPU = ast.parse(next(path for path in FILES if path.name == "gpu.py").read_text())
-KEYWORDS = [f"{keyword.lineno}: {keyword.arg}" for keyword in report_on(GPU).keywords]
+ENGINE = ast.parse(next(path for path in FILES if path.name == "gpu_engine.py").read_text())
+KEYWORDS = [(tree, which) for tree in (GPU, ENGINE) for which in range(len(report_on(tree).keywords))]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -30,12 +31,13 @@ def test_every_name_and_call_fits(path: Path) -> None:
 def test_the_backend_is_looked_at() -> None:
     assert {"cudf.read_parquet", "cuml.cluster.KMeans", "rmm.mr.LimitingResourceAdaptor"} <= report_on(GPU).names
     assert {path.name for path in FILES} >= {"gpu.py", "frames.py", "by_hand.py", "estimators.py", "gpu_engine.py"}
-    assert len(KEYWORDS) > 20
+    assert {"cudf_polars.engine.dask.DaskEngine", "rmm.mr.LimitingResourceAdaptor"} <= report_on(ENGINE).names
+    assert len(KEYWORDS) > 25
 
 
-@pytest.mark.parametrize("which", range(len(KEYWORDS)), ids=KEYWORDS)
-def test_a_misspelt_keyword_is_seen(which: int) -> None:
-    tree = copy.deepcopy(GPU)
+@pytest.mark.parametrize(("tree", "which"), KEYWORDS)
+def test_a_misspelt_keyword_is_seen(tree: ast.Module, which: int) -> None:
+    tree = copy.deepcopy(tree)
     keyword = report_on(tree).keywords[which]
     name = str(keyword.arg)
     keyword.arg = f"{name}x"

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("cudf_polars", reason="the RAPIDS wheels are not installed here")
 
+import cudf_polars
 import rmm
 from cudf_polars.utils.config import ConfigOptions, StreamingFallbackMode
 
@@ -60,7 +61,7 @@ def joined(how: str, many: bool) -> Callable[[gp.Dataset], gp.Dataset]:
 
 
 HOW = ("left", "inner", "right", "outer")
-SOME = "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [700, 703] or isnull(x) and ok"
+SOME = "n > 1 and x <= 2 and (k == 'a' or not (k < 'b')) and at >= '2013-01-02' and u in [7, 703] or isnull(x) and ok"
 
 PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     **{f"sort by {name}": lambda d, name=name: d.sort(name, ascending=False) for name in FRAME},
@@ -200,6 +201,41 @@ def test_a_plan_that_is_not_translated_is_refused_before_it_runs(
     assert caught.value.where == "means" and "ewm" in str(caught.value.got).lower()
 
 
+@pytest.mark.parametrize(
+    "cause",
+    [
+        MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit"),
+        RuntimeError("CUDF failure at: gather.cu:40"),
+        OSError("No space left on device"),
+    ],
+)
+@pytest.mark.parametrize("large", [False, True])
+def test_what_fails_on_the_device_names_the_verb_and_leaves_nothing(
+    engines: list[Any], files: list[str], cause: Exception, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        for folder in scratch.iterdir():
+            (folder / "half.parquet").touch()
+        raise cause
+
+    scratch = Path(files[0]).parent / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setattr(cudf_polars, "execute_with_cudf", lambda plan, _, config: plan.set_udf(fail))
+    if large:
+        monkeypatch.setattr(gpu_engine, "kept_share", lambda: 0)
+    with pytest.raises(PlanFailed) as caught:
+        gp.read_parquet(files, backend="gpu").sort("x")
+    assert caught.value.where == "sort" and str(cause)[:12] in caught.value.problem
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_memory_limit_cuts_rows_into_more_buckets(engines: list[Any]) -> None:
+    assert gpu_engine.memory() == FREE - TOTAL // 10
+    gp.configure(memory_limit=1 << 30)
+    assert gpu_engine.memory() == 1 << 30
+
+
 def test_a_users_plan_is_run_by_the_gpu(engines: list[Any], files: list[str]) -> None:
     plan = pl.scan_parquet(files).filter(pl.col("u") < 50).group_by("k").agg(pl.col("x").sum()).sort("k")
     found = gp.from_polars(plan, backend="gpu").to_pandas()
@@ -319,3 +355,5 @@ def test_the_resource_is_there_again_afterwards(
 def test_a_cluster_of_gpus_takes_a_table_of_any_size(engines: list[Any]) -> None:
     with in_force(DaskExecutor.__new__(DaskExecutor)):
         assert gpu_engine.memory() > 1 << 60
+        gp.configure(memory_limit=1 << 30)
+        assert gpu_engine.memory() == 1 << 30

@@ -16,6 +16,11 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "gpu"
 
 
+def check_plans(saw: dict[str, Any]) -> None:
+    ways = [result for name in ("sort", "group", "outer join") for result in saw[name].values()]
+    assert len(ways) == 6 and not any(result["differs"] for result in ways)
+
+
 def test_a_dry_run_asks_every_question(tmp_path: Path) -> None:
     out = tmp_path / "smoke.json"
     run = subprocess.run(
@@ -37,6 +42,7 @@ def test_a_dry_run_asks_every_question(tmp_path: Path) -> None:
     assert saw["files"]["orc_equal"] and saw["files"]["files_equal"]
     assert saw["graph_capture"]["largest_difference"] == 0 and saw["graph_capture"]["updates_counted"] > 4
     assert saw["main_job"]["rows_apart"] == 0
+    check_plans(saw["whole_tables"])
 
 
 def test_a_question_that_fails_is_told_and_the_rest_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +70,7 @@ def test_the_gpu_twin_can_be_asked(rehearsed_backend: Any, monkeypatch: pytest.M
     for found in saw["files"]["written"].values():
         assert found["schema_equal"] and found["statistics"] and all(found["columns_equal"].values())
         assert found["host_bytes"] == 0
+    check_plans(saw["whole_tables"])
     assert saw["aliasing"]["torch_shares"] and saw["aliasing"]["assigned_column_shares"]
     assert saw["merging"]["types"]["price"] == "double" and saw["merging"]["left_order_kept"]
     assert all(step["rows_apart"] == 0 for step in saw["parity_of_steps"].values()), saw["parity_of_steps"]

@@ -15,7 +15,7 @@ from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.ordering import by_place, numbered
 from gpupipe.io.relational.scan import scan
 from gpupipe.io.selection import Listed
-from gpupipe.schema import FLOATS, ID, ROW
+from gpupipe.schema import ID, ROW
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -27,8 +27,6 @@ def deduplicate(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
     """Make what `Dataset.deduplicate` describes. Only the keys are looked at; the rows stay where they are."""
     table, backend = numbered(table), active().resolve(table.backend)
     rows = scan(table, on, "deduplicate")
-    floats = [name for name in on if table.schema[name].dtype in FLOATS]
-    rows = replace(rows, frame=rows.frame.with_columns(pl.col(floats) + 0.0))  # -0.0 is 0.0
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         return frame.group_by(on).agg(pl.col(ROW).min() if keep == "first" else pl.col(ROW).max()).select(ROW)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
@@ -78,16 +79,19 @@ def run(
     whole = chosen(one.frame for one in scans)
     if backend == "gpu":
         _of_gpu().refuse(whole, title)
-    plans: Iterable[pl.LazyFrame] = [whole]
-    if cut is not None and num_buckets > 1:
-        _log.info("%s: the rows exceed the memory and are cut into %d buckets", title, num_buckets)
-        plans = map(chosen, _in_buckets(scans, cut, num_buckets))
-    with explained(scans, title):
+    with ExitStack() as on_failure, ExitStack() as buckets, explained(scans, title):
+        for one in scans:
+            on_failure.callback(one.discard)
+        plans: Iterable[pl.LazyFrame] = [whole]
+        if cut is not None and num_buckets > 1:
+            _log.info("%s: the rows exceed the memory and are cut into %d buckets", title, num_buckets)
+            folder = buckets.enter_context(ScratchFolder()).path
+            plans = map(chosen, _in_buckets(scans, cut(num_buckets), num_buckets, folder))
         if backend == "cpu":
-            frames = chain.from_iterable(_batches(one, found.group_rows) for one in plans)
-            found.gather(arrow_of(frame, found.types) for frame in _shown(frames, title))
+            found.gather(_gathered(plans, found, title))
         else:
             _of_gpu().gather(found, _shown(plans, title), num_bytes, sum(one.num_bytes for one in scans))
+        on_failure.pop_all()
     return found
 
 
@@ -175,13 +179,21 @@ def _shown(items: Iterable[Item], title: str) -> Iterator[Item]:
     return iter(tqdm(items, title, disable=None, leave=False))
 
 
-def _in_buckets(scans: Sequence[Scan], cut: Cut, num_buckets: int) -> Iterator[list[pl.LazyFrame]]:
+def _gathered(plans: Iterable[pl.LazyFrame], found: Gathered, title: str) -> Iterator[pa.Table]:
+    """The results of plans, one behind the other, as Arrow columns."""
+    frames = (frame for plan in plans for frame in _batches(plan, found.group_rows))
+    for frame in _shown(frames, title):
+        yield arrow_of(frame, found.types)
+
+
+def _in_buckets(
+    scans: Sequence[Scan], cut: Sequence[pl.Expr], num_buckets: int, scratch: Path
+) -> Iterator[list[pl.LazyFrame]]:
     """Put the rows into buckets on disk; the scans of each in turn."""
-    scratch = ScratchFolder()
-    folders = [scratch.path / str(number) for number in range(len(scans))]
-    for one, folder, bucket in zip(scans, folders, cut(num_buckets), strict=True):
+    folders = [scratch / str(number) for number in range(len(scans))]
+    for one, folder, bucket in zip(scans, folders, cut, strict=True):
         target = pl.PartitionBy(folder, key={_BUCKET: bucket}, include_key=False, approximate_bytes_per_file=None)
-        with writing_scratch(scratch.path):
+        with writing_scratch(scratch):
             one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
     for number in range(num_buckets):
         yield [_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]

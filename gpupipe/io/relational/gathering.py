@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -93,7 +93,7 @@ class Gathered:
         self._writer: pq.ParquetWriter | None = None
 
     def gather(self, batches: Iterable[pa.Table]) -> None:
-        """Take all batches.
+        """Take all batches; where that fails nothing is left of them, nor of what makes them.
 
         Raises:
             BadFile: the disk is full, or the folder is gone.
@@ -101,9 +101,21 @@ class Gathered:
         try:
             for batch in batches:
                 self._add(batch)
-        finally:
             with self._writing():
                 self._close()
+        except BaseException:
+            self.discard()
+            raise
+        finally:
+            if isinstance(batches, Generator):  # an error's traceback would keep it alive
+                batches.close()
+
+    def discard(self) -> None:
+        """Remove the temporary files."""
+        with suppress(OSError, pa.ArrowException):
+            self._close()
+        if self._spool is not None:
+            self._spool.remove()
 
     def take_files(self, write: Callable[[Path], object]) -> None:
         """Take what is written at a path: a Parquet file, or a folder of them in the order of their names.
@@ -112,7 +124,11 @@ class Gathered:
             BadFile: the folder for temporary files is gone.
         """
         path = self._new_path()
-        write(path)
+        try:
+            write(path)
+        except BaseException:
+            self.discard()
+            raise
         for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
             footer = pq.read_metadata(file)
             rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]

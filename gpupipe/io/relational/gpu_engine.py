@@ -26,7 +26,8 @@ from gpupipe.backend import select
 from gpupipe.backend.plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.cluster.dask import DaskExecutor
-from gpupipe.errors import PlanFailed
+from gpupipe.config import settings
+from gpupipe.errors import GpupipeError, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, kept_share
 from gpupipe.schema import is_passenger
 
@@ -57,10 +58,12 @@ def refuse(plan: pl.LazyFrame, title: str) -> None:
 
 
 def memory() -> int:
-    """Count the bytes of device memory that a plan may take; on a cluster the engine itself decides, and spills."""
-    if not active().in_process:
-        return 1 << 62
-    return _free_memory()
+    """Count the bytes that a plan may take: of device memory, where no cluster's engine decides itself what to spill.
+
+    `memory_limit` is the most, so that a user can have the rows cut into more buckets.
+    """
+    free = _free_memory() if active().in_process else 1 << 62
+    return min(settings().memory_limit or free, free)
 
 
 def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
@@ -80,7 +83,7 @@ def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, resul
 
 
 def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
-    """Write the result to a file; engines that stream make a folder of files of it."""
+    """Write what a plan that takes about so many bytes gives; engines that stream make a folder of files."""
     sink = plan.sink_parquet(path, compression="lz4", statistics=False, row_group_size=group_rows, lazy=True)
     collect(sink, num_bytes)
 
@@ -89,8 +92,18 @@ def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
     """Run a plan that takes about so many bytes; one that is a sink gives an empty frame.
 
     Raises:
+        polars.exceptions.PolarsError: the plan failed.
         ClusterLost: a worker of the cluster is gone.
     """
+    try:
+        return _collected(plan, num_bytes)
+    except GpupipeError:
+        raise
+    except (MemoryError, RuntimeError) as cause:  # of RMM and cuDF, which Polars passes on
+        raise pl.exceptions.ComputeError(f"{type(cause).__name__}: {cause}") from cause
+
+
+def _collected(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
     executor = active()
     if isinstance(executor, DaskExecutor):
         return executor.call_all(partial(_on_workers, plan))

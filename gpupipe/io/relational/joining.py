@@ -211,7 +211,7 @@ def _comparable(item: Field, kind: str) -> pl.Expr:
     """A key in the type it is compared in; missing where that has no such value, which then equals no other key."""
     key = pl.col(item.name)
     if kind in FLOATS:
-        return key.cast(pl.Float32 if kind == "float32" else pl.Float64) + 0.0  # -0.0 is 0.0
+        return key.cast(pl.Float32 if kind == "float32" else pl.Float64)
     if item.dtype == kind:
         return key
     cast = key.cast(pl.UInt64 if kind == "uint64" else pl.Int64, strict=False)

@@ -72,6 +72,11 @@ class Scan:
         strings = sum(item.dtype == "string" for item in self.fields)
         return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
 
+    def discard(self) -> None:
+        """Remove the temporary file now: a traceback may keep it alive."""
+        if isinstance(self.owner, Gathered):
+            self.owner.discard()
+
 
 def lazy(table: Dataset) -> pl.LazyFrame:
     """Make what `Dataset.to_polars` describes."""
@@ -150,7 +155,7 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         yield
         for one in scans:
             one.check()
-    except GpupipeError:
+    except GpupipeError:  # some of which are an OSError too
         raise
     except (pl.exceptions.PolarsError, OSError) as cause:
         for one in scans:
@@ -168,7 +173,8 @@ def _of_partitions(table: Dataset, rows: Rows, fields: Sequence[Field], title: s
     work = _HostRows(rows, tuple(fields), active().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
-    found.gather(batches)
+    with explained([], title):
+        found.gather(batches)
     frame = found.lazy().with_columns(_without_nan(fields))
     if table.query.repeats_rows:  # the rows made of one share its identity
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))

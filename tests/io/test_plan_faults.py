@@ -1,0 +1,155 @@
+"""What goes wrong in the middle of a plan: one error that says what, and nothing is left of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import shutil
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import gpupipe as gp
+from gpupipe.errors import BadFile, PlanFailed
+from gpupipe.io.relational import engine
+from gpupipe.io.relational.scan import Scan
+from tests.io.meeting import few_bytes
+
+ROWS = 60_000
+VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    "sort": lambda d: d.sort("x"),
+    "shuffle": lambda d: d.shuffle(1),
+    "group": lambda d: d.group_by("k").agg(x=("x", "list")),
+    "join": lambda d: d.join(d, on="k", many=True, columns="x"),
+    "deduplicate": lambda d: d.deduplicate(["k", "x"]),
+}
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture(params=["frame", "files"])
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> gp.Dataset:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"k": random.integers(0, ROWS // 2, ROWS), "x": random.standard_normal(ROWS)})
+    if request.param == "frame":
+        return gp.from_frame(frame, num_partitions=3, backend="cpu")
+    frame.to_parquet(tmp_path / "rows.parquet")
+    return gp.read_parquet(tmp_path / "rows.parquet", backend="cpu")
+
+
+@contextmanager
+def files_no_larger_than(num_bytes: int) -> Iterator[None]:
+    """The system ends every file there, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("memory", [400_000, 4_000_000], ids=["cut into buckets", "a large result"])
+def test_a_disk_that_is_full(
+    data: gp.Dataset, scratch: Path, verb: str, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_bytes(monkeypatch, memory)
+    if memory > 1_000_000:
+        monkeypatch.setattr("gpupipe.io.relational.gathering.kept_share", lambda: 1000)
+        monkeypatch.setattr(engine, "buckets_of", lambda *_: 1)
+    with files_no_larger_than(2_000), pytest.raises(PlanFailed) as caught:
+        VERBS[verb](data)
+    assert caught.value.where == verb
+    assert "File too large" in caught.value.problem and "TMPDIR" in caught.value.remedy
+    assert list(scratch.iterdir()) == []
+    few_bytes(monkeypatch, 1 << 40)
+    assert len(VERBS[verb](data)) > 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("seconds", [0.02, 0.1])
+def test_an_interrupted_plan_leaves_nothing(
+    data: gp.Dataset, scratch: Path, verb: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_bytes(monkeypatch, 1_000_000)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs tests in the background ignores it
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            deque(VERBS[verb](data) for _ in range(100))
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    for thread in threading.enumerate():
+        if thread.name.startswith("gpupipe"):
+            thread.join()  # what it had begun
+    gc.collect()
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_folder_that_is_tidied_up(
+    data: gp.Dataset, scratch: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_bytes(monkeypatch, 1_000_000)
+    bucket = engine._bucket
+
+    def tidied(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
+        found = bucket(one, folder, number)
+        if number == 1:
+            shutil.rmtree(folder)
+        return found
+
+    monkeypatch.setattr(engine, "_bucket", tidied)
+    with pytest.raises(PlanFailed) as caught:
+        VERBS[verb](data)
+    assert caught.value.where == verb and "No such file" in caught.value.problem
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_result_that_is_tidied_up(data: gp.Dataset, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_bytes(monkeypatch, 1_000_000)
+    found = data.sort("x")
+    (folder,) = scratch.iterdir()
+    shutil.rmtree(folder)
+    for use in (found.compute, lambda: found.sort("k")):
+        with pytest.raises(BadFile) as caught:
+            use()
+        assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["left", "inner", "right", "outer"])
+@pytest.mark.parametrize("memory", [1 << 40, 1_000_000])
+def test_a_right_side_without_rows(data: gp.Dataset, how: Any, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_bytes(monkeypatch, memory)
+    for nothing in (data.filter("x > 100"), data.filter("x + 0 > 100")):
+        found = data.join(nothing, on="k", how=how).compute()
+        kept = data.compute() if how in ("left", "outer") else data.compute()[:0]
+        pd.testing.assert_frame_equal(found[["k", "x"]], kept, check_dtype=False)
+        assert found["x_right"].isna().all()
+        other = nothing.join(data.deduplicate("k"), on="k", how=how)
+        assert len(other) == (len(data.deduplicate("k")) if how in ("right", "outer") else 0)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_table_without_rows(data: gp.Dataset, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for memory in (1 << 40, 1_000_000):
+        few_bytes(monkeypatch, memory)
+        assert len(VERBS[verb](data.filter("x > 100")).compute()) == 0
