@@ -85,9 +85,8 @@ class Fitting:
         for step in steps:
             if isinstance(step, Map | Join):
                 step.reset()
-        if features is not None and features.target is not None:
-            features.target.reset()
-            features.rows_ = None
+        if features is not None:
+            features.reset()
         resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         resolve_selectors(steps, features, dataset.schema)
@@ -190,6 +189,7 @@ class Fitting:
 
     def _check(self, features: Features) -> None:
         """Everything that names and types can tell, before any pass."""
+        self.schema.require(features.constants(self.schema), "Features")
         self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)

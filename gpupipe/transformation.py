@@ -121,6 +121,8 @@ class Transformation:
         self._seen = self._prefix.output_schema.select(self._prefix.wanted)
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
+        if self._only_with_target and features is not None and after is not None:
+            _check_weight(features, after, self._seen, [name for name in source.names if name not in names])
         self.schema = self._seen if features is None else features.output_schema(self._seen, after)
         target = None if features is None else features.target
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
@@ -320,6 +322,22 @@ def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[s
             if all(map(is_there, reads)):
                 wanted |= set(reads)
     return wanted
+
+
+def _check_weight(features: Features, after: Schema, seen: Schema, absent: Sequence[str]) -> None:
+    """Raise where rows have the target, but not the weight they counted by in the fit."""
+    target, weight = features.target, features.weight
+    if target is None or weight is None or weight.is_in(seen) or not target.is_in(seen):
+        return
+    lost = next(name for name in absent if name in weight.lineage(after))
+    error = ColumnNotFound(
+        f"loader, weight {weight.text!r}",
+        f"column {lost!r} not found",
+        expected="the weight beside the target, as in the fit",
+        remedy=f"data with {lost!r}, 1.0 in each row to count all alike; or a fit of Features(weight=None)",
+    )
+    error.column = lost
+    raise error
 
 
 def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
