@@ -19,7 +19,9 @@ __all__ = ["cast_column"]
 _NOT_A_TIME = np.iinfo("int64").min
 
 
-def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False) -> Column:
+def cast_column(
+    column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False, zone: str = ""
+) -> Column:
     """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
 
     Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of
@@ -28,7 +30,7 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exac
     Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
     fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
     a float unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast has to be
-    `exact`. `name` is for messages.
+    `exact`. Times are written out in the local time of a `zone`, with its offset. `name` is for messages.
 
     Raises:
         BadData: a value does not fit; names column and value, and has the first one's `row`.
@@ -59,7 +61,7 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exac
     if column.dtype == "string":
         return _parsed(column, dtype, name, backend)
     if dtype == "string":
-        return _written(column, name, backend)
+        return _written(column, name, backend, zone)
     if "timestamp" in (column.dtype, dtype):
         return _time(column, dtype, name, backend)
     if dtype in FLOATS:
@@ -227,7 +229,7 @@ def _first_unparsed(texts: pa.Array, dtype: str) -> int:
     raise AssertionError("a text that is not parsed among others is not parsed alone")
 
 
-def _written(column: Column, name: str, backend: Backend) -> Column:
+def _written(column: Column, name: str, backend: Backend, zone: str) -> Column:
     """Each distinct value is written out once, on the host."""
     xp = backend.xp
     missing = column.missing(xp)
@@ -239,6 +241,8 @@ def _written(column: Column, name: str, backend: Backend) -> Column:
     if beyond.any():
         value = int(values[beyond][0])
         raise _unfit(name, value, column.data == value, column.dtype, "string")
+    if zone:
+        dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
     codes: Array = xp.full(len(column), -1, dtype="int32")
     codes[slice(None) if missing is None else ~missing] = inverse
     return Column("string", codes, None, dictionary)

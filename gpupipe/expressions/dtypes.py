@@ -9,10 +9,10 @@ from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, is_passenger, made_usable
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, made_usable
 from gpupipe.time_zones import closest_zones, is_zone
 
-__all__ = ["common_dtype", "dtype_of", "infer"]
+__all__ = ["common_dtype", "dtype_of", "infer", "require_comparable_times"]
 
 _NUMBERS = (*INTEGERS, *FLOATS, "bool")
 _KINDS: dict[str, tuple[Sequence[str], str]] = {
@@ -46,6 +46,28 @@ def infer(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
             raise source.no_column(node.span, node.name, dtypes)
         return dtypes[node.name]
     return dtype_of(node, [infer(operand, dtypes, source) for operand in node.operands], source)
+
+
+def require_comparable_times(node: Node, schema: Schema, source: Source) -> None:
+    """Raise for columns of times with a zone beside columns of times without one in one operation.
+
+    Raises:
+        ExpressionError: there are such.
+    """
+    if isinstance(node, Constant | Name):
+        return
+    times = [item for item in node.operands if isinstance(item, Name) and schema[item.name].dtype == "timestamp"]
+    zones = {item.name: schema[item.name].zone for item in times}
+    if any(zones.values()) and not all(zones.values()):
+        shown = " and ".join(f"column {name!r} ({zone or 'no time zone'})" for name, zone in zones.items())
+        raise source.error(
+            node.span,
+            f"times with a time zone beside times without: {shown}",
+            expected="a zone on both sides, or on none",
+            remedy=f"T.Cast({dict.fromkeys(zones, 'int64')}) before, if both are UTC; else tz_localize of the frame",
+        )
+    for operand in node.operands:
+        require_comparable_times(operand, schema, source)
 
 
 def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
