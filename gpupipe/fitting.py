@@ -30,7 +30,7 @@ from gpupipe.targets import Targets
 from gpupipe.together import put_together
 from gpupipe.transforms import Join, Map, Transform
 from gpupipe.watching import categories_of, numbers_of, others_of, unscaled_of
-from gpupipe.words import shortened
+from gpupipe.words import counted, shortened
 
 __all__ = ["Fitting"]
 
@@ -243,10 +243,23 @@ class Fitting:
         self._learned += [(number, task, costs) for task, costs in zip(tasks, total.costs, strict=True)]
         for task, summaries in zip(tasks, total.summaries, strict=True):
             done = task.free + 1
-            for step, summary in zip(task.steps[:done], summaries[:done], strict=True):
-                _finish(step, summary, self.backend)
-            for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
-                _finish(step, summary.filled(_fills(task.steps[task.free])), self.backend)
+            try:
+                for step, summary in zip(task.steps[:done], summaries[:done], strict=True):
+                    _finish(step, summary, self.backend)
+                for step, summary in zip(task.steps[done:], summaries[done:], strict=True):
+                    _finish(step, summary.filled(_fills(task.steps[task.free])), self.backend)
+            except BadData as error:
+                raise self._of_rows_with_target(error) from error
+
+    def _of_rows_with_target(self, error: BadData) -> BadData:
+        """The error of a step, which rows without a target teach nothing, with how many these are."""
+        without = self.report.num_without_target
+        if not without:
+            return error
+        there = counted(self.report.num_rows - without, "row")
+        problem = f"{error.problem} in the {there} with a target; {counted(without, 'row')} without one teach nothing"
+        facts = {} if error.got is None else {"got": error.got}
+        return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
     def _tell_task(self, target: Targets) -> None:
         """Say what the target was found to be; loudly where it may be meant otherwise."""

@@ -45,6 +45,8 @@ def infer(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
         if node.name not in dtypes:
             raise source.no_column(node.span, node.name, dtypes)
         return dtypes[node.name]
+    if isinstance(node, Comparison):
+        _refuse_quoted_column(node, dtypes, source)
     return dtype_of(node, [infer(operand, dtypes, source) for operand in node.operands], source)
 
 
@@ -91,6 +93,20 @@ def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source
     if node.name in FUNCTIONS:
         return _call(node, dtypes, source)
     return _arithmetic(node, dtypes, source)
+
+
+def _refuse_quoted_column(node: Comparison, dtypes: Mapping[str, str], source: Source) -> None:
+    """Raise where constants alone are compared, of which one is a column's name in quotation marks."""
+    constants = [operand for operand in node.operands if isinstance(operand, Constant)]
+    quoted = [constant for constant in constants if constant.value in dtypes]
+    if quoted and len(constants) == len(node.operands):
+        raise source.error(
+            quoted[0].span,
+            "a column's name in quotation marks is a text, the same in every row",
+            got=quoted[0].value,
+            expected="a column",
+            remedy=f"col({quoted[0].value!r})",
+        )
 
 
 def common_dtype(operands: Sequence[Node], dtypes: Sequence[str]) -> str | None:
@@ -249,7 +265,8 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
         case "constant integer", _:
             return "0, a number written out"
         case "time", _:
-            return _cast(operand, "timestamp")
+            first = "" if dtype in ("string", "int64") else f"{_cast(operand, 'int64')}, microseconds since 1970, and "
+            return first + _cast(operand, "timestamp")
         case (("text" | "text or list"), ("timestamp" | "float32" | "float64")):
             return _cast(operand, "string")
         case (("text" | "text or list"), _):

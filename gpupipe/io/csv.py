@@ -27,10 +27,10 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values
 from gpupipe.schema import DTYPES
-from gpupipe.support.validation import check_choice, check_instance, check_name, check_names
+from gpupipe.support.validation import check_dtypes, check_instance, check_name, check_names
 from gpupipe.words import as_list, counted
 
-__all__ = ["NULL_VALUES", "check_dtypes", "read_csv"]
+__all__ = ["NULL_VALUES", "read_csv"]
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 _UNREADABLE = (OSError, EOFError, UnicodeDecodeError, zlib.error)
@@ -98,7 +98,7 @@ def read_csv(
     check_name("read_csv", delimiter=delimiter)
     check_instance("read_csv", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
-    check_dtypes("read_csv", asked)
+    check_dtypes("read_csv", DTYPES, asked)
     if len(delimiter.encode()) != 1:
         raise BadConfig(
             "read_csv", "delimiter is no single character", got=delimiter, expected="one ASCII character", remedy="','"
@@ -112,17 +112,6 @@ def read_csv(
     files = open_all(find_files(path, [".csv", ".csv.gz", ".csv.zst"], storage_options), parser, admission, at_once=1)
     source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
     return Dataset(source, source.schema, backend)
-
-
-def check_dtypes(where: str, dtypes: Mapping[str, str], allowed: Sequence[str] = DTYPES) -> None:
-    """Raise unless all types are among those allowed.
-
-    Raises:
-        BadConfig: one is not; `where` is the reader's name.
-    """
-    for name, dtype in dtypes.items():
-        check_name(where, dtypes=name)
-        check_choice(where, allowed, dtypes=dtype)
 
 
 @dataclass(frozen=True)

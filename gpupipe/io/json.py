@@ -15,7 +15,6 @@ import pyarrow.json as arrow_json
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_of, workable
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.admission import Admission, open_all
-from gpupipe.io.csv import check_dtypes
 from gpupipe.io.damage import one_line
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
@@ -25,7 +24,7 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, decompressed, find
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool, without_values
 from gpupipe.schema import DTYPES, LISTS, is_passenger
-from gpupipe.support.validation import check_instance, check_names
+from gpupipe.support.validation import check_dtypes, check_instance, check_names
 from gpupipe.words import as_list
 
 __all__ = ["read_json"]
@@ -91,7 +90,7 @@ def read_json(
     check_names("read_json", None, columns=columns)
     check_instance("read_json", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
-    check_dtypes("read_json", asked, (*DTYPES, *LISTS))
+    check_dtypes("read_json", (*DTYPES, *LISTS), asked)
     admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     chosen, spool = None if columns is None else as_list(columns), Spool(limit)
     parser = _Parser(asked, chosen, spool, admission)

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.cast import cast_column, require_castable
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
-from gpupipe.support.validation import check_choice, check_instance, check_names
+from gpupipe.support.validation import check_dtypes, check_instance, check_names
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -133,13 +133,13 @@ class Cast(Transform):
 
     def __init__(self, dtypes: Mapping[str, str]) -> None:
         check_instance(self, Mapping, "types by the names of columns", remedy="dtypes={'x': 'float32'}", dtypes=dtypes)
-        check_names(self, dtypes=list(dtypes))
-        for dtype in dtypes.values():
-            check_choice(self, (*DTYPES, *LISTS), dtypes=dtype)
+        check_dtypes(self, (*DTYPES, *LISTS), dtypes)
         self.dtypes = dict(dtypes)
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
+        for name, dtype in self.dtypes.items():
+            require_castable(schema[name].dtype, dtype, name)
         return schema.assign(
             replace(
                 Field.derived(name, dtype, [schema[name]], "Cast", _written_as(schema[name], dtype)),
