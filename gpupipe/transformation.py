@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -117,12 +118,12 @@ class Transformation:
             after = Prefix(steps, source, None, predicting=predicting).output_schema
             self.own = {name for group in features.groups for name in group.allocated(after)}
             wanted = _wanted(features, after, source, names, predicting)
+            if with_target_only:
+                _check_weight(features, after, {*source.names} - {*names})
         self._prefix = Prefix(steps, source, wanted, predicting=predicting)
         self._seen = self._prefix.output_schema.select(self._prefix.wanted)
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
-        if self._only_with_target and features is not None and after is not None:
-            _check_weight(features, after, self._seen, [name for name in source.names if name not in names])
         self.schema = self._seen if features is None else features.output_schema(self._seen, after)
         target = None if features is None else features.target
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
@@ -324,19 +325,19 @@ def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[s
     return wanted
 
 
-def _check_weight(features: Features, after: Schema, seen: Schema, absent: Sequence[str]) -> None:
-    """Raise where rows have the target, but not the weight they counted by in the fit."""
+def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -> None:
+    """Raise where rows have the target, but not the weight that they had in the fit."""
     target, weight = features.target, features.weight
-    if target is None or weight is None or weight.is_in(seen) or not target.is_in(seen):
+    lost = [] if weight is None else sorted(weight.lineage(after) & absent)
+    if target is None or weight is None or not lost or target.lineage(after) & absent:
         return
-    lost = next(name for name in absent if name in weight.lineage(after))
     error = ColumnNotFound(
         f"loader, weight {weight.text!r}",
-        f"column {lost!r} not found",
+        f"column {lost[0]!r} not found",
         expected="the weight beside the target, as in the fit",
-        remedy=f"data with {lost!r}, 1.0 in each row to count all alike; or a fit of Features(weight=None)",
+        remedy=f"data with {lost[0]!r}, 1.0 in each row to count all alike; or a fit of Features(weight=None)",
     )
-    error.column = lost
+    error.column = lost[0]
     raise error
 
 
