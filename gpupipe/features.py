@@ -260,6 +260,11 @@ class Features:
         """The columns target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
+    def constants(self, schema: Schema) -> list[str]:
+        """The target or weight that reads no column, such as a column's name `1960` where that column is not there."""
+        each = [*([] if self.target is None else self.target.each), *([] if self.weight is None else [self.weight])]
+        return [label.text for label in each if not label.reads(schema)]
+
     def output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
         """Features, then target and weight where `schema` has their columns, then kept columns.
 
@@ -273,10 +278,23 @@ class Features:
         for group in self.groups:
             made = group.fields(schema if in_fit is None else in_fit)
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
-        fields += [item for label in self._labels if label.is_in(schema) for item in _fields_of(label, schema)]
+        taken = {item.name for item in fields}
+        for label in (label for label in self._labels if label.is_in(schema)):
+            fields += [replace(item, name=_name_of(label, item.name, taken)) for item in _fields_of(label, schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         return Schema(fields)
+
+    def reset(self) -> None:
+        """Forget what an earlier `fit` found of the target, the weight and the rows."""
+        for label in self._labels:
+            label.reset()
+        self.lineage_ = None
+
+    def bind(self, schema: Schema) -> None:
+        """Take `schema` as that after the transforms in the fit: a target or weight named by a column stays one."""
+        for label in self._labels:
+            label.bind(schema)
 
     @property
     def _labels(self) -> list[Targets | Weight]:
@@ -313,10 +331,16 @@ class Features:
         own units, unless it is to be as it is `stored`.
         """
         made = [group.renamed(group.columns_of(frame, backend, row_ids=row_ids)) for group in self.groups]
-        labels = [_columns_of(label, frame, schema, backend, stored) for label in self._labels if label.is_in(schema)]
-        taken = {name for columns in (*made, *labels) for name in columns} if self.keep else set()
+        there = [label for label in self._labels if label.is_in(schema)]
+        taken = set[str]().union(*made) if there or self.keep else set[str]()
+        labels = {
+            _name_of(label, name, taken): column
+            for label in there
+            for name, column in _columns_of(label, frame, schema, backend, stored).items()
+        }
+        taken |= labels.keys()
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
-        return side_by_side(*made, *labels, kept)
+        return side_by_side(*made, labels, kept)
 
     def label_sources(self, schema: Schema) -> list[str]:
         """The columns of the data that steps learn from the target of, and those of the target.
@@ -370,6 +394,11 @@ def _columns_of(
     if isinstance(label, Targets):
         return label.columns(frame, schema, backend, stored=stored)
     return {label.field(schema).name: label.column(frame, schema, backend)}
+
+
+def _name_of(label: Targets | Weight, name: str, taken: AbstractSet[str]) -> str:
+    """An expression is called by its role, or where a feature has that name by its text."""
+    return label.text if name in taken and name == label.role else name
 
 
 def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:

@@ -41,7 +41,7 @@ from gpupipe.summarising import (
 from gpupipe.targets import Targets
 from gpupipe.together import put_together
 from gpupipe.transforms import Join, Map, Transform
-from gpupipe.words import shortened
+from gpupipe.words import counted, shortened
 
 __all__ = ["Fitting"]
 
@@ -90,9 +90,8 @@ class Fitting:
         for step in steps:
             if isinstance(step, Map | Join):
                 step.reset()
-        if features is not None and features.target is not None:
-            features.target.reset()
-            features.lineage_ = None
+        if features is not None:
+            features.reset()
         resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         resolve_selectors(steps, features, dataset.schema)
@@ -197,6 +196,7 @@ class Fitting:
 
     def _check(self, features: Features) -> None:
         """Everything that names and types can tell, before any pass."""
+        self.schema.require(features.constants(self.schema), "Features")
         self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
@@ -263,9 +263,22 @@ class Fitting:
         for place, task in enumerate(tasks):
             self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
             done = task.free + 1
-            for n, step in enumerate(task.steps):
-                summary = found["step", place, n]
-                _finish(step, summary if n < done else summary.filled(_fills(task.steps[task.free])), self.backend)
+            try:
+                for n, step in enumerate(task.steps):
+                    summary = found["step", place, n]
+                    _finish(step, summary if n < done else summary.filled(_fills(task.steps[task.free])), self.backend)
+            except BadData as error:
+                raise self._of_rows_with_target(error) from error
+
+    def _of_rows_with_target(self, error: BadData) -> BadData:
+        """The error of a step, which rows without a target teach nothing, with how many these are."""
+        without = self.report.num_without_target
+        if not without:
+            return error
+        there = counted(self.report.num_rows - without, "row")
+        problem = f"{error.problem} in the {there} with a target; {counted(without, 'row')} without one teach nothing"
+        facts = {} if error.got is None else {"got": error.got}
+        return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
     def _tell_task(self, target: Targets) -> None:
         """Say what the target was found to be; loudly where it may be meant otherwise."""

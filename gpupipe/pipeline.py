@@ -135,6 +135,8 @@ class Pipeline:
         """Take `source` as the schema of the data, and the outputs' ranges; the steps hold their state already."""
         self._source = source
         self._after = Prefix(self.steps, source, None).output_schema
+        if self.features is not None:
+            self.features.bind(self._after)
         schema = self._after if self.features is None else self.features.output_schema(self._after)
         self._schema = Schema(schema, ranges)
 
@@ -252,6 +254,7 @@ class Pipeline:
 
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.
+            ColumnNotFound: the data lacks a feature's column, or has the target but not the weight of the fit.
             LeakageError: a step learned from the target of these very rows, and `out_of_fold` is not said.
             BadConfig: `out_of_fold=True` and these are other rows, or options that do not go together.
 

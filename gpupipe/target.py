@@ -31,10 +31,20 @@ class _Label:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what an earlier `fit` found."""
+        self.is_column: bool | None = None
+
+    def bind(self, schema: Schema) -> None:
+        """Remember whether `text` names a column of the fit's schema: `1960` is a number where no column is there."""
+        self.is_column = self.text in schema
 
     def expression(self, schema: Schema) -> Expression | None:
         """The parsed expression; None where `text` is the name of a column."""
-        return None if self.text in schema else parse(self.text, f"{self.role}={self.text!r}")
+        is_column = self.text in schema if self.is_column is None else self.is_column
+        return None if is_column else parse(self.text, f"{self.role}={self.text!r}")
 
     def reads(self, schema: Schema) -> list[str]:
         """The columns it is computed from."""
@@ -141,12 +151,8 @@ class Target(_Label):
     role = Role.TARGET
 
     def reset(self) -> None:
-        """Forget the classes an earlier `fit` found."""
+        super().reset()
         self.classes_: tuple[Any, ...] | None = None
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.reset()
 
     def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
         """n booleans, False where the target is missing; None when none is."""

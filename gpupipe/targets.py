@@ -119,6 +119,11 @@ class Targets:
         """The values of one frame as they are computed, by their text."""
         return {item.text: item.raw_column(frame, schema, backend) for item in self.each}
 
+    def bind(self, schema: Schema) -> None:
+        """Remember which of them are columns of the fit's schema."""
+        for item in self.each:
+            item.bind(schema)
+
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
         """Forget what an earlier `fit` found: what may be a regression is standardised until the values tell."""

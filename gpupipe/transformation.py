@@ -120,6 +120,8 @@ class Transformation:
             after = Prefix(steps, source, None, predicting=predicting).output_schema
             self.own = {name for group in features.groups for name in group.allocated(after)}
             wanted = _wanted(features, after, source, names, predicting) if wanted is None else wanted
+            if with_target_only:
+                _check_weight(features, after, {*source.names} - there)
         self.prefix = Prefix(steps, source, wanted, predicting=predicting, there=there, counting=counting)
         self.seen = self.prefix.output_schema.select(self.prefix.wanted)
         self._features = features
@@ -287,6 +289,22 @@ def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[s
             if all(map(is_there, reads)):
                 wanted |= set(reads)
     return wanted
+
+
+def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -> None:
+    """Raise where rows have the target, but not the weight that they had in the fit."""
+    target, weight = features.target, features.weight
+    lost = [] if weight is None else sorted(weight.lineage(after) & absent)
+    if target is None or weight is None or not lost or target.lineage(after) & absent:
+        return
+    error = ColumnNotFound(
+        f"loader, weight {weight.text!r}",
+        f"column {lost[0]!r} not found",
+        expected="the weight beside the target, as in the fit",
+        remedy=f"data with {lost[0]!r}, 1.0 in each row to count all alike; or a fit of Features(weight=None)",
+    )
+    error.column = lost[0]
+    raise error
 
 
 def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:

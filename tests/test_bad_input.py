@@ -505,6 +505,24 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "a far time": (lambda b: gp.from_frame(pd.DataFrame({"t": np.array([10**14], "datetime64[s]")})), errors.BadData, "column 't'", ANYTHING, "microseconds", "int64"),
     "a far time of Arrow": (lambda b: gp.from_frame(pa.table({"t": pa.array([10**14], pa.timestamp("s"))})).compute(), errors.BadData, "column 't'", ANYTHING, "microseconds", "int64"),
     "join: a frame": (lambda b: b.data.join(b.frame, on="k"), CONFIG, "join", "DataFrame", "a Dataset", "gp.from_frame(right)"),
+    "from_frame: a Dataset": (lambda b: gp.from_frame(b.data), MISMATCH, "from_frame", gp.Dataset, "a table in memory", "the dataset itself"),
+    "a step: an array": (lambda b: pre.StandardScaler().fit(np.ones((3, 2))), MISMATCH, "data", np.ndarray, "DataFrame", "pd.DataFrame(data, columns=[...])"),
+    "a step: a column": (lambda b: pre.StandardScaler().fit(b.frame["x"]), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame()"),
+    "a step: lists": (lambda b: pre.StandardScaler().fit([[1.0], [2.0]]), MISMATCH, "data", list, "DataFrame", "pd.DataFrame(data, columns=[...])"),
+    "a step: columns in a dict": (lambda b: T.Cast({"x": "int64"}).transform({"x": [1.0]}), MISMATCH, "data", dict, "DataFrame", "pd.DataFrame(data)"),
+    "a step: a table of Polars": (lambda b: pre.StandardScaler().fit(pl.DataFrame({"x": [1.0]})), MISMATCH, "data", pl.DataFrame, "DataFrame", "gp.from_frame(data).compute()"),
+    "SimpleImputer: text": (lambda b: pre.SimpleImputer().fit(b.frame[["k"]]), MISMATCH, "SimpleImputer('mean'), column 'k'", "string", "numbers", "SimpleImputer('most_frequent')"),
+    "GroupImputer: no such column": (lambda b: pre.GroupImputer("kk").fit(b.frame[["k", "x"]]), MISSING, "GroupImputer(by=...)", ANYTHING, "a column that is there", "one of the names above"),
+    "Clip: a Timestamp": (lambda b: T.Clip("at", pd.Timestamp("2020-01-02")), CONFIG, "Clip(low=)", pd.Timestamp("2020-01-02"), "ISO 8601", "low='2020-01-02T00:00:00'"),
+    "Replace: a Timestamp": (lambda b: gp.Pipeline([T.Replace({"at": {pd.Timestamp("2020-01-02"): None}})]).fit(pd.DataFrame({"at": pd.to_datetime(["2020-01-01"])})), CONFIG, "Replace of column 'at'", pd.Timestamp("2020-01-02"), "ISO 8601", "'2020-01-02T00:00:00'"),
+    "Cast: a type of Python": (lambda b: T.Cast({"x": int}), CONFIG, "Cast(dtypes=)", int, "one of int8", "dtypes={'x': 'int64'}"),
+    "Cast: a type of pandas": (lambda b: T.Cast({"x": "datetime64[us]"}), CONFIG, "Cast(dtypes=)", "datetime64[us]", "timestamp", "dtypes={'x': 'timestamp'}"),
+    "Cast: text": (lambda b: T.Cast({"x": "str"}), CONFIG, "Cast(dtypes=)", "str", "string", "dtypes={'x': 'string'}"),
+    "read_csv: a type of NumPy": (lambda b: gp.read_csv(b.csv, dtypes={"x": "Float32"}), CONFIG, "read_csv(dtypes=)", "Float32", "one of int8", "dtypes={'x': 'float32'}"),
+    "read_json: a decimal": (lambda b: gp.read_json(b.csv, dtypes={"x": "decimal128(10, 2)"}), CONFIG, "read_json(dtypes=)", "decimal128(10, 2)", "one of int8", "dtypes={'x': 'float64'}"),
+    "Cast: fractions to times": (lambda b: gp.Pipeline([T.Cast({"x": "timestamp"})]).fit(b.frame), MISMATCH, "column 'x'", None, "microseconds", "Derive(x='int(x * 1000000)')"),
+    "filter: a column in quotation marks": (lambda b: b.data.filter("'x' > 1"), errors.ExpressionError, "filter", "x", "a column", "col('x')"),
+    "filter: it and another text": (lambda b: b.data.filter("'k' == 'a'"), errors.ExpressionError, "filter", "k", "a column", "col('k')"),
     "from_frame: partitions": (lambda b: gp.from_frame(b.frame, num_partitions=1.5), CONFIG, "from_frame(num_partitions=)", 1.5, "an integer in [1, inf)", "num_partitions=None"),
     "from_frame: bytes": (lambda b: gp.from_frame(b.frame, partition_bytes="1GB"), CONFIG, "read(partition_bytes=)", "1GB", "an integer in [1, inf)", "partition_bytes=None"),
     "split: a share in percent": (lambda b: b.data.split(fraction="80%"), CONFIG, "split", "80%", "between 0 and 1", "fraction=0.8"),
@@ -532,6 +550,33 @@ def test_a_slip_is_told_where_it_is_with_what_was_seen_what_is_expected_and_what
         assert as_seen or (isinstance(got, type) and (error.got is got or isinstance(error.got, got)))
     assert expected in error.expected
     assert remedy in error.remedy
+
+
+def test_a_fraction_becomes_a_time_and_a_condition_by_what_the_errors_say() -> None:
+    frame = pd.DataFrame({"x": [1.5e9, 1.6e9], "b": [True, False], "f": [0.0, 1.5], "u": np.array([1, 2], "uint64")})
+    for column in ("x", "b", "u"):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            gp.Pipeline([T.Cast({column: "timestamp"})]).fit(frame)
+        (step,) = [eval(f"T.{caught.value.remedy.partition(' before it')[0]}", {"T": T})]
+        made = gp.Pipeline([step, T.Cast({column: "timestamp"})]).fit(frame).transform(frame)
+        assert str(made[column].dtype) == "datetime64[us]"
+        assert column != "x" or made["x"].tolist() == pd.to_datetime(frame["x"], unit="s").tolist()
+    with pytest.raises(errors.BadData) as refused:
+        gp.Pipeline([T.Cast({"f": "bool"})]).fit(frame).transform(frame)
+    step = eval(f"T.{refused.value.remedy.partition(' in its place')[0]}", {"T": T})
+    assert gp.Pipeline([step]).fit(frame).transform(frame)["f"].tolist() == [False, True]
+    with pytest.raises(errors.ExpressionError) as caught_time:
+        T.Derive(h="hour(x)").transform(frame)
+    assert "'int64'" in caught_time.value.remedy and "'timestamp'" in caught_time.value.remedy
+
+
+@pytest.mark.parametrize("steps", [[pre.SimpleImputer("median")], [pre.SimpleImputer(), pre.StandardScaler()]])
+def test_values_in_rows_without_a_target_teach_nothing_and_the_error_says_so(steps: list[Any]) -> None:
+    frame = pd.DataFrame({"a": [1.0, 2, np.nan, np.nan], "b": [1.0, 2, 3, 4], "y": [np.nan, np.nan, 1.5, 2.5]})
+    with pytest.raises(errors.BadData) as caught:
+        gp.Pipeline([], gp.Features((["a"], steps), (["b"], pre.StandardScaler()), target="y")).fit(frame)
+    assert "column 'a'" in caught.value.where
+    assert "2 rows with a target" in caught.value.problem and "2 rows without" in caught.value.problem
 
 
 def test_a_share_needs_no_name(bench: Bench) -> None:

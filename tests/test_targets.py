@@ -279,3 +279,63 @@ def test_class_weights_that_make_no_sense() -> None:
 def test_units_are_none_without_steps() -> None:
     loader = pipeline("delay", None).fit(table()).loader(table())
     assert isinstance(loader, Loader) and loader.target_units is None
+
+
+NAMED = ["1960", "x-1", "195.58"]
+
+
+def named_table(name: str) -> pd.DataFrame:
+    frame = table(40)
+    return frame.assign(**{name: (frame["air"] > 100).astype(int) if name == "195.58" else frame["delay"]})
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_label_that_is_a_column_in_the_fit_is_one_ever_after(name: str, tmp_path: Path) -> None:
+    frame = named_table(name)
+    features = gp.Features((["x"], pre.StandardScaler()), target=name, allow_leak=["x"])
+    made = gp.Pipeline([], features).fit(frame)
+    gp.save(tmp_path / "run", made, gp.models.MLP.from_schema(made.schema, hidden=(4,)))
+    scorer = gp.load(tmp_path / "run")
+    for one in (made, scorer.pipeline):
+        assert list(one.transform(frame[["x"]])) == ["x"]
+        assert "target" not in one.loader(frame[["x"]]).arrays()
+        np.testing.assert_allclose(one.transform(frame)[name], frame[name], rtol=1e-6)
+    assert len(scorer.predict(frame[["x"]])) == len(frame)
+    weighted = gp.Pipeline([], gp.Features(["x"], weight=name)).fit(frame)
+    assert list(weighted.transform(frame)) == ["x", name] and list(weighted.transform(frame[["x"]])) == ["x"]
+
+
+def test_another_fit_finds_anew_whether_a_label_is_a_column() -> None:
+    frame = named_table("x-1")
+    made = gp.Pipeline([], gp.Features(["air"], target="x-1")).fit(frame)
+    assert list(made.fit(frame[["x", "air"]]).transform(frame)) == ["air", "target"]
+    np.testing.assert_allclose(made.transform(frame)["target"], frame["x"] - 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [{"target": "1960"}, {"target": "air", "weight": "1960"}])
+def test_a_label_that_reads_no_column_is_a_column_that_is_not_there(labels: dict[str, Any]) -> None:
+    with pytest.raises(errors.ColumnNotFound) as caught:
+        gp.Pipeline([], gp.Features(["x"], **labels)).fit(table(40))
+    assert caught.value.column == "1960"
+
+
+def test_an_expressions_target_gives_way_to_a_feature_of_that_name() -> None:
+    frame = table(40).assign(target=1.0, weight=np.arange(40.0))
+    made = gp.Pipeline([], gp.Features(["target", "weight"], target="air > 100", weight="1 + abs(x)")).fit(frame)
+    assert list(made.transform(frame)) == made.schema.names == ["target", "weight", "air > 100", "1 + abs(x)"]
+    assert made.schema.task == "binary"
+    arrays = made.loader(frame).arrays()
+    np.testing.assert_array_equal(arrays["target"], frame["air"] > 100)
+    np.testing.assert_allclose(arrays["weight"], 1 + frame["x"].abs(), rtol=1e-6)
+    proposed = gp.Pipeline([], gp.Features.auto(frame, target="delay > 100")).fit(frame)
+    assert "delay > 100" in proposed.schema.names
+
+
+def test_weights_are_not_left_out_of_training_without_a_word() -> None:
+    frame = table(40).assign(w=1.0, v=2.0)
+    made = pipeline("delay", weight="w * v").fit(frame)
+    with pytest.raises(errors.ColumnNotFound) as caught:
+        made.loader(frame.drop(columns="v"))
+    assert caught.value.column == "v" and "weight" in caught.value.where and "'v'" in caught.value.remedy
+    assert list(made.transform(frame.drop(columns="v"))) == ["x", "delay"]
+    assert made.loader(frame[["x"]]).num_rows == 40  # to score, nobody needs a weight

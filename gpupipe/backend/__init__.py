@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Mapping
 from functools import lru_cache
 from threading import Lock
 
@@ -25,6 +26,7 @@ __all__ = [
     "Stored",
     "Transfers",
     "backend_of",
+    "frame_remedy",
     "is_frame",
     "resolve",
     "select",
@@ -101,8 +103,27 @@ def backend_of(frame: Frame) -> Backend:
         expected="a pandas or cuDF DataFrame",
         remedy="data.compute(), or in a pipeline: gp.Pipeline([step]).fit(data).transform(data)"
         if hasattr(frame, "compute")
-        else "gp.from_frame(data).compute() of another library's table",
+        else frame_remedy(frame) or "gp.from_frame(data).compute() of another library's table",
     )
+
+
+def frame_remedy(given: object) -> str | None:
+    """What makes a frame of something in memory that is none, for an error's remedy; None where nothing is known.
+
+    Example:
+        >>> frame_remedy({"distance": [2475]}), frame_remedy(7)
+        ('pd.DataFrame(data)', None)
+    """
+    kinds = {kind.__name__ for kind in type(given).__mro__}
+    if isinstance(given, Mapping):
+        record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in given.values())
+        return "pd.DataFrame([data])" if record else "pd.DataFrame(data)"
+    if kinds & {"Series", "ChunkedArray"}:
+        return "data.to_frame() of a column, data.to_frame().T of a row"
+    if "LazyFrame" in kinds:
+        return "data.collect()"
+    is_array = hasattr(given, "__array__") and not hasattr(given, "__arrow_c_stream__")
+    return "pd.DataFrame(data, columns=[...])" if isinstance(given, list | tuple) or is_array else None
 
 
 def is_frame(obj: object) -> bool:

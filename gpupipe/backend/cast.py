@@ -14,12 +14,14 @@ from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger, made_usable
 
-__all__ = ["cast_column"]
+__all__ = ["cast_column", "require_castable"]
 
 _NOT_A_TIME = np.iinfo("int64").min
 
 
-def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False) -> Column:
+def cast_column(
+    column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False, zone: str = ""
+) -> Column:
     """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
 
     Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of
@@ -28,7 +30,7 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exac
     Strings are parsed; numbers, booleans and timestamps are written out, timestamps with all six digits of their
     fraction, as Arrow writes them. A float becomes an integer only where it is whole, a number of either kind becomes
     a float unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast has to be
-    `exact`. `name` is for messages.
+    `exact`. Times are written out in the local time of a `zone`, with its offset. `name` is for messages.
 
     Raises:
         BadData: a value does not fit; names column and value, and has the first one's `row`.
@@ -44,27 +46,70 @@ def cast_column(column: Column, dtype: str, name: str, backend: Backend, *, exac
     """
     if column.dtype == dtype:
         return column
+    require_castable(column.dtype, dtype, name)
     if is_passenger(column.dtype):
         return _carried(column, dtype, name, backend)
     element = element_of(dtype)
     if column.elements is not None and element is not None:
         return Column(dtype, column.data, column.valid, None, _elements(column, element, name, backend, exact=exact))
-    if column.elements is not None or element is not None:
-        raise SchemaMismatch(
-            f"column {name!r}",
-            f"{column.dtype} cannot become {dtype}",
-            expected="lists beside lists",
-            remedy=f"Derive({name}_length='len({name})') for the number of elements",
-        )
     if column.dtype == "string":
         return _parsed(column, dtype, name, backend)
     if dtype == "string":
-        return _written(column, name, backend)
+        return _written(column, name, backend, zone)
+    if dtype == "timestamp":
+        _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
     if "timestamp" in (column.dtype, dtype):
-        return _time(column, dtype, name, backend)
+        return Column(dtype, column.data, column.valid)
     if dtype in FLOATS:
         return _float(column, dtype, name, backend, exact=exact)
     return _whole(column, dtype, name, backend)
+
+
+def require_castable(source: str, dtype: str, name: str) -> None:
+    """Raise `SchemaMismatch` where no meaning connects two types, whatever the values are.
+
+    Example:
+        >>> require_castable("string", "timestamp", "at")
+    """
+    element, wanted = element_of(source), element_of(dtype)
+    if element is not None and wanted is not None:
+        require_castable(element, wanted, name)
+    elif not _are_connected(source, dtype):
+        expected, remedy = _what_is(source, name)
+        raise SchemaMismatch(f"column {name!r}", f"{source} cannot become {dtype}", expected=expected, remedy=remedy)
+
+
+def _are_connected(source: str, dtype: str) -> bool:
+    if source == dtype or (is_passenger(source) and is_passenger(dtype)):
+        return True
+    if is_passenger(source):
+        return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
+    if element_of(source) is not None or element_of(dtype) is not None:
+        return False
+    return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
+
+
+def _what_is(source: str, name: str) -> tuple[str, str]:
+    """What a type can become where it is not what was asked for, and what to try."""
+    if is_passenger(source):
+        possible = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
+        return possible, made_usable(name, source)
+    if element_of(source) is not None:
+        return "lists beside lists", f"Derive({name}_length='len({name})') for the number of elements"
+    if source == "timestamp":
+        return "int64, microseconds since 1970, or text", f"DateParts({name!r}, ['hour']) and the like for parts of it"
+    if source in FLOATS:
+        remedy = f"Derive({name}='int({name} * 1000000)') before it, of seconds since 1970"
+        return "int64, microseconds since 1970, for a timestamp", remedy
+    return "int64, microseconds since 1970, for a timestamp", f"Cast({{{name!r}: 'int64'}}) before it"
+
+
+_FROM_CARRIED = (
+    ("decimal", (*FLOATS, *INTEGERS, "string")),
+    (("duration[", "time32[", "time64["), ("float64", "int64")),
+    (("binary", "large_binary"), ("string",)),
+)
+"""What becomes of types that are only carried."""
 
 
 def _elements(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
@@ -109,26 +154,13 @@ def _carried(column: Column, dtype: str, name: str, backend: Backend) -> Column:
         raise SchemaMismatch(
             f"column {name!r}",
             f"{column.dtype} cannot become {dtype}",
-            expected="decimals to numbers or text, durations and times to float64 seconds or int64 microseconds",
+            expected="the same kind of type",
             remedy=made_usable(name, column.dtype),
         )
     return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
 
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-def _time(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    if {column.dtype, dtype} != {"timestamp", "int64"}:
-        raise SchemaMismatch(
-            f"column {name!r}",
-            f"{column.dtype} cannot become {dtype}",
-            expected="int64 microseconds beside timestamps",
-            remedy=f"Derive({name}='hour({name})') and the like for parts of a time",
-        )
-    if dtype == "timestamp":
-        _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
-    return Column(dtype, column.data, column.valid)
 
 
 def _float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
@@ -227,7 +259,7 @@ def _first_unparsed(texts: pa.Array, dtype: str) -> int:
     raise AssertionError("a text that is not parsed among others is not parsed alone")
 
 
-def _written(column: Column, name: str, backend: Backend) -> Column:
+def _written(column: Column, name: str, backend: Backend, zone: str) -> Column:
     """Each distinct value is written out once, on the host."""
     xp = backend.xp
     missing = column.missing(xp)
@@ -239,6 +271,8 @@ def _written(column: Column, name: str, backend: Backend) -> Column:
     if beyond.any():
         value = int(values[beyond][0])
         raise _unfit(name, value, column.data == value, column.dtype, "string")
+    if zone:
+        dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
     codes: Array = xp.full(len(column), -1, dtype="int32")
     codes[slice(None) if missing is None else ~missing] = inverse
     return Column("string", codes, None, dictionary)
@@ -261,7 +295,9 @@ def _unfit(name: str, value: Any, bad: Array, source: str, dtype: str) -> BadDat
     count = int(bad.sum())
     many = f"{count} values do" if count > 1 else "a value does"
     expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
-    if source in FLOATS and np.isfinite(value) and value % 1:
+    if dtype == "bool" and source != "string":
+        remedy = f"Derive({name}='{name} != 0') in its place"
+    elif source in FLOATS and np.isfinite(value) and value % 1:
         remedy = f"Derive({name}='round({name})') before it"
     elif source == "timestamp":
         expected, remedy = "times from year -32767 to 32767", f"Cast({{{name!r}: 'int64'}}), microseconds since 1970"

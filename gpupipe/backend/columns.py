@@ -29,6 +29,7 @@ __all__ = [
     "refuse_times",
     "refuse_type",
     "require_comparable",
+    "require_comparable_times",
     "side_by_side",
     "stored_of",
     "whole_numbers",
@@ -208,6 +209,26 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
                 expected="a column with one value in each row",
                 remedy=f"another column; or one made of it, such as T.Derive({item.name}_length='len({item.name})')",
             )
+
+
+def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
+    """Raise `SchemaMismatch` for times with a zone beside times without one: these may be those of any place.
+
+    Example:
+        >>> require_comparable_times(Field("at", "timestamp"), Field("seen", "timestamp"), "join")
+    """
+    if ours.dtype != "timestamp" or theirs.dtype != "timestamp" or bool(ours.zone) == bool(theirs.zone):
+        return
+    zoned, naive = (ours, theirs) if ours.zone else (theirs, ours)
+    both = {ours.name: "int64", theirs.name: "int64"}
+    raise SchemaMismatch(
+        where,
+        f"the times of {zoned.name!r} have a time zone, and those of {naive.name!r} have none",
+        got=f"{ours.name!r} {ours.zone or 'without a zone'}, {theirs.name!r} {theirs.zone or 'without a zone'}",
+        expected="times with a zone beside times with any zone, or times without one beside such",
+        remedy=f"frame[{naive.name!r}].dt.tz_localize({zoned.zone!r}), or whichever zone they are in; "
+        f"T.Cast({both}) of both if they are UTC",
+    )
 
 
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:

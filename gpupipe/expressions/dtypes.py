@@ -9,10 +9,10 @@ from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, is_passenger, made_usable
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, made_usable
 from gpupipe.time_zones import closest_zones, is_zone
 
-__all__ = ["common_dtype", "dtype_of", "infer"]
+__all__ = ["common_dtype", "dtype_of", "infer", "require_comparable_times"]
 
 _NUMBERS = (*INTEGERS, *FLOATS, "bool")
 _KINDS: dict[str, tuple[Sequence[str], str]] = {
@@ -45,7 +45,31 @@ def infer(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
         if node.name not in dtypes:
             raise source.no_column(node.span, node.name, dtypes)
         return dtypes[node.name]
+    if isinstance(node, Comparison):
+        _refuse_quoted_column(node, dtypes, source)
     return dtype_of(node, [infer(operand, dtypes, source) for operand in node.operands], source)
+
+
+def require_comparable_times(node: Node, schema: Schema, source: Source) -> None:
+    """Raise for columns of times with a zone beside columns of times without one in one operation.
+
+    Raises:
+        ExpressionError: there are such.
+    """
+    if isinstance(node, Constant | Name):
+        return
+    times = [item for item in node.operands if isinstance(item, Name) and schema[item.name].dtype == "timestamp"]
+    zones = {item.name: schema[item.name].zone for item in times}
+    if any(zones.values()) and not all(zones.values()):
+        shown = " and ".join(f"column {name!r} ({zone or 'no time zone'})" for name, zone in zones.items())
+        raise source.error(
+            node.span,
+            f"times with a time zone beside times without: {shown}",
+            expected="a zone on both sides, or on none",
+            remedy=f"T.Cast({dict.fromkeys(zones, 'int64')}) before, if both are UTC; else tz_localize of the frame",
+        )
+    for operand in node.operands:
+        require_comparable_times(operand, schema, source)
 
 
 def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
@@ -69,6 +93,20 @@ def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source
     if node.name in FUNCTIONS:
         return _call(node, dtypes, source)
     return _arithmetic(node, dtypes, source)
+
+
+def _refuse_quoted_column(node: Comparison, dtypes: Mapping[str, str], source: Source) -> None:
+    """Raise where constants alone are compared, of which one is a column's name in quotation marks."""
+    constants = [operand for operand in node.operands if isinstance(operand, Constant)]
+    quoted = [constant for constant in constants if constant.value in dtypes]
+    if quoted and len(constants) == len(node.operands):
+        raise source.error(
+            quoted[0].span,
+            "a column's name in quotation marks is a text, the same in every row",
+            got=quoted[0].value,
+            expected="a column",
+            remedy=f"col({quoted[0].value!r})",
+        )
 
 
 def common_dtype(operands: Sequence[Node], dtypes: Sequence[str]) -> str | None:
@@ -227,7 +265,8 @@ def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
         case "constant integer", _:
             return "0, a number written out"
         case "time", _:
-            return _cast(operand, "timestamp")
+            first = "" if dtype in ("string", "int64") else f"{_cast(operand, 'int64')}, microseconds since 1970, and "
+            return first + _cast(operand, "timestamp")
         case (("text" | "text or list"), ("timestamp" | "float32" | "float64")):
             return _cast(operand, "string")
         case (("text" | "text or list"), _):

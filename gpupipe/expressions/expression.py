@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpupipe.errors import ExpressionError
-from gpupipe.expressions.dtypes import infer
+from gpupipe.expressions.dtypes import infer, require_comparable_times
 from gpupipe.expressions.parser import read
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, names_in
@@ -57,7 +57,9 @@ class Expression:
             >>> parse("dep_delay > 15").check(Schema([Field("dep_delay", "float64")]))
             'bool'
         """
-        return infer(self.tree, {item.name: item.dtype for item in schema}, self.source)
+        found = infer(self.tree, {item.name: item.dtype for item in schema}, self.source)
+        require_comparable_times(self.tree, schema, self.source)
+        return found
 
     def check_condition(self, schema: Schema) -> None:
         """Raise unless the values are true or false; errors as of `check`.

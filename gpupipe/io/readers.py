@@ -6,14 +6,14 @@ import inspect
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from gpupipe.backend import backend_of, is_frame, select
+from gpupipe.backend import backend_of, frame_remedy, is_frame, select
 from gpupipe.backend.arrow_types import Reading, workable
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
@@ -142,6 +142,14 @@ def from_frame(
         >>> gp.from_frame(table, num_partitions=2).num_partitions
         2
     """
+    if isinstance(obj, Dataset):
+        raise SchemaMismatch(
+            "from_frame",
+            "a Dataset already",
+            got=Dataset,
+            expected="a table in memory",
+            remedy="the dataset itself",
+        )
     limit = partition_limit(partition_bytes, backend)
     check_integer(from_frame, "[1, inf)", None, num_partitions=num_partitions)
     files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
@@ -234,21 +242,11 @@ def _streams(obj: Any) -> bool:
 
 def _no_table(obj: Any) -> SchemaMismatch:
     """The error for what is no table, with what makes one of it."""
-    kinds = {kind.__name__ for kind in type(obj).__mro__}
     if isinstance(obj, str | os.PathLike):
         kind = re.sub(r"[.](gz|bz2|zst|xz)$", "", str(obj)).rpartition(".")[2]
         remedy = f"gp.{_READERS.get(kind, 'read_parquet')}({str(obj)!r})"
-    elif isinstance(obj, Mapping):
-        record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in obj.values())
-        remedy = "pd.DataFrame([data])" if record else "pd.DataFrame(data)"
-    elif kinds & {"Series", "ChunkedArray"}:
-        remedy = "data.to_frame() of a column, data.to_frame().T of a row"
-    elif "LazyFrame" in kinds:
-        remedy = "data.collect()"
-    elif isinstance(obj, list | tuple) or hasattr(obj, "__array__"):
-        remedy = "pd.DataFrame(data, columns=[...])"
     else:
-        remedy = "gp.read_parquet(path), or a frame"
+        remedy = frame_remedy(obj) or "gp.read_parquet(path), or a frame"
     return SchemaMismatch(
         "data",
         "not a table",

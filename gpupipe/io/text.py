@@ -28,7 +28,13 @@ from gpupipe.io.relational.text_values import BLOCK_BYTES, Column
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool
 from gpupipe.schema import DTYPES, LISTS
-from gpupipe.support.validation import check_choice, check_instance, check_integer, check_name, check_names
+from gpupipe.support.validation import (
+    check_dtypes,
+    check_instance,
+    check_integer,
+    check_name,
+    check_names,
+)
 from gpupipe.words import as_list
 
 __all__ = ["read_csv", "read_json"]
@@ -113,7 +119,7 @@ def read_csv(
     check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
     check_instance("read_csv", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
-    _check_dtypes("read_csv", asked)
+    check_dtypes("read_csv", DTYPES, asked)
     form = CsvForm(
         delimiter,
         None if names is None else as_list(names),
@@ -189,7 +195,7 @@ def read_json(
     check_names("read_json", None, columns=columns)
     check_instance("read_json", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
-    _check_dtypes("read_json", asked, (*DTYPES, *LISTS))
+    check_dtypes("read_json", (*DTYPES, *LISTS), asked)
     admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     chosen, spool = None if columns is None else as_list(columns), Spool(limit)
     opener = partial(open_json, folder=spool.folder, backend=active().resolve(backend), is_whole=chosen is None)
@@ -197,17 +203,6 @@ def read_json(
     files = open_all(find_files(path, _JSON_SUFFIXES, storage_options), parser, admission, at_once=1)
     source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
     return Dataset(source, source.schema, backend)
-
-
-def _check_dtypes(where: str, dtypes: Mapping[str, str], allowed: Sequence[str] = DTYPES) -> None:
-    """Raise unless all types are among those allowed.
-
-    Raises:
-        BadConfig: one is not; `where` is the reader's name.
-    """
-    for name, dtype in dtypes.items():
-        check_name(where, dtypes=name)
-        check_choice(where, allowed, dtypes=dtype)
 
 
 def _codec(encoding: str) -> str:

@@ -184,7 +184,8 @@ class Verbs:
         Raises:
             BadData: a key repeats on the right and `many` is False; names one.
             ColumnNotFound: no such column.
-            SchemaMismatch: keys of types that cannot be compared; or, where right rows are kept, of other types.
+            SchemaMismatch: keys of types that cannot be compared (times with a zone and without too); or, where right
+                rows are kept, of other types.
             BadConfig: `right` is no dataset; no keys, or not as many on both sides; another `how`; or a column would
                 have another's name.
             BadFile: a file cannot be read.

@@ -348,13 +348,13 @@ def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where:
             refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
 
 
-def check_numeric(fields: Sequence[Field], where: str) -> None:
-    """Raise `SchemaMismatch` for the first field that is no number and no boolean."""
+def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:
+    """Raise `SchemaMismatch` for the first field that is no number and no boolean; of text with that remedy."""
     for item in fields:
         if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
             remedy = f"Derive(hour='hour({item.name})') for parts of a time"
             if item.dtype == "string":
-                remedy = "Categorify() for strings"
+                remedy = of_strings
             elif item.kind == Kind.LIST:
                 remedy = f"Derive({item.name}_length='len({item.name})') for the number of elements"
             raise SchemaMismatch(

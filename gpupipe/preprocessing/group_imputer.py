@@ -81,8 +81,8 @@ class GroupImputer(FoldStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         values = [item for item in fields if item.name != self.by]
-        check_numeric(values, "GroupImputer")
         key = key_field(fields, self.by, "GroupImputer")
+        check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
         if not values:
             raise BadConfig(
                 "GroupImputer",

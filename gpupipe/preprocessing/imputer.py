@@ -96,6 +96,7 @@ class SimpleImputer(FoldStep):
         check_numeric(
             [item for item in fields if averaged or item.dtype in ("timestamp", *LISTS)],
             f"SimpleImputer({self.strategy!r})",
+            "SimpleImputer('most_frequent') for strings; Categorify() needs none, and has an id for missing ones",
         )
         filled = []
         for item in fields:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from functools import cache
 from math import isfinite
@@ -23,6 +23,7 @@ __all__ = [
     "check_bool",
     "check_callable",
     "check_choice",
+    "check_dtypes",
     "check_instance",
     "check_integer",
     "check_integers",
@@ -186,6 +187,35 @@ def check_names(owner: object, /, *also: Any, empty: bool = True, **given: Any) 
         if not all(isinstance(one, str) for one in names) or len({*names}) < len(names) or not (names or empty):
             expected = ", or ".join(["a name", "a list of different ones", *map(repr, also)])
             raise refuse_argument(owner, name, value, expected, example=["..."])
+
+
+_MEANT = {
+    ("int", "long"): "int64",
+    ("float", "double", "decimal", "number"): "float64",
+    ("bool",): "bool",
+    ("date", "time"): "timestamp",
+}
+"""What types of other libraries are called here, by how their names begin; all others are text."""
+
+
+def check_dtypes(owner: object, allowed: Sequence[str], dtypes: Mapping[str, Any]) -> None:
+    """Raise `BadConfig` for the first column whose type is none of `allowed`; the one that was meant is offered.
+
+    Example:
+        >>> check_dtypes("read_csv", ("int64", "string"), {"id": "str"})
+        Traceback (most recent call last):
+        gpupipe.errors.BadConfig: read_csv(dtypes=): no such type for column 'id', got 'str'.
+        Expected one of int64, string.
+        Try: dtypes={'id': 'string'}
+    """
+    for name, dtype in dtypes.items():
+        check_name(owner, dtypes=name)
+        if not is_one_of(dtype, allowed):
+            text = (dtype.__name__ if isinstance(dtype, type) else str(dtype)).lower()
+            near = next((ours for begins, ours in _MEANT.items() if text.startswith(begins)), "string")
+            remedy = f"dtypes={{{name!r}: {(text if text in allowed else near)!r}}}"
+            problem, expected = f"no such type for column {name!r}", f"one of {', '.join(allowed)}"
+            raise refuse_argument(owner, "dtypes", dtype, expected, remedy, problem=problem)
 
 
 def check_path(owner: object, /, **given: Any) -> None:

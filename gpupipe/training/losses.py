@@ -83,10 +83,10 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     if schema is None or schema.task is None:
         raise BadConfig(
             "Trainer(loss='auto')",
-            "nothing tells what the target is",
-            got="a loader without a schema" if schema is None else "a schema without a target",
-            expected="a loader of gp.Pipeline whose Features have a target",
-            remedy="loss='bce'",
+            "nothing tells what the target is" if schema is None else "the loader's rows have no target",
+            got="a loader without a schema" if schema is None else schema.names,
+            expected="a loader of gp.Pipeline whose Features have a target, of data that have its columns",
+            remedy="loss='bce'" if schema is None else "pipeline.loader(data) of data that have the target's columns",
         )
     return LOSS_OF_TASK[schema.task]
 

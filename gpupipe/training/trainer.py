@@ -6,7 +6,7 @@ host reads results once per `log_every` batches and at the end of an epoch, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
@@ -48,6 +48,8 @@ from gpupipe.training.together import meeting
 from gpupipe.training.update import Update
 
 __all__ = ["Batches", "Trainer"]
+
+logger = logging.getLogger(__name__)
 
 LEARNING_RATE = 3e-3
 """Of a model that has none of its own."""
@@ -237,6 +239,9 @@ class Trainer:
                         # What the validation loader draws must not change what training draws.
                         with fork_rng(device), update.averaged(), run.validation():
                             figures = evaluate(self.model, valid, loss, metrics, device, self.precision, together)
+                        if not figures and together.first and not len(history):
+                            why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
+                            logger.warning("the valid loader has no rows (%s): no figures of validation", why)
                         row |= {f"valid_{name}": value for name, value in figures.items()}
                     history.append(row | speed)
                     with update.averaged():
@@ -273,7 +278,7 @@ class Trainer:
                 tell(run)
         loss = check_loss(run, looked_at)
         if loss is None:
-            raise _nothing_to_learn(run.rows)
+            raise _nothing_to_learn(run.rows, run.train)
         if looked_at < run.step_in_epoch:
             callbacks.on_log(run, loss)
         return loss
@@ -324,14 +329,21 @@ class Trainer:
         return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)
 
 
-def _nothing_to_learn(rows: int) -> BadData:
-    return BadData(
-        "Trainer.fit",
-        "the weights of the train loader's rows sum to 0" if rows else "the train loader has no rows",
-        got=f"{rows} rows",
-        expected="at least one row that counts",
-        remedy="look at the filters, the split and the weights: len(dataset)",
-    )
+def _nothing_to_learn(rows: int, loader: Any) -> BadData:
+    problem = "the weights of the train loader's rows sum to 0" if rows else "the train loader has no rows"
+    remedy = "look at the filters, the split and the weights: len(dataset)"
+    if not rows and _drops_all(loader):
+        problem = f"the train loader has no full batch of {loader.batch_size} rows, and drop_last=True"
+        remedy = "drop_last=False, or a smaller batch_size"
+    return BadData("Trainer.fit", problem, got=f"{rows} rows", expected="at least one row that counts", remedy=remedy)
+
+
+def _drops_all(loader: Any) -> bool:
+    """Whether a loader of ours or of PyTorch's leaves out its rows because they are fewer than a batch."""
+    rows = getattr(loader, "num_rows", None)
+    if rows is None and isinstance(getattr(loader, "dataset", None), Sized):
+        rows = len(loader.dataset)
+    return bool(rows) and getattr(loader, "drop_last", False) is True
 
 
 def _longer_than_it_says(steps: int) -> BadConfig:

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.cast import cast_column, require_castable
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
-from gpupipe.support.validation import check_choice, check_instance, check_names
+from gpupipe.support.validation import check_dtypes, check_instance, check_names
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list
 
@@ -114,8 +114,9 @@ class Cast(Transform):
 
     Args:
         dtypes: the new type per column, one of `schema.DTYPES`. Strings are parsed, numbers are written out as text,
-            and so are times, with all six digits of their fraction. A decimal becomes the nearest float, an integer
-            where it is whole, or text; a duration or a time of day float64 seconds or int64 microseconds.
+            and so are times, with all six digits of their fraction and, where they have a zone, local and with its
+            offset. Times as `"timestamp"` keep their zone, and dates become times. A decimal becomes the nearest float,
+            an integer where it is whole, or text; a duration or a time of day float64 seconds or int64 microseconds.
 
     Raises:
         BadConfig: a type that does not exist.
@@ -132,16 +133,16 @@ class Cast(Transform):
 
     def __init__(self, dtypes: Mapping[str, str]) -> None:
         check_instance(self, Mapping, "types by the names of columns", remedy="dtypes={'x': 'float32'}", dtypes=dtypes)
-        check_names(self, dtypes=list(dtypes))
-        for dtype in dtypes.values():
-            check_choice(self, (*DTYPES, *LISTS), dtypes=dtype)
+        check_dtypes(self, (*DTYPES, *LISTS), dtypes)
         self.dtypes = dict(dtypes)
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
+        for name, dtype in self.dtypes.items():
+            require_castable(schema[name].dtype, dtype, name)
         return schema.assign(
             replace(
-                Field.derived(name, dtype, [schema[name]], "Cast"),
+                Field.derived(name, dtype, [schema[name]], "Cast", _written_as(schema[name], dtype)),
                 nullable=schema[name].nullable,
                 units=schema[name].units if dtype in (*INTEGERS, *FLOATS) else "",
             )
@@ -155,5 +156,13 @@ class Cast(Transform):
         asked = {name: dtype for name, dtype in self.dtypes.items() if name in wanted}
         return backend.assign(
             frame,
-            {name: cast_column(backend.column(frame, name), dtype, name, backend) for name, dtype in asked.items()},
+            {
+                name: cast_column(backend.column(frame, name), dtype, name, backend, zone=schema[name].zone)
+                for name, dtype in asked.items()
+            },
         )
+
+
+def _written_as(item: Field, dtype: str) -> str:
+    """What a column is in files after a cast: times keep their zone, a date becomes a time."""
+    return item.with_instants().written_as if item.dtype == dtype else ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.arithmetic import seconds_between
+from gpupipe.backend.columns import require_comparable_times
 from gpupipe.backend.dates import CYCLES, check_zone, date_parts, local_time, turn
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
@@ -167,6 +168,9 @@ class DateParts(Transform):
                     expected="timestamp",
                     remedy=f"Cast({{{name!r}: 'timestamp'}}) before it",
                 )
+        for other in self._other(schema):
+            for name in self.columns:
+                require_comparable_times(schema[name], schema[other], "DateParts(since=)")
         if self.since is not None and not self._other(schema):
             try:
                 microseconds(self.since)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of, is_frame, select
 from gpupipe.backend.arrow import fields_of
-from gpupipe.backend.columns import as_key, key_dtype, require_comparable, with_missing_row
+from gpupipe.backend.columns import as_key, key_dtype, require_comparable, require_comparable_times, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.validation import check_bool, check_choice, check_name, check_names, refuse_argument
@@ -38,7 +38,8 @@ class Join(Transform):
 
     Raises:
         BadData: a key repeats on the right and `many` is False; names a key.
-        SchemaMismatch: a key is a list, or of another kind on the right (text and numbers).
+        SchemaMismatch: a key is a list, or of another kind on the right (text and numbers; times with a zone and
+            without).
         BadConfig: a column it adds would have another column's name, or a key on the right is no whole number and
             `many` is False.
 
@@ -124,6 +125,7 @@ class Join(Transform):
                     expected="the same type on both sides, or two types of numbers",
                     remedy=f"Cast({{{key!r}: {right[key].dtype!r}}}) before the join",
                 )
+            require_comparable_times(schema[key], right[key], f"{self._where}, left and right")
         names = self._names_out(schema)
         self._check_unique(names, schema)
         keys = [schema[key] for key in self.on]

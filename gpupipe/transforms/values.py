@@ -17,7 +17,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.validation import check_instance, check_names, check_number, is_bool
+from gpupipe.support.validation import check_instance, check_names, check_number, is_bool, refuse_argument
 from gpupipe.transforms.transform import Transform
 from gpupipe.words import as_list, counted
 
@@ -51,6 +51,9 @@ class Clip(Transform):
     ) -> None:
         check_names(self, columns=columns)
         for name, end in (("low", low), ("high", high)):
+            if end is not None and hasattr(end, "isoformat"):
+                expected = "a number, or a time as text in ISO 8601"
+                raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
             if not isinstance(end, str | int) or is_bool(end):  # an integer may be beyond a float
                 check_number(self, "[-inf, inf]", None, **{name: end})
         if low is None and high is None:
@@ -273,12 +276,15 @@ def _stored(value: Any, item: Field, where: str) -> Any:
         elif item.dtype in INTEGERS and plain == plain // 1 and least <= plain <= most:
             found = int(plain)
     if found is None or _is_nan(found):
+        remedy = f"Cast({{{item.name!r}: ...}}) before it, to a type that can"
+        if item.dtype == "timestamp":
+            remedy = repr(value.isoformat()) if hasattr(value, "isoformat") else "'2013-10-01 06:00'"
         raise BadConfig(
             f"{where} of column {item.name!r}",
             f"{item.dtype} cannot hold a value",
             got=value,
             expected=_TYPED.get(item.dtype, f"a number that {item.dtype} can hold"),
-            remedy=f"Cast({{{item.name!r}: ...}}) before it, to a type that can",
+            remedy=remedy,
         )
     return found
 

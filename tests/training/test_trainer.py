@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import sklearn.metrics as sk
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import gpupipe as gp
+from gpupipe import preprocessing as pre
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.models import MLP, FTTransformer, Linear
 from gpupipe.tensors.batch import Batch
@@ -351,6 +355,35 @@ def test_no_rows_to_train_on_is_an_error(problem: Problem) -> None:
     some.table.weight = torch.zeros(10)
     with pytest.raises(BadData, match="rows sum to 0, got '10 rows'"):
         trainer.fit(some)
+
+
+def small_table(rows: int) -> tuple[gp.Pipeline, pd.DataFrame]:
+    frame = pd.DataFrame({"x": np.arange(float(rows)), "y": np.arange(rows) % 2})
+    return gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), target="y")).fit(frame), frame
+
+
+def test_fewer_rows_than_a_batch_and_drop_last_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    made, frame = small_table(60)
+    trainer = trainer_for(model_for(made))
+    pairs = TensorDataset(torch.zeros(60, 1), torch.zeros(60))
+    for loader in (made.loader(frame, drop_last=True), DataLoader(pairs, batch_size=64, drop_last=True)):
+        with pytest.raises(BadData) as caught:
+            trainer_for(trainer.model, loss="bce").fit(loader)
+        assert "drop_last" in caught.value.problem and "drop_last=False" in caught.value.remedy
+    trainer.fit(made.loader(frame), made.loader(frame))
+    assert not [record for record in caplog.records if "valid loader" in record.message]
+    for valid, reason in ((made.loader(frame, drop_last=True), "drop_last=True"), (made.loader(frame[:0]), "no rows")):
+        caplog.clear()
+        trainer.fit(made.loader(frame), valid)
+        told = [record.message for record in caplog.records if "valid loader" in record.message]
+        assert len(told) == 1 and reason in told[0]
+
+
+def test_rows_without_the_target_are_named_as_such() -> None:
+    made, frame = small_table(60)
+    with pytest.raises(BadConfig) as caught:
+        trainer_for(model_for(made)).fit(made.loader(frame[["x"]]))
+    assert "no target" in caught.value.problem and "pipeline.loader" in caught.value.remedy
 
 
 def test_no_rows_to_validate_on_leaves_the_figures_out(problem: Problem) -> None:

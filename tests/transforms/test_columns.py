@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.schema import Field, Schema
@@ -71,6 +73,37 @@ def test_strings_become_times_and_numbers() -> None:
 def test_a_value_that_does_not_fit_is_named(column: str, dtype: str, value: object, shown: str) -> None:
     with pytest.raises(errors.BadData, match=f"Cast of column '{column}'.*{shown}"):
         T.Cast({column: dtype}).transform(pd.DataFrame({column: [value]}))
+
+
+def test_a_cast_keeps_the_time_zone_and_text_has_the_offset() -> None:
+    at = pd.to_datetime(["2020-10-25 00:00Z", "2020-10-25 01:00Z", None]).tz_convert("Europe/Oslo")
+    frame = pd.DataFrame({"at": at, "day": pd.to_datetime(["2020-10-25", None, "2020-10-26"])})
+    for data in (frame, gp.from_frame(frame)):
+        made = gp.Pipeline([T.Cast({"at": "timestamp"})]).fit(data)
+        found = made.transform(data)
+        assert made.schema["at"].zone == "Europe/Oslo"
+        pd.testing.assert_series_equal(
+            (found if data is frame else found.compute())["at"], frame["at"].dt.as_unit("us")
+        )
+        texts = gp.Pipeline([T.Cast({"at": "string", "day": "string"})]).fit(data).transform(data)
+        texts = texts if data is frame else texts.compute()
+        assert texts["at"].tolist()[:2] == ["2020-10-25 02:00:00.000000+0200", "2020-10-25 02:00:00.000000+0100"]
+        assert texts["day"].tolist()[0] == "2020-10-25 00:00:00.000000" and texts["at"].isna().tolist() == [
+            False,
+            False,
+            True,
+        ]
+    whole = gp.Pipeline([T.Cast({"at": "int64"})]).fit(frame).transform(frame)
+    assert whole["at"].tolist()[:2] == [1603584000000000, 1603587600000000]
+
+
+def test_a_time_beyond_what_text_holds_is_named_with_a_zone_too() -> None:
+    far = pa.table({"at": pa.array([2**62], pa.int64()).cast(pa.timestamp("us", "Europe/Oslo"))})
+    with pytest.raises(errors.BadData) as caught:
+        gp.Pipeline([T.Cast({"at": "string"})]).fit(gp.from_frame(far)).transform(
+            gp.from_frame(far)
+        ).to_polars().collect()
+    assert caught.value.got == 2**62
 
 
 def test_an_unused_string_does_not_have_to_fit() -> None:

@@ -126,6 +126,51 @@ def test_another_type_of_key_is_named() -> None:
         T.Join(pd.DataFrame({"k": [1], "v": [1]}), on="k").transform(pd.DataFrame({"k": ["1"]}))
 
 
+def times_of_oslo() -> pd.DataFrame:
+    at = pd.date_range("2020-07-01", periods=3, freq="h", tz="Europe/Oslo")
+    return pd.DataFrame({"at": at, "x": [1, 2, 3]})
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_keys_with_a_time_zone_join_no_keys_without(many: bool) -> None:
+    left = times_of_oslo()
+    right = left.assign(at=left["at"].dt.tz_localize(None), x=[7, 8, 9])
+    for ours, theirs in ((left, right), (right, left)):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            T.Join(theirs, on="at", many=many).transform(ours)
+        assert "Europe/Oslo" in str(caught.value.got) and "tz_localize('Europe/Oslo')" in caught.value.remedy
+        with pytest.raises(errors.SchemaMismatch):
+            gp.from_frame(ours).join(gp.from_frame(theirs), on="at", many=many)
+    local = right.assign(at=right["at"].dt.tz_localize("Europe/Oslo").dt.tz_convert("America/New_York"))
+    assert T.Join(local, on="at", many=many).transform(left)["x_right"].tolist() == [7, 8, 9]
+    joined = gp.from_frame(left).join(gp.from_frame(local), on="at", many=many)
+    assert joined.compute()["x_right"].tolist() == [7, 8, 9] and joined.schema["at"].zone == "Europe/Oslo"
+    # What the remedy says of times in UTC: both as microseconds.
+    utc = right.assign(at=left["at"].dt.tz_convert(None))
+    casts = [gp.Pipeline([T.Cast({"at": "int64"})]).fit(table).transform(table) for table in (left, utc)]
+    assert T.Join(casts[1], on="at", many=many).transform(casts[0])["x_right"].tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "text", ["at > seen", "at - seen > 0", "where(x > 1, at, seen) > '2020-01-01'", "not (seen == at)"]
+)
+def test_times_with_a_zone_are_compared_with_such_alone(text: str) -> None:
+    frame = times_of_oslo()
+    frame["seen"] = frame["at"].dt.tz_localize(None)
+    for data in (frame, gp.from_frame(frame)):
+        with pytest.raises(errors.ExpressionError) as caught:
+            gp.Pipeline([T.Filter(text)]).fit(data)
+        assert "Europe/Oslo" in caught.value.problem
+    with pytest.raises(errors.ExpressionError):
+        gp.from_frame(frame).filter(text)
+    with pytest.raises(errors.SchemaMismatch):
+        gp.Pipeline([T.DateParts("at", since="seen")]).fit(frame)
+    there = frame.assign(seen=frame["at"].dt.tz_convert("UTC"))
+    assert gp.Pipeline([T.Filter("at == seen and at >= '2020-07-01 00:00+02:00'")]).fit(there).transform(
+        there
+    ).shape == (3, 3)
+
+
 def test_joins_of_one_pipeline_have_names_of_their_own() -> None:
     flights = pd.DataFrame({"k": ["a", "b"]})
     prices, sizes = pd.DataFrame({"k": ["a"], "price": [1.0]}), pd.DataFrame({"k": ["a", "b"], "size": [2.0, 3.0]})

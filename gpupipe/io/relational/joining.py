@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 import polars as pl
 
-from gpupipe.backend.columns import key_dtype
+from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.relational.cuts import by_hash
@@ -92,6 +92,7 @@ class Joining:
                     expected="the same type on both sides" + (f" for how={how!r}" if _KEPT[how][1] else ""),
                     remedy="; ".join(_casts(ours, theirs)),
                 )
+            require_comparable_times(ours, theirs, "join, left and right")
         chosen = right.names if columns is None else columns
         names = {name: name + suffix if name in left else name for name in chosen if name not in right_on}
         taken = list(left.names)
