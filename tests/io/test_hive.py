@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import gpupipe as gp
-from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.io import inspect
 from gpupipe.io.manifest import MANIFEST
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
@@ -112,6 +112,16 @@ def test_names_of_keys_are_escaped(tmp_path: Path) -> None:
     assert sorted(plain(again.select(table.column_names).compute()), key=lambda row: row["n"]) == table.to_pylist()
     assert (tmp_path / "out" / "a%3Db=x%2Fy" / "miles%2Fhour=1").is_dir()
     assert len(again.filter("n > 1")) == 2
+
+
+@pytest.mark.parametrize("keys", ["a", ["a", "b"], ["b", "a", "b"]])
+def test_a_column_has_to_be_left_for_the_files(tmp_path: Path, keys: str | list[str]) -> None:
+    table = pa.table({"a": [1, 1, 2], "b": ["x", "x", "y"]})
+    dataset = gp.from_frame(table.select(["a"]) if keys == "a" else table)
+    with pytest.raises(BadConfig) as refused:
+        dataset.write_parquet(tmp_path / "out", partition_by=keys)
+    assert refused.value.where == "write_parquet(partition_by=)"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_column_that_the_files_hold_too_is_theirs(tmp_path: Path) -> None:
