@@ -319,6 +319,7 @@ class Dataset(Splitting, Verbs):
                 a part was written; another process is writing there; or the parent folder is missing.
             BadConfig: no path, no such codec, shuffle or layout, options that a single file cannot have, or
                 `partition_by` leaves no column for the files.
+            BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
 
         Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
             what it can (docs/guide-files.md, not yet run on a GPU); else the partition is copied to the host. A full
