@@ -99,7 +99,7 @@ def test_a_sum_is_right_or_an_error(data: st.DataObject, dtype: str) -> None:
     grouped = table.group_by("k")
     if beyond:
         with pytest.raises(BadData) as caught:
-            grouped.agg(n=("v", "size"), total=("v", "sum"))
+            rows_of(grouped.agg(n=("v", "size"), total=("v", "sum")))
         assert (caught.value.where, caught.value.got) == ("agg(total=)", {"k": beyond[0]})
     else:
         found = grouped.agg(n=("v", "size"), total=("v", "sum"))
@@ -111,7 +111,7 @@ def test_a_sum_that_fits_no_integer_has_a_way_out() -> None:
     table = gp.from_frame(pd.DataFrame({"k": [1, 1, 2], "v": [2**62, 2**62 + 1, 3]}))
     gp.configure(memory_limit=1)  # the result lies in a file
     with pytest.raises(BadData) as caught:
-        table.group_by("k").agg(total=("v", "sum"))
+        rows_of(table.group_by("k").agg(total=("v", "sum")))
     assert (caught.value.got, caught.value.remedy.partition(" before")[0]) == ({"k": 1}, "T.Derive(v='float(v)')")
     floats = gp.Pipeline([gp.transforms.Derive(v="float(v)")]).fit(table).transform(table)
     assert floats.group_by("k").agg(total=("v", "sum")).compute()["total"].tolist() == [2.0**63, 3.0]
