@@ -315,8 +315,8 @@ class Dataset(Splitting, Verbs):
             What was written: parts, row groups, rows in and out.
 
         Raises:
-            BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed since
-                a part was written; another process is writing there; or the parent folder is missing.
+            BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
+                since a part was written; another process is writing there; or the parent folder is missing.
             BadConfig: no path, no such codec, shuffle or layout, options that a single file cannot have, or
                 `partition_by` leaves no column for the files.
             BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
