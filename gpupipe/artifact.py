@@ -23,13 +23,23 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
-from gpupipe.atomic import replacing
+from gpupipe.atomic import replacing, writing
 from gpupipe.backend import resolve
 from gpupipe.config import BACKENDS
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
-from gpupipe.manifest import FORMAT, MODEL, PIPELINE, blamed_on, read_json, verified, write_json, write_manifest
+from gpupipe.manifest import (
+    FORMAT,
+    MODEL,
+    PIPELINE,
+    blamed_on,
+    others_in,
+    read_json,
+    verified,
+    write_json,
+    write_manifest,
+)
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.profiles import Profile
@@ -51,7 +61,8 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         BadConfig: the arguments are not a path, a pipeline and a model (a trainer's is `trainer.model`).
         SchemaMismatch: the model was made for other features than the pipeline gives.
         ArtifactError: a function or class cannot be found again by its import path, a step's state has no form without
-            pickle (names the step), or `path` is a URL.
+            pickle (names the step), `path` is a URL, or something else is there.
+        BadFile: the system does not let this process write there.
 
     Memory: copies the model's weights and the learned state to the host.
 
@@ -78,8 +89,9 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "features": encoder.features(pipeline.features),
         "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
     }
-    _check_replaceable(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with writing(target):
+        _check_replaceable(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, overwrite=True) as folder:
         folder.mkdir()
         write_json(folder / "pipeline.json", description)
@@ -252,13 +264,11 @@ def _local(path: str | Path) -> Path:
 
 def _check_replaceable(target: Path) -> None:
     """Only an earlier artifact or an empty folder may be replaced."""
-    if (
-        target.exists()
-        and not (target / "manifest.json").is_file()
-        and not (target.is_dir() and not any(target.iterdir()))
-    ):
+    others = others_in(target) if target.is_dir() else [target.name] * (target.exists() or target.is_symlink())
+    if others:
+        expected = "a new path, an empty folder or an earlier artifact, and nothing else in it"
         raise ArtifactError(
-            str(target), "something else is there", expected="a new path or an earlier artifact", remedy="another path"
+            str(target), "something else is there", got=others[0], expected=expected, remedy="another path"
         )
 
 

@@ -74,7 +74,8 @@ def writing(path: Path) -> Iterator[None]:
 def publish(draft: Path, path: Path) -> None:
     """Put a file or folder on the disk, then give it the name `path`; what had that name before is removed."""
     for inside in [*draft.rglob("*"), draft, draft.parent]:
-        sync(inside)
+        if inside.is_file() or inside.is_dir():  # no link to nothing
+            sync(inside)
     _swap(draft, path)
     sync(path.parent)
     _remove(draft)

@@ -13,7 +13,17 @@ from typing import Any
 
 from gpupipe.errors import ArtifactError
 
-__all__ = ["FORMAT", "MODEL", "PIPELINE", "blamed_on", "read_json", "verified", "write_json", "write_manifest"]
+__all__ = [
+    "FORMAT",
+    "MODEL",
+    "PIPELINE",
+    "blamed_on",
+    "others_in",
+    "read_json",
+    "verified",
+    "write_json",
+    "write_manifest",
+]
 
 FORMAT = 2
 
@@ -87,6 +97,22 @@ def write_manifest(folder: Path) -> None:
     write_json(folder / "manifest.json", {"format": FORMAT, "files": listed, "digest": _digest(listed)})
 
 
+def others_in(folder: Path) -> list[str]:
+    """List the files of a folder that `gpupipe.save` did not put there.
+
+    Raises:
+        OSError: the system does not show them.
+    """
+    if not any(folder.iterdir()):  # raises where the system hides the folder, as `rglob` does not
+        return []
+    files = (item for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
+    names = sorted(file.relative_to(folder).as_posix() for file in files)
+    if "manifest.json" not in names:
+        return names
+    ours = {"manifest.json", *_ALWAYS, *_WITH_MODEL}
+    return [name for name in names if name not in ours and not _TABLE.fullmatch(name)]
+
+
 def verified(folder: Path) -> list[str]:
     """The names of the files the manifest lists: all an artifact has, no others, each found unaltered.
 
@@ -94,7 +120,9 @@ def verified(folder: Path) -> list[str]:
         ArtifactError: something else.
     """
     manifest = folder / "manifest.json"
-    if not manifest.is_file():
+    with blamed_on(manifest):
+        is_there = manifest.is_file()
+    if not is_there:
         raise ArtifactError(
             str(folder),
             "it holds no saved pipeline (manifest.json is missing)",
@@ -152,6 +180,9 @@ def blamed_on(file: Path, *passing: type[Exception]) -> Iterator[None]:
                 cause.add_note(f"in {file}")
             raise
         line = str(cause).partition("\n")[0]
+        if isinstance(cause, PermissionError):
+            problem, expected = f"it cannot be read ({line})", "a file that this process may read"
+            raise ArtifactError(str(file), problem, expected=expected, remedy="its permissions") from cause
         raise _damaged(file, f"its content cannot be used ({type(cause).__name__}: {line})") from cause
 
 

@@ -313,9 +313,33 @@ def test_an_artifact_is_a_local_folder(tmp_path: Path, pipeline: gp.Pipeline, mo
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, pipeline: gp.Pipeline) -> None:
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(errors.ArtifactError, match="something else is there"):
-        gp.save(tmp_path, pipeline)
+    for _ in range(2):
+        with pytest.raises(errors.ArtifactError) as refused:
+            gp.save(tmp_path, pipeline)
+        assert (refused.value.problem, refused.value.got) == ("something else is there", "thesis.txt")
+        (tmp_path / "manifest.json").write_text('{"name": "a page"}')
     assert (tmp_path / "thesis.txt").read_text() == "x"
+
+
+def test_a_place_that_the_system_closes_is_named(
+    tmp_path: Path, saved: Path, pipeline: gp.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(errors.BadFile) as below:
+        gp.save(tmp_path / "file" / "run", pipeline)
+    assert below.value.where == str(tmp_path / "file" / "run")
+
+    def refuse(path: Path, *args: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(errors.ArtifactError) as unread:
+        gp.load(saved)
+    assert (unread.value.where, unread.value.remedy) == (str(saved / "manifest.json"), "its permissions")
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(errors.BadFile) as unwritten:
+        gp.save(saved, pipeline)
+    assert unwritten.value.where == str(saved)
 
 
 def test_saving_before_fit(tmp_path: Path) -> None:

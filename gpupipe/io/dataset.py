@@ -308,16 +308,18 @@ class Dataset(Splitting, Verbs):
             layout: `"gpu"` for files that a GPU decodes fast: row groups of 10 million rows, or of 128 MB of the widest
                 column; a hundred pages in a column chunk; a dictionary where it halves the column. See
                 docs/guide-files.md.
-            overwrite: replace what is there; in a store what jobs wrote there, other files stay.
+            overwrite: replace the file, or what a job wrote to the folder; other files in it stay.
             storage_options: for the file system of a URL; see `read_parquet`.
 
         Returns:
             What was written: parts, row groups, rows in and out.
 
         Raises:
-            BadFile: something else is there and `overwrite` is False; input files have changed since a part was
-                written; another process is writing there; or the parent folder is missing.
-            BadConfig: no path, no such codec, shuffle or layout, or options that a single file cannot have.
+            BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
+                since a part was written; another process is writing there; or the parent folder is missing.
+            BadConfig: no path, no such codec, shuffle or layout, options that a single file cannot have, or
+                `partition_by` leaves no column for the files.
+            BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
 
         Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
             what it can (docs/guide-files.md, not yet run on a GPU); else the partition is copied to the host. A full
@@ -325,14 +327,17 @@ class Dataset(Splitting, Verbs):
         """
         check_integer(Dataset.write_parquet, "[1, inf)", None, files=files)
         place: Any = path
-        if not isinstance(place, str | os.PathLike):
+        if not isinstance(place, str | os.PathLike) or not os.fspath(place):
             remedy = "write_parquet('out/')"
             raise BadConfig("write_parquet(path=)", "not a path", got=place, expected="a path or a URL", remedy=remedy)
         self.require(partition_by, "write_parquet(partition_by=)")
-        keys = tuple(as_list(partition_by))
+        keys = tuple(dict.fromkeys(as_list(partition_by)))
         check_seed(Dataset.write_parquet, seed=seed)
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0, layout)
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
+        if not set(self.columns) - set(keys):
+            where, remedy = "write_parquet(partition_by=)", f"partition_by={list(keys[:-1])}"
+            raise BadConfig(where, "no column is left for the files", got=keys, expected="fewer columns", remedy=remedy)
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
     # inside ----------------------------------------------------------------------------------------------------------

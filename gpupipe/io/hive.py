@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpupipe.backend.arrow_types import type_named
-from gpupipe.errors import BadFile
+from gpupipe.errors import BadData, BadFile
 
-__all__ = ["Keys", "folder_name", "keys_in", "typed"]
+__all__ = ["Keys", "check_folder_text", "folder_name", "keys_in", "typed"]
 
 Keys = Mapping[str, pa.Scalar]
 """The columns whose one value a file's folders tell."""
@@ -38,6 +39,23 @@ def folder_name(name: str) -> str:
         ('größe', 'a%3Db', 'miles%2Fhour')
     """
     return re.sub(r"[%=/\x00-\x1f]", lambda found: quote(found[0], safe=""), name)
+
+
+def check_folder_text(name: str, values: pa.ChunkedArray) -> None:
+    """Make sure that a column's texts come back from folders' names.
+
+    Raises:
+        BadData: one is the name of the folder of missing values, or has a NUL, at which pyarrow ends it.
+    """
+    lost = values.filter(pc.or_(pc.equal(values, _MISSING), pc.match_substring(values, "\0")))
+    if len(lost):
+        raise BadData(
+            "write_parquet(partition_by=)",
+            f"column {name!r} has a text that a folder's name cannot hold",
+            got=lost[0].as_py(),
+            expected=f"texts without the character NUL, other than {_MISSING!r}",
+            remedy=f"T.Replace({{{name!r}: {{{lost[0].as_py()!r}: 'other'}}}}) before it",
+        )
 
 
 def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from gpupipe.atomic import publish, replacing, sync, writing
+from gpupipe.errors import BadFile
 from gpupipe.io.lock import draft_folder
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, Manifest, Part, write_quarantine
 from gpupipe.io.parts import (
@@ -41,6 +42,8 @@ def write_folder(
     The same call again after a crash goes on with the parts that are missing; on a folder that it has finished it
     writes parts for those input files only that are new, and both show at once.
 
+    With `overwrite`, the files that the old manifest lists go; any other file of the folder stays.
+
     Raises:
         BadFile: at `path` stands something else, or its inputs have changed; another process is writing there; or the
             system does not let this one write.
@@ -48,9 +51,9 @@ def write_folder(
     path = Path(os.path.realpath(path))  # workers may stand in another folder
     job, inputs = dataset.job_id(options, files), dataset.source.inputs()
     with writing(path), draft_folder(path) as drafts:
-        before = None
+        found = _manifest_of(path) if os.path.lexists(path) else None
+        before, replaced = None, found.files if found and overwrite else []
         if os.path.lexists(path) and not overwrite:
-            found = Manifest.read(path) if path.is_dir() else None
             before = check_same_job(found, str(path), job, inputs, lambda name: (path / name).is_file())
         if before is not None and inputs is not None:
             new = only_new(dataset, before, inputs, options)
@@ -70,7 +73,7 @@ def write_folder(
                 where=str(path), options=options, backend=backend, piece_rows=piece_rows, names={}, draft=draft
             )
             manifest = write_parts(dataset, writer, job, inputs, before)
-            _publish(draft, path, manifest, before)
+            _publish(draft, path, manifest, replaced)
         finally:
             if not resumable:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -81,8 +84,10 @@ def write_single(dataset: Dataset, path: Path, options: ParquetOptions, backend:
     """Write all rows to one file, which gets its name when they are there.
 
     Raises:
-        BadFile: something is at `path` and `overwrite` is False, or it cannot be written.
+        BadFile: something is at `path` and `overwrite` is False, a folder is, or it cannot be written.
     """
+    if path.is_dir():
+        raise BadFile(str(path), "a folder has this name", expected="the name of a file", remedy="another name")
     with replacing(path, overwrite=overwrite) as draft:
         dataset = in_order(dataset, options)
         write_whole(dataset, draft, options, backend)
@@ -120,13 +125,33 @@ class _DraftWriter(PartWriter):
         return [part for part in found if all((self.draft / "parts" / file).is_file() for file in part.files)]
 
 
-def _publish(draft: Path, path: Path, manifest: Manifest, before: Manifest | None) -> None:
-    """Give the parts their name, together with what has it already if that stays."""
+def _manifest_of(path: Path) -> Manifest | None:
+    """Read the manifest of what is there; None for an empty folder.
+
+    Raises:
+        BadFile: no job wrote what is there, so that none may replace it.
+    """
+    found = Manifest.read(path) if path.is_dir() else None
+    others = sorted(inside.name for inside in path.iterdir()) if path.is_dir() else [path.name]
+    if found is None and others:
+        raise BadFile(
+            str(path),
+            "something is there that write_parquet did not write",
+            got=others[0],
+            expected="a new path, an empty folder, or one that write_parquet wrote",
+            remedy="another path",
+        )
+    return found
+
+
+def _publish(draft: Path, path: Path, manifest: Manifest, replaced: Sequence[str]) -> None:
+    """Give the parts their name, together with the files that have it already, but for those that are replaced."""
     parts = draft / "parts"
     write_quarantine(manifest.notes, parts / QUARANTINE)
-    for file in () if before is None else (file for file in path.rglob("*") if file.is_file()):
+    gone = {path / name for name in (MANIFEST, QUARANTINE, *replaced)}
+    for file in (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir()):
         copy = parts / file.relative_to(path)
-        if file not in (path / MANIFEST, path / QUARANTINE) and not copy.exists():
+        if file not in gone and not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             _link(file, copy)
     (parts / MANIFEST).write_text(manifest.to_json())
@@ -139,7 +164,7 @@ def _link(file: Path, copy: Path) -> None:
     try:
         os.link(file, copy)
     except OSError:
-        shutil.copy2(file, copy)
+        shutil.copy2(file, copy, follow_symlinks=False)
 
 
 def _remove_all(drafts: Path, but: Path | None) -> None:

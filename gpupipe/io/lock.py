@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpupipe.errors import BadFile
@@ -54,11 +54,10 @@ def _locked(folder: Path, path: Path) -> int:
     """An open file that locks the folder until it is closed."""
     lock = folder / _LOCK
     while True:
-        handle = None
-        with suppress(FileNotFoundError):  # whoever had the folder has just removed it: again
-            folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        try:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        if handle is None:
+        except FileNotFoundError:  # whoever had the folder has just removed it: again
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -107,7 +107,7 @@ class Manifest:
             return kind(body["job"], dict(body["inputs"]), parts, notes, dict(body["partition_by"]))
         except (ValueError, KeyError, TypeError) as cause:
             raise BadFile(
-                path, f"damaged ({cause})", expected="a manifest", remedy="the folder written again, overwrite=True"
+                path, f"damaged ({cause})", expected="a manifest", remedy="the folder removed, and written again"
             ) from cause
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from gpupipe.backend.arrow_types import is_list, written_type
 from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster.local import default_threads
 from gpupipe.config import settings
-from gpupipe.io.hive import folder_name
+from gpupipe.io.hive import check_folder_text, folder_name
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.support.validation import check_choice, check_integer
@@ -95,6 +95,9 @@ def group_rows(path: Path) -> list[int]:
 def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: str, options: ParquetOptions) -> None:
     """Write to a folder per combination of values of `options.partition_by`, with a file `name` in each.
 
+    Raises:
+        BadData: see `check_folder_text`.
+
     Memory: row groups of all the folders that are open.
     """
     types, layout = file_types(schema), options.lay_out(schema)
@@ -108,10 +111,17 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
         for item in schema
         if item.name in layout.dictionary and item.name not in options.partition_by
     ]
-    typed = (table.select(types.names).cast(types).rename_columns(names) for table in tables)
-    batches = (batch for table in typed for batch in table.to_batches())
+    texts = [key for key in options.partition_by if schema[key].dtype == "string"]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for table in tables:
+            whole = table.select(types.names).cast(types)
+            for key in texts:
+                check_folder_text(key, whole.column(key))
+            yield from whole.rename_columns(names).to_batches()
+
     pads.write_dataset(
-        batches,
+        batches(),
         folder,
         schema=written,
         format=form,

@@ -6,6 +6,7 @@ host reads results once per `log_every` batches and at the end of an epoch, and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass

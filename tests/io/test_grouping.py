@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from tests.io.meeting import KEYS, PARTITIONS, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA
 
@@ -81,6 +81,40 @@ def test_types_are_those_of_pandas() -> None:
     wanted = frame.groupby("k").agg(**named).reset_index()
     wanted = wanted.astype({"f_mean": "float64"})  # pandas below 3.1, all that cuDF takes, has a 32 bit float
     assert found.dtypes.astype(str).to_dict() == wanted.dtypes.astype(str).to_dict()
+
+
+INTEGERS = {"int64": st.integers(-(2**63), 2**63 - 1), "uint64": st.integers(0, 2**64 - 1)}
+
+
+@several
+@given(data=st.data(), dtype=st.sampled_from(sorted(INTEGERS)))
+def test_a_sum_is_right_or_an_error(data: st.DataObject, dtype: str) -> None:
+    far = st.sampled_from([2**62, 2**63 - 1, *([-(2**62), -(2**63)] if dtype == "int64" else [2**63, 2**64 - 1])])
+    rows = st.tuples(st.sampled_from("ab"), st.one_of(INTEGERS[dtype], far, st.integers(0, 9), st.none()))
+    keys, values = zip(*data.draw(st.lists(rows, min_size=1, max_size=12)), strict=True)
+    sums = {key: sum(v for k, v in zip(keys, values, strict=True) if k == key and v is not None) for key in keys}
+    low, high = (-(2**63), 2**63 - 1) if dtype == "int64" else (0, 2**64 - 1)
+    beyond = sorted(key for key, total in sums.items() if not low <= total <= high)
+    table = gp.from_frame(pa.table({"k": keys, "v": pa.array(values, dtype)}), num_partitions=2)
+    grouped = table.group_by("k")
+    if beyond:
+        with pytest.raises(BadData) as caught:
+            rows_of(grouped.agg(n=("v", "size"), total=("v", "sum")))
+        assert (caught.value.where, caught.value.got) == ("agg(total=)", {"k": beyond[0]})
+    else:
+        found = grouped.agg(n=("v", "size"), total=("v", "sum"))
+        assert {row["k"]: row["total"] for row in rows_of(found)} == sums
+        assert found.schema["total"].dtype == dtype
+
+
+def test_a_sum_that_fits_no_integer_has_a_way_out() -> None:
+    table = gp.from_frame(pd.DataFrame({"k": [1, 1, 2], "v": [2**62, 2**62 + 1, 3]}))
+    gp.configure(memory_limit=1)  # the result lies in a file
+    with pytest.raises(BadData) as caught:
+        rows_of(table.group_by("k").agg(total=("v", "sum")))
+    assert (caught.value.got, caught.value.remedy.partition(" before")[0]) == ({"k": 1}, "T.Derive(v='float(v)')")
+    floats = gp.Pipeline([gp.transforms.Derive(v="float(v)")]).fit(table).transform(table)
+    assert floats.group_by("k").agg(total=("v", "sum")).compute()["total"].tolist() == [2.0**63, 3.0]
 
 
 @pytest.mark.parametrize("parts", PARTITIONS)

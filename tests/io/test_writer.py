@@ -90,6 +90,54 @@ def test_what_is_there_stays_unless_it_may_go(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "folder"]
 
 
+def test_what_others_put_there_is_never_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (gp.from_frame(pd.DataFrame({"n": [n], "k": ["a"]})) for n in (1, 2))
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    (tmp_path / "work" / "sub" / "mine.txt").write_text("precious")
+    (tmp_path / "note.txt").write_text("precious")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for place in ("../work", "../note.txt", ".", ".."):
+        for overwrite in (False, True):
+            with pytest.raises(BadFile) as refused:
+                two.write_parquet(place, overwrite=overwrite)
+            assert (refused.value.problem, refused.value.remedy) == (
+                "something is there that write_parquet did not write",
+                "another path",
+            )
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(BadFile) as refused:
+        two.write_parquet(tmp_path / "folder.parquet", overwrite=True)
+    assert refused.value.problem == "a folder has this name"
+    for empty in ("", b""):
+        with pytest.raises(BadConfig) as nowhere:
+            two.write_parquet(empty, overwrite=True)  # type: ignore[arg-type]
+        assert (nowhere.value.where, nowhere.value.got) == ("write_parquet(path=)", empty)
+    two.write_parquet(tmp_path / "empty", overwrite=True)
+    assert values(gp.read_parquet(tmp_path / "empty"), "n") == [2]
+    one.write_parquet(tmp_path / "out", partition_by="k", files=1)
+    for kept in ("mine.txt", "k=a/mine.txt", "sub/mine.txt"):
+        (tmp_path / "out" / kept).parent.mkdir(exist_ok=True)
+        (tmp_path / "out" / kept).write_text("precious")
+    (tmp_path / "out" / "link").symlink_to("nowhere")
+    two.write_parquet(tmp_path / "out", overwrite=True)
+    inside = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")}
+    files = {"mine.txt", "k=a/mine.txt", "sub/mine.txt", "link", "part-00000.parquet", "_manifest.json"}
+    assert inside == files | {"k=a", "sub"}
+    assert values(gp.read_parquet(tmp_path / "out"), "n") == [2]
+    assert (tmp_path / "work" / "sub" / "mine.txt").read_text() == (tmp_path / "note.txt").read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path, *args: object, **options: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(folder))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # as /proc does
+    with pytest.raises(BadFile) as refused:
+        gp.from_frame(pd.DataFrame({"n": [1]})).write_parquet(tmp_path / "out")
+    assert refused.value.where == str(tmp_path / "out")
+
+
 def test_a_file_may_be_replaced_by_what_is_read_from_it(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     gp.from_frame(pd.DataFrame({"n": range(10)})).write_parquet(path)

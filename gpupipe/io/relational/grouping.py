@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 
 from gpupipe.cluster import active
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.relational.cuts import by_order, repeat_little
-from gpupipe.io.relational.engine import run
-from gpupipe.io.relational.gathering import origin_of
+from gpupipe.io.relational.engine import collect, run
+from gpupipe.io.relational.gathering import Gathered, origin_of
 from gpupipe.io.relational.ordering import widest
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, list_of, made_usable
@@ -29,6 +29,7 @@ _FUNCTIONS = (
 _WHOLE = ("median", "nunique", "list")
 _OF_LISTS = ("size", "count", "first", "last")
 _OF_NUMBERS = ("sum", "mean", "var", "std", "median")
+_HIGH, _HALF = "⟨high⟩", 2**32
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class GroupBy:
             ColumnNotFound: no such column.
             SchemaMismatch: a sum, a mean and the like of what is no number; any but a count, the first or the last of
                 lists.
+            BadData: a sum of integers does not fit 64 bits; names column and group.
 
         Memory: a few numbers for each group; all rows where a median, a number of distinct values or a list is asked
             for. Beyond the memory, as `Dataset.sort`; all rows of the largest group have to fit.
@@ -181,12 +183,15 @@ def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, 
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
     backend, rows = active().resolve(table.backend), scan(table, columns, "group")
     aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
+    sums = [one for one in wanted if one.function == "sum" and table.schema[one.column].dtype in ("int64", "uint64")]
+    aggregations += [(pl.col(one.column) // _HALF).sum().alias(one.name + _HIGH) for one in sums]
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         frame = frame.drop_nulls(keys) if dropna else frame
         if backend == "gpu" and any(one.function == "list" for one in wanted):
             frame = frame.sort(ROW)
-        return frame.group_by(keys).agg(aggregations).sort(keys, nulls_last=True)
+        groups = frame.group_by(keys).agg(aggregations)
+        return groups.with_columns(_sum_that_fits(one.name) for one in sums).sort(keys, nulls_last=True)
 
     def cut(num_buckets: int) -> list[pl.Expr]:
         return [by_order(rows, keys, [True] * len(keys), num_buckets)]
@@ -195,5 +200,30 @@ def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, 
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
     found = run(plan, [rows], schema, backend, "group", cut if large else None)
+    for one in sums:
+        _check_sums(found, keys, one, schema[one.name].dtype)
     origin = origin_of("group", [table], keys, dropna, wanted)
     return found.dataset(table, schema, origin, widest(table), "group")
+
+
+def _sum_that_fits(name: str) -> pl.Expr:
+    """The sum of a group, missing where it has wrapped: no engine has sums of 128 bits and a GPU too.
+
+    The sum of the values' high halves tells the sum but for the low halves, which in a group of up to 2**30 rows come
+    to less than 2**62; a sum that has wrapped is off by 2**64.
+    """
+    total, high = pl.col(name), pl.col(name + _HIGH)
+    off = total.cast(pl.Float64) - high.cast(pl.Float64) * float(_HALF)
+    return pl.when(off.abs() < 2.0**63).then(total).alias(name)
+
+
+def _check_sums(found: Gathered, keys: Sequence[str], one: _Wanted, dtype: str) -> None:
+    lost = collect(found.lazy().filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
+    if len(lost):
+        raise BadData(
+            f"agg({one.name}=)",
+            f"the sum of column {one.column!r} does not fit {dtype} in a group",
+            got=lost.row(0, named=True),
+            expected="sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1",
+            remedy=f"T.Derive({one.column}='float({one.column})') before it, which gives float64",
+        )
