@@ -14,6 +14,7 @@ BENCHMARKS = {
     "etl": "From Parquet to features",
     "joins": "Joins and a group's mean",
     "large": "Ten times as many rows",
+    "text": "CSV and JSON lines",
     "vocabulary": "Ever more distinct values",
     "cluster": "Two workers beside one",
     "criteo": "Rows of the Criteo logs' shape",

@@ -32,7 +32,7 @@ __all__ = ["NULL_VALUES", "CsvFile", "CsvForm", "open_csv"]
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 17
 _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
 _ROW = "⟨row⟩"
@@ -358,7 +358,7 @@ def _look_over(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _
         num_columns: how many values a row should have.
         each: whether each row's delimiters are counted: a GPU's parser does not refuse rows that are too long.
 
-    Memory: a quarter of a MiB, and some arrays as long.
+    Memory: an eighth of a MiB, and some arrays as long.
     """
     num_rows = num_delimiters = 0
     is_regular, has_signs, is_inside = True, False, False
