@@ -38,7 +38,7 @@ def microseconds_of(length: Any, *, least: int = 1) -> int | None:
             return None
         found = round(float(text[1]) * _UNITS[text[2]])
     else:
-        if hasattr(length, "astype"):  # NumPy's
+        if getattr(getattr(length, "dtype", None), "kind", None) == "m" and not length.ndim:  # NumPy's
             length = length.astype("timedelta64[us]").item()
         if not isinstance(length, timedelta):
             return None

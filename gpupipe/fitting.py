@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -23,12 +24,13 @@ from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
 from gpupipe.profiles import Profile
 from gpupipe.ranges import output_ranges
 from gpupipe.reports import FitReport, StepReport
-from gpupipe.schema import Kind
+from gpupipe.schema import Kind, Schema
 from gpupipe.seen import Note, Seen, Taking, coarse_spacing
 from gpupipe.summarising import Cost, Outcome, Pass, Trial
 from gpupipe.targets import Targets
 from gpupipe.together import put_together
-from gpupipe.transforms import Join, Map, Transform
+from gpupipe.transforms import JoinAsOf, Map, Transform
+from gpupipe.transforms.table_join import TableJoin
 from gpupipe.watching import categories_of, numbers_of, others_of, unscaled_of
 from gpupipe.words import shortened
 
@@ -83,7 +85,7 @@ class Fitting:
         self._kept: dict[int, Frame] = {}
         self._started = time.perf_counter()
         for step in steps:
-            if isinstance(step, Map | Join):
+            if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None and features.target is not None:
             features.target.reset()
@@ -111,7 +113,8 @@ class Fitting:
                 again = [task for task in repeatable if task.steps[-1].unfinished]
                 later, number = [again, *later] if again else later, number + 1
             self._conclude(self.features)
-        self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
+        joins = [step for step in self.steps if isinstance(step, TableJoin) and step.rows_seen_]
+        self.report.unmatched = {join.name: join.unmatched_share for join in joins}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
 
@@ -194,7 +197,16 @@ class Fitting:
         if features.target is not None:
             features.target.check(self.schema)
         features.check_leaks(self.schema)
+        features.check_leaks(self._schema_of_own_rows())
         features.output_schema(self.schema)
+
+    def _schema_of_own_rows(self) -> Schema:
+        """The schema in which what a step finds in the rows that are learned from has their columns' lineage."""
+        steps = [copy(step) if isinstance(step, JoinAsOf) else step for step in self.steps]
+        for step in steps:
+            if isinstance(step, JoinAsOf) and step.lag is None and _shares_files(step.right, self.dataset):
+                step.finds_own_rows = True
+        return Prefix(steps, self.source, None).output_schema
 
     def _meet(self, wanted: set[str]) -> None:
         """Make the columns of steps that look at other rows."""
@@ -238,7 +250,7 @@ class Fitting:
                 self._tell_task(features.target)
             features.rows_ = total.rows if features.cross_fits else None
             self._note = total.note
-            for join in (step for step in self.steps if isinstance(step, Join)):
+            for join in (step for step in self.steps if isinstance(step, TableJoin)):
                 join.rows_seen_, join.rows_unmatched_ = total.joined.get(join.name, (0, 0))
         self._learned += [(number, task, costs) for task, costs in zip(tasks, total.costs, strict=True)]
         for task, summaries in zip(tasks, total.summaries, strict=True):
@@ -300,6 +312,14 @@ class Fitting:
                 remedy="a look at the files or the split",
             )
         return total
+
+
+def _shares_files(table: Any, dataset: Dataset) -> bool:
+    """Whether rows of a table may be those of a dataset: they come from the same reader call, or from one file."""
+    if not isinstance(table, Dataset):
+        return False
+    files = (table.source.inputs() or {}).keys() & (dataset.source.inputs() or {}).keys()
+    return table.source is dataset.source or bool(files)
 
 
 def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:

@@ -26,7 +26,8 @@ from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transformation import Bindings, Transformation
-from gpupipe.transforms import Join, Transform
+from gpupipe.transforms import Transform
+from gpupipe.transforms.table_join import TableJoin
 from gpupipe.watched import Watched
 from gpupipe.watching import categories_of, rows_in
 
@@ -89,7 +90,7 @@ class Pipeline(Watched):
         )
         check_choice(self, BACKENDS, backend=backend)
         check_instance(self, Drift, "gp.Drift(...)", None, remedy="drift=gp.Drift()", drift=drift)
-        names = [step.name for step in listed if isinstance(step, Join)]
+        names = [step.name for step in listed if isinstance(step, TableJoin)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise BadConfig(

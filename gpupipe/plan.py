@@ -14,7 +14,8 @@ from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step
-from gpupipe.transforms import Join, Map, Sample, Transform, WholeTableTransform
+from gpupipe.transforms import Map, Sample, Transform, WholeTableTransform
+from gpupipe.transforms.table_join import TableJoin
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
 
@@ -103,7 +104,7 @@ class Prefix:
         made = copy(self)
         stages = [replace(stage, step=copy(stage.step)) for stage in self._stages]
         for stage in stages:
-            if isinstance(stage.step, Join):
+            if isinstance(stage.step, TableJoin):
                 stage.step.reset()
         vars(made).update(_stages=stages)
         return made
@@ -111,7 +112,7 @@ class Prefix:
     @property
     def joined(self) -> dict[str, tuple[int, int]]:
         """Rows that each join has seen, and how many of them had no match."""
-        joins = [stage.step for stage in self._stages if isinstance(stage.step, Join)]
+        joins = [stage.step for stage in self._stages if isinstance(stage.step, TableJoin)]
         return {join.name: (join.rows_seen_, join.rows_unmatched_) for join in joins}
 
     def run(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:

@@ -7,6 +7,7 @@ from gpupipe.transforms.columns import Cast, Drop, Rename, Select
 from gpupipe.transforms.dates import DateParts
 from gpupipe.transforms.derive import Derive
 from gpupipe.transforms.join import Join
+from gpupipe.transforms.join_asof import JoinAsOf
 from gpupipe.transforms.lag import CumulativeCount, Difference, Lag
 from gpupipe.transforms.map import Map
 from gpupipe.transforms.rolling import Expanding, Rolling
@@ -27,6 +28,7 @@ __all__ = [
     "Expanding",
     "Filter",
     "Join",
+    "JoinAsOf",
     "Lag",
     "Log1p",
     "Map",
