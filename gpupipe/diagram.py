@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from gpupipe.features import Features
 from gpupipe.group import Group
-from gpupipe.transforms import Join, Transform
+from gpupipe.transforms import Transform
+from gpupipe.transforms.table_join import TableJoin
 from gpupipe.words import listed, shortened
 
 __all__ = ["diagram", "outline"]
@@ -37,7 +38,7 @@ def diagram(steps: Sequence[Transform], features: Features | None) -> str:
         >>> diagram([], None)[:27]
         '<div style="font-family:mon'
     """
-    tables = [f"table {step.name}" for step in steps if isinstance(step, Join)]
+    tables = [f"table {step.name}" for step in steps if isinstance(step, TableJoin)]
     sources = [_box("data"), *(_led("+", _box(table)) for table in tables)]
     rows = [_row([*sources, *(_arrow(_box(s.class_name, repr(s))) for s in steps)])]
     if features is not None:

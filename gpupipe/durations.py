@@ -8,27 +8,39 @@ from typing import Any
 
 __all__ = ["microseconds_of"]
 
-_SECONDS = {"week": 604_800, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
-_TOLD = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(week|day|hour|minute|second)s?\s*")
+_UNITS = {
+    **dict.fromkeys(("week", "weeks", "w"), 604_800_000_000),
+    **dict.fromkeys(("day", "days", "d"), 86_400_000_000),
+    **dict.fromkeys(("hour", "hours", "h"), 3_600_000_000),
+    **dict.fromkeys(("minute", "minutes", "min"), 60_000_000),
+    **dict.fromkeys(("second", "seconds", "s"), 1_000_000),
+    **dict.fromkeys(("millisecond", "milliseconds", "ms"), 1000),
+    **dict.fromkeys(("microsecond", "microseconds", "us"), 1),
+}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _LONGEST = 1 << 62  # 146,000 years: from no date on is the difference beyond int64
 
 
-def microseconds_of(length: Any) -> int | None:
-    """A timedelta (pandas' and NumPy's too) or text such as `"7 days"` in microseconds.
+def microseconds_of(length: Any, *, least: int = 1) -> int | None:
+    """A timedelta (pandas' and NumPy's too) or text such as `"7 days"` or `"2h"` in microseconds.
 
-    None for what is no length of time, is not above 0, or is longer than times can lie apart.
+    None for what is no length of time, is below `least`, or is longer than times can lie apart.
 
     Example:
-        >>> microseconds_of("36 hours"), microseconds_of("1.5 seconds"), microseconds_of(timedelta(days=1))
+        >>> microseconds_of("36 hours"), microseconds_of("1.5s"), microseconds_of(timedelta(days=1))
         (129600000000, 1500000, 86400000000)
         >>> microseconds_of("7 moons"), microseconds_of("0 days"), microseconds_of(7)
         (None, None, None)
     """
     if isinstance(length, str):
-        told = _TOLD.fullmatch(length)
-        found = float(told[1]) * _SECONDS[told[2]] * 1e6 if told else 0.0
+        text = _TEXT.fullmatch(length)
+        if text is None or text[2] not in _UNITS:
+            return None
+        found = round(float(text[1]) * _UNITS[text[2]])
     else:
-        if hasattr(length, "astype"):  # NumPy's
+        if getattr(getattr(length, "dtype", None), "kind", None) == "m" and not length.ndim:  # NumPy's
             length = length.astype("timedelta64[us]").item()
-        found = length // timedelta(microseconds=1) if isinstance(length, timedelta) else 0
-    return round(found) if 0 < found < _LONGEST else None
+        if not isinstance(length, timedelta):
+            return None
+        found = length // timedelta(microseconds=1)
+    return found if least <= found < _LONGEST else None

@@ -23,7 +23,7 @@ from gpupipe.features import Features
 from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.schema import Schema
 from gpupipe.step import Step
-from gpupipe.transforms import Join
+from gpupipe.transforms.table_join import TableJoin
 
 __all__ = ["MAX_TABLE_BYTES", "Decoder", "Encoder"]
 
@@ -50,7 +50,7 @@ class Encoder:
         """A step's class, parameters and learned state."""
         where = type(step).__name__
         params = step.get_params()
-        if isinstance(step, Join):
+        if isinstance(step, TableJoin):
             params["right"] = self._table(step)
         described = self.unfitted(step, params)
         if hasattr(step, "get_state"):
@@ -95,8 +95,9 @@ class Encoder:
             "allow_leak": features.allow_leak,
         }
 
-    def _table(self, join: Join) -> dict[str, Any]:
-        where, remedy = f"Join({join.name!r})", "Join(..., name='weather')"
+    def _table(self, join: TableJoin) -> dict[str, Any]:
+        kind = join.class_name
+        where, remedy = f"{kind}({join.name!r})", f"{kind}(..., name='weather')"
         if not re.fullmatch(r"[\w-][\w .-]*", join.name):
             raise ArtifactError(where, "its name cannot be a file's", expected="letters and digits", remedy=remedy)
         table = self._backend.to_arrow(join.table(self._backend))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
 from gpupipe.profiles import Profile
 from gpupipe.ranges import output_ranges
 from gpupipe.reports import FitReport, StepReport
-from gpupipe.schema import Kind
+from gpupipe.schema import Kind, Schema
 from gpupipe.seen import Seen, coarse_spacing
 from gpupipe.summarising import (
     DescribeColumns,
@@ -40,7 +41,8 @@ from gpupipe.summarising import (
 )
 from gpupipe.targets import Targets
 from gpupipe.together import put_together
-from gpupipe.transforms import Join, Map, Transform
+from gpupipe.transforms import JoinAsOf, Map, Transform
+from gpupipe.transforms.table_join import TableJoin
 from gpupipe.words import counted, shortened
 
 __all__ = ["Fitting"]
@@ -88,7 +90,7 @@ class Fitting:
         self._cache = FrameCache()
         self._started = time.perf_counter()
         for step in steps:
-            if isinstance(step, Map | Join):
+            if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
             features.reset()
@@ -117,7 +119,8 @@ class Fitting:
             self._conclude(self.features)
             if self.features.cross_fits:
                 self.features.lineage_ = lineage_of(given, self.features.label_sources(self.schema))
-        self.report.unmatched = {s.name: s.unmatched_share for s in self.steps if isinstance(s, Join) and s.rows_seen_}
+        joins = [step for step in self.steps if isinstance(step, TableJoin) and step.rows_seen_]
+        self.report.unmatched = {join.name: join.unmatched_share for join in joins}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
 
@@ -201,7 +204,16 @@ class Fitting:
         if features.target is not None:
             features.target.check(self.schema)
         features.check_leaks(self.schema)
+        features.check_leaks(self._schema_of_own_rows())
         features.output_schema(self.schema)
+
+    def _schema_of_own_rows(self) -> Schema:
+        """The schema in which what a step finds in the rows that are learned from has their columns' lineage."""
+        steps = [copy(step) if isinstance(step, JoinAsOf) else step for step in self.steps]
+        for step in steps:
+            if isinstance(step, JoinAsOf) and step.lag is None and _shares_files(step.right, self.dataset):
+                step.finds_own_rows = True
+        return Prefix(steps, self.source, None).output_schema
 
     def _meet(self, wanted: set[str]) -> None:
         """Make the columns of steps that look at other rows."""
@@ -258,7 +270,7 @@ class Fitting:
                 self.report.num_without_target = found["target"].num_missing
                 features.target.finish(found["target"], self.schema)
                 self._tell_task(features.target)
-            for join in (step for step in self.steps if isinstance(step, Join)):
+            for join in (step for step in self.steps if isinstance(step, TableJoin)):
                 join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
         for place, task in enumerate(tasks):
             self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
@@ -293,6 +305,14 @@ class Fitting:
                 f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
                 f"{', '.join(target.coarse)}; try Features(target_transform=pre.StandardScaler())"
             )
+
+
+def _shares_files(table: Any, dataset: Dataset) -> bool:
+    """Whether rows of a table may be those of a dataset: they come from the same reader call, or from one file."""
+    if not isinstance(table, Dataset):
+        return False
+    files = (table.source.inputs() or {}).keys() & (dataset.source.inputs() or {}).keys()
+    return table.source is dataset.source or bool(files)
 
 
 def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:

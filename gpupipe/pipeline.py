@@ -29,7 +29,8 @@ from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transformation import Bindings, Transformation
-from gpupipe.transforms import Join, Transform
+from gpupipe.transforms import Transform
+from gpupipe.transforms.table_join import TableJoin
 
 if TYPE_CHECKING:
     from gpupipe.tensors import Loader, LoaderOptions
@@ -80,7 +81,7 @@ class Pipeline:
             self, Features, "gp.Features(...)", None, remedy="features=gp.Features(['x'])", features=features
         )
         check_choice(self, BACKENDS, backend=backend)
-        names = [step.name for step in listed if isinstance(step, Join)]
+        names = [step.name for step in listed if isinstance(step, TableJoin)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise BadConfig(

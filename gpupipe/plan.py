@@ -16,7 +16,8 @@ from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step
-from gpupipe.transforms import Expect, Join, Map, Sample, Transform, WholeTableTransform
+from gpupipe.transforms import Expect, Map, Sample, Transform, WholeTableTransform
+from gpupipe.transforms.table_join import TableJoin
 
 __all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
 
@@ -121,7 +122,7 @@ class Prefix:
         made = copy(self)
         stages = [replace(stage, step=copy(stage.step)) for stage in self._stages]
         for stage in stages:
-            if isinstance(stage.step, Join):
+            if isinstance(stage.step, TableJoin):
                 stage.step.reset()
         vars(made).update(_stages=stages)
         return made
@@ -154,7 +155,7 @@ class Prefix:
                     found["expect", stage.number] = stage.step.look(frame, stage.schema, backend, place)
                 else:
                     frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
-            if isinstance(stage.step, Join) and found is not None:
+            if isinstance(stage.step, TableJoin) and found is not None:
                 found["join", stage.step.name] = Counter(seen=stage.step.rows_seen_, lost=stage.step.rows_unmatched_)
         return backend.select(frame, self.wanted)
 

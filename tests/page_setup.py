@@ -55,6 +55,7 @@ import os
 os.mkdir("flights")
 flights.compute().to_parquet("flights/a.parquet")
 bookings = gp.from_frame(flights.select(["flight", "time_hour"]).compute().assign(seats=3))
+weather = gp.from_frame(flights.select(["origin", "time_hour"]).compute().assign(temp=39.0))
 """,
 }
 """By page, what its first block takes for given besides `COMMON`."""

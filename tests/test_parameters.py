@@ -77,6 +77,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "HashBucket": {"num_buckets": 8},
     "HashedCross": {"num_buckets": 8},
     "Join": {"right": RIGHT, "on": "s"},
+    "JoinAsOf": {"right": RIGHT.assign(n=[1, 2]), "on": "n"},
     "KMeans": {"n_clusters": 2},
     "ListSlice": {"start": 2},
     "Map": {"fn": lambda frame: frame.assign(x=0.0)},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
+from gpupipe.io.relational.asof import AsOf, join_asof
 from gpupipe.io.relational.drawing import draw
 from gpupipe.io.relational.duplicates import deduplicate
 from gpupipe.io.relational.grouping import GroupBy
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
 __all__ = ["Verbs"]
+
+Names: TypeAlias = str | Sequence[str]
 
 
 class Verbs:
@@ -205,27 +209,93 @@ class Verbs:
             2    JFK  39.0
         """
         table = self._table
-        if not isinstance(right, Verbs):
-            raise BadConfig(
-                "join",
-                "the right table is no Dataset",
-                got=type(right).__name__,
-                remedy="gp.from_frame(right)",
-                expected="a Dataset",
-            )
-        if (on is None) == (left_on is None) or (left_on is None) != (right_on is None):
-            raise BadConfig(
-                "join",
-                "not one way to say the keys",
-                got={"on": on, "left_on": left_on, "right_on": right_on},
-                expected="on=, or left_on= and right_on=",
-                remedy="on='key'",
-            )
-        ours = _columns(table, on if left_on is None else left_on, "join")
-        theirs = _columns(right, on if right_on is None else right_on, "join, right table")
+        right = _dataset(right, "join")
+        left_keys, right_keys = _sides(on, left_on, right_on, "join", "on")
+        ours, theirs = _columns(table, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
         return join(table, right, Joining.of(table.schema, right.schema, ours, theirs, added, how, suffix, many))
+
+    def join_asof(
+        self,
+        right: Dataset,
+        on: str | None = None,
+        *,
+        left_on: str | None = None,
+        right_on: str | None = None,
+        by: str | Sequence[str] | None = None,
+        left_by: str | Sequence[str] | None = None,
+        right_by: str | Sequence[str] | None = None,
+        direction: Literal["backward", "forward", "nearest"] = "backward",
+        tolerance: float | str | timedelta | None = None,
+        allow_exact_matches: bool = True,
+        columns: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+    ) -> Dataset:
+        """Each row of this table with the last row of another one before it, or the next; either may exceed memory.
+
+        As pandas' `merge_asof`, of tables in any order: every row of the left comes out once, in the order of the left.
+        Of several right rows alike in `by` and `on` the last one matches backwards, the first one forwards. Of two that
+        are equally near, the earlier one is the nearest. Missing values of `on` and `by` match nothing.
+
+        For features, the step `JoinAsOf` does it in the same pass as everything else, and is saved with the pipeline.
+
+        Args:
+            right: the other table.
+            on: the column of times or numbers, named alike on both sides.
+            left_on: that of the left, where it is named otherwise.
+            right_on: that of the right.
+            by: key columns that have to be equal, named alike on both sides; numbers match by value.
+            left_by: those of the left, where they are named otherwise.
+            right_by: those of the right, in the same order.
+            direction: `"backward"` for the last right row at or before the left one's time, `"forward"` for the first
+                at or after it, `"nearest"` for the nearer of both.
+            tolerance: how far a right row may be, at most: a number, or of times a timedelta or text such as `"2h"`.
+            allow_exact_matches: whether a right row of the same time matches.
+            columns: the right columns to add; all but `on` and `by` by default.
+            suffix: put behind the name of a right column that the left has too.
+
+        Raises:
+            ColumnNotFound: no such column.
+            SchemaMismatch: `on` holds text and the like, or types that no one type holds; keys of types that cannot be
+                compared.
+            BadConfig: `right` is no dataset; not one way to say `on` or `by`; a tolerance below 0 or of another kind
+                than `on`; another `direction`; or a column would have another's name.
+            BadData: the right table has no rows.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
+
+        Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of
+            `memory_limit`; beyond that they go to disk by their keys, and all rows of one key have to fit, without `by`
+            all rows. What is added stays in memory up to a sixteenth of it, else on disk, while the result is there.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> trades = gp.from_frame(pd.DataFrame({"second": [7, 3, 5], "amount": [1, 2, 3]}))
+            >>> quotes = gp.from_frame(pd.DataFrame({"second": [1, 4, 6], "price": [10.0, 11.0, 12.0]}))
+            >>> trades.join_asof(quotes, on="second", tolerance=1).compute()
+               second  amount  price
+            0       7       1   12.0
+            1       3       2    NaN
+            2       5       3   11.0
+        """
+        table, other = self._table, _dataset(right, "join_asof")
+        ours, theirs = _sides(on, left_on, right_on, "join_asof", "on")
+        if by is None and left_by is None and right_by is None:
+            by = []
+        left_keys, right_keys = _sides(by, left_by, right_by, "join_asof", "by")
+        keys = as_list(left_keys), as_list(right_keys)
+        order = _columns(table, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")
+        if len(order[0]) != 1 or len(order[1]) != 1:
+            raise BadConfig("join_asof(on=)", "not one column", got=on, expected="one column", remedy="on='time'")
+        for side, names, where in ((table, keys[0], "join_asof"), (other, keys[1], "join_asof, right table")):
+            side.require(names, where)
+            require_comparable(side.schema.select(names), where)
+        added = None if columns is None else as_list(columns)
+        other.require(added or (), "join_asof, right table")
+        pair = order[0][0], order[1][0]
+        asof = AsOf.of(table.schema, other.schema, pair, keys, added, direction, tolerance, allow_exact_matches, suffix)
+        return join_asof(table, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
         """Rows drawn at random, none twice, in the order in which they stand.
@@ -286,6 +356,35 @@ class Verbs:
     @property
     def _table(self) -> Dataset:
         return cast("Dataset", self)
+
+
+def _dataset(right: Dataset, where: str) -> Dataset:
+    """Check the other table of a join, which has to be one."""
+    given: object = right
+    if not isinstance(given, Verbs):
+        raise BadConfig(
+            where,
+            "the right table is no Dataset",
+            got=type(right).__name__,
+            remedy="gp.from_frame(right)",
+            expected="a Dataset",
+        )
+    return right
+
+
+def _sides(both: Names | None, left: Names | None, right: Names | None, where: str, name: str) -> tuple[Names, Names]:
+    """Tell what is named for the left and for the right, at once or apart."""
+    if both is not None and left is None and right is None:
+        return both, both
+    if both is not None or left is None or right is None:
+        raise BadConfig(
+            where,
+            "not one way to say the keys",
+            got={name: both, f"left_{name}": left, f"right_{name}": right},
+            expected=f"{name}=, or left_{name}= and right_{name}=",
+            remedy=f"{name}='key'",
+        )
+    return left, right
 
 
 def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:

@@ -8,6 +8,7 @@ from gpupipe.transforms.dates import DateParts
 from gpupipe.transforms.derive import Derive
 from gpupipe.transforms.expect import Expect
 from gpupipe.transforms.join import Join
+from gpupipe.transforms.join_asof import JoinAsOf
 from gpupipe.transforms.lag import CumulativeCount, Difference, Lag
 from gpupipe.transforms.map import Map
 from gpupipe.transforms.rolling import Expanding, Rolling
@@ -29,6 +30,7 @@ __all__ = [
     "Expect",
     "Filter",
     "Join",
+    "JoinAsOf",
     "Lag",
     "Log1p",
     "Map",

@@ -121,7 +121,7 @@ def test_lineage_reaches_back_to_the_source(step: T.Transform) -> None:
     before, after = schema_of(step)
     sources = (
         set(before.names) | {f"{step.name}.{n}" for n in step.right_schema.names}
-        if isinstance(step, T.Join)
+        if isinstance(step, T.Join | T.JoinAsOf)
         else set(before.names)
     )
     for item in after:

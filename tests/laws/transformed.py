@@ -20,6 +20,17 @@ def doubled(frame: Any) -> Any:
     return frame
 
 
+HISTORY = pd.DataFrame(
+    {
+        "t": pd.to_datetime(["2013-01-05", "2013-01-01", "2013-01-05", None]).astype("datetime64[us]"),
+        "s": ["a", "b", "a", "a"],
+        "n": [1, 2, 3, 4],
+        "price": [1.5, None, 3.5, 4.5],
+        "word": ["x", "y", None, "x"],
+    }
+)
+
+
 SAMPLES: dict[str, list[T.Transform]] = {
     "Cast": [T.Cast({"n": "float64", "b": "int8", "t": "string"})],
     "Clip": [T.Clip(["x", "n"], 0, 3), T.Clip("t", high="2013-01-10")],
@@ -52,6 +63,11 @@ SAMPLES: dict[str, list[T.Transform]] = {
         T.Join(RIGHT, on="s", columns=["price", "word"]),
         T.Join(RIGHT, on=["s", "n"], how="inner"),
         T.Join(PAIRS, on="s", many=True),
+    ],
+    "JoinAsOf": [
+        T.JoinAsOf(HISTORY, on="t"),
+        T.JoinAsOf(HISTORY, on="t", by="s", columns=["price", "word", "t"], tolerance="4 days", lag="36h"),
+        T.JoinAsOf(HISTORY, on="n", tolerance=1, columns=["s", "t"], allow_exact_matches=False),
     ],
     "Lag": [T.Lag(["x", "s", "t", "n"], [1, -2], by="s", order_by="t"), T.Lag("b")],
     "Log1p": [T.Log1p(["n", "b"])],

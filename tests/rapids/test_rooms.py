@@ -207,8 +207,18 @@ def test_a_join_gives_the_same(rehearsed_backend: Backend, how: Any, many: bool)
         same_frames(join.transform(cudf.from_pandas(FLIGHTS)), wanted)
 
 
+@pytest.mark.parametrize("options", [{"on": "at"}, {"on": "at", "by": "a", "tolerance": "2 days", "lag": "12h"}])
+def test_an_as_of_join_gives_the_same(rehearsed_backend: Backend, options: dict[str, Any]) -> None:
+    history = FLIGHTS[["at", "a", "x", "n"]].iloc[::3]
+    wanted = transforms.JoinAsOf(history, **options).transform(FLIGHTS)
+    for right in (cudf.from_pandas(history), history):
+        same_frames(transforms.JoinAsOf(right, **options).transform(cudf.from_pandas(FLIGHTS)), wanted)
+
+
 def test_every_transform_is_tried() -> None:
-    assert {type(step) for step in EXAMPLES} | {transforms.Join} == set(concrete(transforms, Transform))
+    assert {type(step) for step in EXAMPLES} | {transforms.Join, transforms.JoinAsOf} == set(
+        concrete(transforms, Transform)
+    )
 
 
 @pytest.mark.parametrize("n", [5, 1 << 17, (1 << 31) + 1])

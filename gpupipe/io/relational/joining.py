@@ -27,7 +27,7 @@ from gpupipe.support.validation import check_choice
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Joining", "join"]
+__all__ = ["Joining", "comparable_key", "join"]
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
 """Whether the rows of the left and those of the right stay that match nothing."""
@@ -139,7 +139,7 @@ class Joining:
         """The rows of one side and, of each, its keys as they are compared, made of these columns."""
         pairs = zip(self.left_keys, self.right_keys, strict=True)
         kinds = [key_dtype({ours.dtype, theirs.dtype}) for ours, theirs in pairs]
-        made = [_comparable(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
+        made = [comparable_key(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
         return replace(rows, frame=rows.frame.with_columns(made))
 
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame, *, backend: str) -> pl.LazyFrame:
@@ -208,7 +208,7 @@ def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:
         )
 
 
-def _comparable(item: Field, kind: str) -> pl.Expr:
+def comparable_key(item: Field, kind: str) -> pl.Expr:
     """A key in the type it is compared in; missing where that has no such value, which then equals no other key."""
     key = pl.col(item.name)
     if kind in FLOATS:

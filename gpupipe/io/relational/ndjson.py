@@ -403,10 +403,10 @@ def _count(path: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
                 quotes = text == _QUOTE
                 ends = quotes[:-3] & (text[1:-2] == _COLON)
                 keys = np.count_nonzero(ends)
-                missing = np.count_nonzero(ends & (text[2:-1] == _N))
+                missing = int(np.count_nonzero(ends & (text[2:-1] == _N)))
                 spaced = ends & (text[2:-1] == _SPACE)
                 if spaced.any():
-                    missing += np.count_nonzero(spaced & (text[3:] == _N))
+                    missing += int(np.count_nonzero(spaced & (text[3:] == _N)))
                 found[0] += keys - missing, np.count_nonzero(quotes) // 2 - keys
             else:
                 for place, name in enumerate(names):

@@ -12,16 +12,16 @@ import polars as pl
 from gpupipe.backend import Array, Backend, Column, select
 from gpupipe.cluster import active
 from gpupipe.io.relational.cuts import by_hash
-from gpupipe.io.relational.engine import buckets_of, run
+from gpupipe.io.relational.engine import Plan, buckets_of, run
 from gpupipe.io.relational.gathering import Origin
 from gpupipe.io.relational.ordering import by_place, widest
-from gpupipe.io.relational.scan import Rows, scan, scan_made
+from gpupipe.io.relational.scan import Rows, Scan, scan, scan_made
 from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["SideColumns", "make_columns"]
+__all__ = ["SideColumns", "found_columns", "make_columns"]
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,34 @@ def make_columns(
     Memory: three times the inputs, up to a share of the memory. Beyond that the rows of the largest key, and on disk
         the inputs; without keys all rows. What is made stays in memory up to a sixteenth of it, else on disk.
     """
-    backend = active().resolve(table.backend)
     one = scan(table, [item.name for item in inputs], title) if rows is None else scan_made(table, rows, inputs, title)
     floats = [item.name for item in inputs if item.name in keys and item.dtype in FLOATS]
     one = replace(one, frame=one.frame.with_columns(pl.col(floats) + 0.0))  # -0.0 is 0.0
-    fields = [*made, ID]
-    cut = (lambda number: [by_hash(keys, number)]) if keys else None
-    found = run(plan, [one], fields, backend, title, cut)
-    if cut is not None and buckets_of([one], backend) > 1:
+    return found_columns(plan, [one], keys, made, table, title)
+
+
+def found_columns(
+    plan: Plan, scans: Sequence[Scan], keys: Sequence[str], made: Sequence[Field], like: Dataset, title: str
+) -> SideColumns:
+    """Run a plan that gives columns of the rows of the first scan, and keep them.
+
+    Args:
+        plan: given a frame for each scan, makes the columns and `ROW`, in its order.
+        scans: of each the keys and `ROW`.
+        keys: rows that are alike in them meet, unless one is missing; without any, all rows meet.
+        made: the columns that it makes.
+        like: whose rows they are.
+        title: of the progress bar.
+
+    Raises:
+        PlanFailed, BadFile: see `run`.
+    """
+    backend, fields = active().resolve(like.backend), [*made, ID]
+    cut = (lambda number: [by_hash(keys, number)] * len(scans)) if keys else None
+    found = run(plan, scans, fields, backend, title, cut)
+    if cut is not None and buckets_of(scans, backend) > 1:
         found = by_place(found, fields, backend, title)
-    side = found.dataset(table, Schema(fields), Origin(None, None), widest(table), title)
+    side = found.dataset(like, Schema(fields), Origin(None, None), widest(like), title)
     cpu = select("cpu")
     firsts = [side.read(part.split_at(1)[0], [ROW], cpu)[ROW] for part in side.partitions[1:]]
     return SideColumns(side, [int(first.iloc[0]) for first in firsts])

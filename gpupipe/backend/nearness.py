@@ -1,0 +1,96 @@
+"""What as-of joins compare: the type that orders both sides, and distances in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpupipe.durations import microseconds_of
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.support.validation import is_integer, is_number
+
+__all__ = ["Distance", "check_distance", "distance_in", "order_dtype"]
+
+Distance = int | float
+"""Microseconds between times, or the difference of numbers."""
+
+
+def order_dtype(left: Field, right: Field, where: str) -> str:
+    """Choose the type in which both sides of an as-of join are ordered by value.
+
+    Raises:
+        SchemaMismatch: text and the like, whose values have no distance; or types of which none holds both.
+
+    Example:
+        >>> order_dtype(Field("t", "int32"), Field("t", "int64"), "join_asof")
+        'int64'
+    """
+    for item, side in ((left, "left"), (right, "right")):
+        if item.dtype not in (*INTEGERS, *FLOATS, "timestamp"):
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                f"values on the {side} have no distance from each other",
+                got=item.dtype,
+                expected="numbers, dates or times",
+                remedy=f"T.Cast({{{item.name!r}: 'timestamp'}}) before it, or another column",
+            )
+    both = {left.dtype, right.dtype}
+    if both == {"timestamp"}:
+        return "timestamp"
+    if "timestamp" not in both:
+        if both <= {*INTEGERS}:
+            found = np.promote_types(left.dtype, right.dtype).name
+            if found in INTEGERS:
+                return "uint64" if found == "uint64" else "int64"
+        elif not both & {"int64", "uint64"}:
+            return "float64"
+    raise SchemaMismatch(
+        where,
+        f"{left.name!r} is {left.dtype} on the left and {right.name!r} {right.dtype} on the right",
+        expected="times on both sides, or numbers of which one type holds both",
+        remedy=f"T.Cast({{{right.name!r}: {left.dtype!r}}}) on the right before it",
+    )
+
+
+def check_distance(value: Any, where: str) -> None:
+    """Raise `BadConfig` for what is no number from 0 on and no length of time, nor None.
+
+    Example:
+        >>> check_distance("2h", "join_asof(tolerance=)")
+    """
+    if value is None or (is_number(value) and value >= 0) or microseconds_of(value, least=0) is not None:
+        return
+    raise _refused(value, where, "a number from 0 on, or a length of time", "'2h' for times, 10 for numbers")
+
+
+def distance_in(value: Any, dtype: str, where: str) -> Distance | None:
+    """Convert a distance to the units of a type that orders rows.
+
+    Raises:
+        BadConfig: a number beside times, a length of time or a fraction beside integers; or see `check_distance`.
+
+    Example:
+        >>> distance_in("2h", "timestamp", "join_asof(tolerance=)"), distance_in(3, "int64", "join_asof(tolerance=)")
+        (7200000000, 3)
+    """
+    check_distance(value, where)
+    if value is None:
+        return None
+    if dtype == "timestamp":
+        found = microseconds_of(value, least=0)
+        if found is None:
+            raise _refused(value, where, "a length of time, for the order is one of times", "'2h'")
+        return found
+    if dtype == "float64" and is_number(value):
+        return float(value)
+    if dtype != "float64" and is_integer(value):
+        return int(value)
+    expected = "a number" if dtype == "float64" else "an integer"
+    raise _refused(value, where, f"{expected}, for the order is one of {dtype}", "10")
+
+
+def _refused(value: Any, where: str, expected: str, example: str) -> BadConfig:
+    name = where.rpartition("(")[2].removesuffix("=)")
+    return BadConfig(where, "makes no sense", got=value, expected=expected, remedy=f"{name}={example}")

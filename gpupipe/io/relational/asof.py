@@ -1,0 +1,250 @@
+"""Two tables joined on the nearest time: each row of the left with the last one of the right before it, or the next."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import polars as pl
+
+from gpupipe.backend import Array, Backend, Frame
+from gpupipe.backend.columns import key_dtype
+from gpupipe.backend.nearness import Distance, distance_in, order_dtype
+from gpupipe.cluster import active
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.io.relational.joining import comparable_key
+from gpupipe.io.relational.ordering import numbered
+from gpupipe.io.relational.scan import Scan, scan
+from gpupipe.io.relational.side_columns import SideColumns, found_columns
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
+from gpupipe.support.validation import check_bool, check_choice, check_name
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+
+__all__ = ["AsOf", "join_asof"]
+
+_ON, _THEIRS, _RIGHT, _SIDE, _PLACE = "⟨on⟩", "⟨right on⟩", "⟨right row⟩", "⟨side⟩", "⟨place⟩"
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """What is joined and what comes out.
+
+    Args:
+        on: the columns that rows are ordered by, of the left and of the right.
+        dtype: the type in which they are compared.
+        left_by: the keys of the left.
+        right_by: those of the right, in the same order.
+        left_columns: the columns of the left.
+        right_columns: those the right adds, and what they are called in the result.
+        direction: `"backward"`, `"forward"` or `"nearest"`.
+        tolerance: the farthest that a right row may be; None sets no limit.
+        exact: whether rows of the same time match.
+    """
+
+    on: tuple[Field, Field]
+    dtype: str
+    left_by: tuple[Field, ...]
+    right_by: tuple[Field, ...]
+    left_columns: tuple[Field, ...]
+    right_columns: tuple[tuple[Field, str], ...]
+    direction: str
+    tolerance: Distance | None
+    exact: bool
+
+    @classmethod
+    def of(
+        cls,
+        left: Schema,
+        right: Schema,
+        on: tuple[str, str],
+        by: tuple[Sequence[str], Sequence[str]],
+        columns: Sequence[str] | None,
+        direction: str,
+        tolerance: Any,
+        exact: bool,
+        suffix: str,
+    ) -> Self:
+        """Checked: see `Dataset.join_asof`.
+
+        Raises:
+            BadConfig, SchemaMismatch: see there.
+        """
+        check_choice("join_asof", ("backward", "forward", "nearest"), direction=direction)
+        check_bool("join_asof", allow_exact_matches=exact)
+        check_name("join_asof", suffix=suffix)
+        if len(by[0]) != len(by[1]):
+            raise BadConfig(
+                "join_asof",
+                "not as many keys on the right as on the left",
+                got={"left_by": list(by[0]), "right_by": list(by[1])},
+                expected="pairs of columns",
+                remedy="by=, or left_by= and right_by=",
+            )
+        order = left[on[0]], right[on[1]]
+        dtype = order_dtype(*order, "join_asof")
+        keys = tuple(left[name] for name in by[0]), tuple(right[name] for name in by[1])
+        for ours, theirs in zip(*keys, strict=True):
+            if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
+                raise SchemaMismatch(
+                    "join_asof",
+                    f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
+                    expected="the same type on both sides, or two types of numbers",
+                    remedy=f"T.Cast({{{theirs.name!r}: {ours.dtype!r}}}) on the right before it",
+                )
+        chosen = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
+        names = {name: name + suffix if name in left else name for name in chosen}
+        taken = list(left.names)
+        for name, out in names.items():
+            if out in taken:
+                raise BadConfig(
+                    "join_asof",
+                    f"the right column {name!r} would be called {out!r} like another",
+                    expected="a name of its own for each column",
+                    remedy=f"another suffix than {suffix!r}, or one of the two renamed before the join",
+                )
+            taken.append(out)
+        distance = distance_in(tolerance, dtype, "join_asof(tolerance=)")
+        pairs = tuple((right[name], out) for name, out in names.items())
+        return cls(order, dtype, *keys, tuple(left), pairs, direction, distance, exact)
+
+    @property
+    def made(self) -> list[Field]:
+        """The columns that are added."""
+        return [replace(item, name=out, nullable=True).as_source() for item, out in self.right_columns]
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns that hold the keys as they are compared."""
+        return [f"⟨key⟩ {number}" for number in range(len(self.left_by))]
+
+    def narrowed(self, rows: Scan, side: int) -> Scan:
+        """Scan what is compared of the left (0) or the right (1), and what the right adds."""
+        return replace(rows, frame=self.narrowed_frame(rows.frame, side))
+
+    def narrowed_frame(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
+        """Select what `narrowed` scans."""
+        kinds = [key_dtype({one.dtype, other.dtype}) for one, other in zip(self.left_by, self.right_by, strict=True)]
+        pairs = zip((self.left_by, self.right_by)[side], kinds, strict=True)
+        made = {key: comparable_key(*pair) for key, pair in zip(self.keys, pairs, strict=True)}
+        added = {out: pl.col(item.name) for item, out in self.right_columns} if side else {}
+        order = _ordered(pl.col(self.on[side].name), self.dtype)
+        return frame.select(ROW, order.alias(_ON), **made, **added)
+
+    def plan(self, left: pl.LazyFrame, right: pl.LazyFrame, *, backend: str) -> pl.LazyFrame:
+        """Build the plan that finds the right row of each left row; gives its columns and `ROW`, in its order."""
+        known = pl.all_horizontal(pl.col(name).is_not_null() for name in [_ON, *self.keys])
+        lacking, left = left.filter(~known).select(ROW), left.filter(known)
+        right = right.filter(known).rename({ROW: _RIGHT}).with_columns(pl.col(_ON).alias(_THEIRS))
+        directions = ["backward", "forward"] if self.direction == "nearest" else [self.direction]
+        for direction in directions:
+            left = self._matched(left, right, direction, backend)
+        distances = [self._distance(direction) for direction in directions]
+        chosen = dict(zip(directions, distances, strict=True))
+        made = {}
+        for _, out in self.right_columns:
+            values = [
+                value if self.tolerance is None else pl.when(chosen[direction] <= self._limit).then(value)
+                for direction in directions
+                for value in [pl.col(f"{direction} {out}")]
+            ]
+            if len(values) == 2:
+                is_earlier = distances[1].is_null() | (distances[0] <= distances[1])
+                values = [pl.when(is_earlier).then(values[0]).otherwise(values[1])]
+            made[out] = values[0]
+        return pl.concat([left.select(ROW, **made), lacking], how="diagonal").sort(ROW)
+
+    @property
+    def _limit(self) -> pl.Expr:
+        return pl.lit(self.tolerance, pl.Float64 if self.dtype == "float64" else pl.UInt64)
+
+    def _distance(self, direction: str) -> pl.Expr:
+        ours, theirs = pl.col(_ON), pl.col(f"{direction} {_THEIRS}")
+        return ours - theirs if direction == "backward" else theirs - ours
+
+    def _matched(self, left: pl.LazyFrame, right: pl.LazyFrame, direction: Any, backend: str) -> pl.LazyFrame:
+        """Add the columns of the right row that is next in a direction: of several alike the last, or the first."""
+        names = [_THEIRS, *(out for _, out in self.right_columns)]
+        added = {f"{direction} {name}": pl.col(name) for name in names}
+        if backend == "cpu":
+            return left.sort(_ON).join_asof(
+                right.sort(_ON, maintain_order=True).select(_ON, *self.keys, **added),
+                on=_ON,
+                by=self.keys or None,
+                strategy=direction,
+                allow_exact_matches=self.exact,
+                check_sortedness=False,
+            )
+        # cudf-polars knows no as-of join: both sides in one order, and the last or next right row for each left one.
+        right_first = (direction == "backward") == self.exact
+        ours = left.with_columns(pl.col(ROW).alias(_PLACE), pl.lit(int(right_first), pl.Int8).alias(_SIDE))
+        theirs = right.select(
+            _ON, _RIGHT, *self.keys, pl.col(_RIGHT).alias(_PLACE), pl.lit(int(not right_first), pl.Int8).alias(_SIDE)
+        )
+        order = [_ON, _SIDE, _PLACE]
+        both = pl.concat([ours, theirs], how="diagonal")
+        row = pl.col(_RIGHT)
+        filled = row.forward_fill() if direction == "backward" else row.backward_fill()
+        if self.keys:
+            both = both.with_columns(filled.over(self.keys, order_by=order))
+        else:
+            both = both.sort(order).with_columns(filled)
+        both = both.filter(pl.col(ROW).is_not_null()).join(right.select(_RIGHT, **added), on=_RIGHT, how="left")
+        return both.drop(_RIGHT, _SIDE, _PLACE)
+
+
+def join_asof(left: Dataset, right: Dataset, asof: AsOf) -> Dataset:
+    """Make what `Dataset.join_asof` describes: the left's rows stay where they are, and find what is added by row."""
+    left, backend = numbered(left), active().resolve(left.backend)
+    ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_by])], "join_asof")
+    items = dict.fromkeys([asof.on[1], *asof.right_by, *(item for item, _ in asof.right_columns)])
+    theirs = scan(right, [item.name for item in items], "join_asof, right table")
+    if not theirs.num_rows:
+        raise BadData(
+            "join_asof, right table",
+            "it has no rows",
+            expected="rows to match",
+            remedy="a look at its files or its filter",
+        )
+    scans = [asof.narrowed(ours, 0), asof.narrowed(theirs, 1)]
+    plan = partial(asof.plan, backend=backend)
+    side = found_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
+    attach = _Attach(side, asof.left_columns)
+
+    def identity() -> str | None:
+        job = right.job_id()
+        facts = repr((job, sorted((right.source.inputs() or {}).items()), asof))
+        return None if job is None else f"join_asof {hashlib.sha256(facts.encode()).hexdigest()}"
+
+    schema = Schema([*left.schema, *asof.made])
+    return left.map_frames(
+        attach, schema, left.columns, keeps_rows=True, backend=left.backend, identity=identity, draws_rows=True
+    )
+
+
+@dataclass(frozen=True)
+class _Attach:
+    """Adds columns to a frame, by its rows' identities."""
+
+    side: SideColumns
+    columns: tuple[Field, ...]
+
+    def __call__(self, frame: Frame, backend: Backend, row_ids: Array) -> Frame:
+        names = [name for name in self.side.table.columns if name != ROW]
+        return backend.assign(frame, self.side.columns(names, row_ids[backend.positions(frame)], backend))
+
+
+def _ordered(value: pl.Expr, dtype: str) -> pl.Expr:
+    """Map what rows are ordered by to a type whose differences are exact: integers to uint64, the least one to 0."""
+    if dtype == "float64":
+        return value.cast(pl.Float64) + 0.0  # -0.0 is 0.0
+    if dtype == "uint64":
+        return value.cast(pl.UInt64)
+    number, least = value.cast(pl.Int64), np.iinfo(np.int64).min
+    above = number.cast(pl.UInt64, strict=False) + pl.lit(-least, pl.UInt64)
+    return pl.when(number < 0).then((number - least).cast(pl.UInt64, strict=False)).otherwise(above)

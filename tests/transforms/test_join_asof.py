@@ -1,0 +1,182 @@
+"""The step that joins what was known at a row's time: against pandas and the verb, saved and loaded, without leaks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.errors import ArtifactError, BadConfig, BadData, ColumnNotFound, GpupipeError, LeakageError, SchemaMismatch
+from tests.io.meeting import PARTITIONS
+from tests.io.test_asof import DAY, MANY, ROWS, matches, table_of
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@MANY
+@given(
+    left=ROWS,
+    right=ROWS,
+    by=st.sampled_from([None, "k", ["k", "n"]]),
+    kind=st.sampled_from(["integer", "float", "time"]),
+    tolerance=st.sampled_from([None, 0, 1, 3]),
+    lag=st.sampled_from([None, 0, 2]),
+    exact=st.booleans(),
+    parts=st.sampled_from([None, *PARTITIONS]),
+)
+def test_rows_match_as_in_pandas(
+    left: Any, right: Any, by: Any, kind: str, tolerance: Any, lag: Any, exact: bool, parts: int | None
+) -> None:
+    frames = table_of(left, kind), table_of(right, kind)
+    lengths: list[Any] = [tolerance, lag]
+    if kind == "time":
+        lengths = [None if length is None else timedelta(days=length) for length in lengths]
+    options = {"tolerance": lengths[0], "lag": lengths[1], "allow_exact_matches": exact}
+    step = T.JoinAsOf(frames[1], on="on", by=by, columns="row", **options)
+    if parts is None:
+        found = step.transform(frames[0])
+    else:
+        pipeline = gp.Pipeline([step], backend="cpu").fit(frames[0])
+        found = pipeline.transform(gp.from_frame(frames[0], num_partitions=parts)).compute()
+    keys = [] if by is None else [by] if isinstance(by, str) else by
+    known = frames[1].assign(on=frames[1]["on"] + (lengths[1] or type(lengths[1] or 0)(0)) if lag else frames[1]["on"])
+    wanted = matches(frames[0], known, keys, allow_exact_matches=exact)
+    if tolerance is not None:  # by the right row's own time
+        own = frames[1]["on"].reindex(wanted).reset_index(drop=True)
+        wanted[~(frames[0]["on"] - own <= lengths[0]).fillna(value=False).to_numpy(dtype=bool)] = np.nan
+    np.testing.assert_array_equal(found["row_right"].astype("Float64").to_numpy(float, na_value=np.nan), wanted)
+    assert found["row"].tolist() == list(range(len(left)))
+
+
+def test_flights_find_what_the_verb_finds() -> None:
+    flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=1 << 22, backend="cpu")
+    weather = gp.read_parquet(DATA / "weather.parquet", backend="cpu").shuffle(2)
+    options: dict[str, Any] = {"on": "time_hour", "by": "origin", "tolerance": "2h", "columns": ["temp", "visib"]}
+    pipeline = gp.Pipeline([T.JoinAsOf(weather, **options)], backend="cpu").fit(flights)
+    found = pipeline.transform(flights).compute()
+    pd.testing.assert_frame_equal(found, flights.join_asof(weather, **options).compute())
+    assert pipeline.steps[0].name == "time_hour_origin"
+
+
+def test_neighbours_beyond_two_to_the_53_are_told_apart() -> None:
+    low, high = -(2**63), 2**63 - 1
+    right = pd.DataFrame({"n": [high - 1, low, high], "x": [0, 1, 2]})
+    left = pd.DataFrame({"n": [low, high, high - 1, 0]})
+    assert T.JoinAsOf(right, on="n").transform(left)["x"].tolist() == [1, 2, 0, 1]
+    assert T.JoinAsOf(right, on="n", tolerance=2**63 - 1).transform(left)["x"].fillna(-1).tolist() == [1, 2, 0, -1]
+    assert T.JoinAsOf(right, on="n", lag=1).transform(left)["x"].fillna(-1).tolist() == [-1, 0, 1, 1]
+    unsigned = [frame.assign(n=frame["n"].to_numpy().view("uint64") ^ np.uint64(1 << 63)) for frame in (right, left)]
+    assert T.JoinAsOf(unsigned[0], on="n", lag=1).transform(unsigned[1])["x"].fillna(-1).tolist() == [-1, 0, 1, 1]
+
+
+def fitted(right: Any, **options: Any) -> gp.Pipeline:
+    features = gp.Features((["temp"], [pre.SimpleImputer(), pre.StandardScaler()]), target="late")
+    steps = [T.JoinAsOf(right, on="at", by="origin", name="weather", **options)]
+    return gp.Pipeline(steps, features, backend="cpu").fit(FLIGHTS)
+
+
+FLIGHTS = pd.DataFrame(
+    {
+        "at": DAY + pd.to_timedelta(np.arange(40) % 13, "h"),
+        "origin": np.array(["JFK", "LGA"])[np.arange(40) % 2],
+        "late": np.arange(40) % 3 == 0,
+        "delay": np.arange(40.0),
+    }
+)
+WEATHER = pd.DataFrame(
+    {"at": DAY + pd.to_timedelta([3, 0, 9, 5], "h"), "origin": ["JFK", "JFK", "JFK", "LGA"], "temp": [1.0, 2, 3, 4]}
+)
+
+
+@pytest.mark.parametrize("options", [{}, {"tolerance": timedelta(hours=4), "lag": "30min"}])
+def test_it_is_saved_with_its_table_or_given_another(options: dict[str, Any], tmp_path: Path) -> None:
+    pipeline = fitted(WEATHER, **options)
+    assert pipeline.fit_report is not None and 0 < pipeline.fit_report.unmatched["weather"] < 1
+    model = gp.models.Linear.from_schema(pipeline.schema, seed=1)
+    gp.save(tmp_path / "run", pipeline, model)
+    new = FLIGHTS.drop(columns="late")
+    wanted = pipeline.transform(new)
+    loaded = gp.load(tmp_path / "run", backend="cpu")
+    pd.testing.assert_frame_equal(loaded.pipeline.transform(new), wanted)
+    for parts in PARTITIONS:
+        found = loaded.predict_proba(gp.from_frame(new, num_partitions=parts)).compute()
+        pd.testing.assert_frame_equal(found, loaded.predict_proba(new), rtol=1e-6)
+    later = WEATHER.assign(temp=WEATHER["temp"] * 10)
+    other = gp.load(tmp_path / "run", tables={"weather": later}, backend="cpu").pipeline.transform(new)
+    assert not other.equals(wanted)
+    with pytest.raises(ArtifactError):
+        gp.load(tmp_path / "run", tables={"winter": later}, backend="cpu")
+    with pytest.raises(GpupipeError):
+        gp.load(tmp_path / "run", tables={"weather": later.drop(columns="temp")}, backend="cpu")
+
+
+def test_the_target_of_the_rows_learned_from_needs_a_lag() -> None:
+    data = gp.from_frame(FLIGHTS, num_partitions=2)
+    for right in (data, data.filter("delay > 3")):
+        features = gp.Features((["late_right"], pre.SimpleImputer(strategy="most_frequent")), target="late")
+        with pytest.raises(LeakageError) as caught:
+            gp.Pipeline([T.JoinAsOf(right, on="at", by="origin", columns="late")], features).fit(data)
+        assert caught.value.where == "feature 'late_right'"
+    lagged = T.JoinAsOf(data, on="at", by="origin", columns="late", lag="6h")
+    assert gp.Pipeline([lagged], features, backend="cpu").fit(data).fit_report is not None
+    features = gp.Features((["late_right"], pre.SimpleImputer("most_frequent")), target="late", allow_leak="late")
+    gp.Pipeline([T.JoinAsOf(data, on="at", by="origin", columns="late")], features).fit(data)
+
+
+def test_a_time_that_the_target_is_made_of_is_a_leak() -> None:
+    frame = FLIGHTS.assign(arrived=FLIGHTS["at"] + pd.Timedelta("1h"))
+    right = WEATHER.rename(columns={"at": "arrived"})
+    features = gp.Features((["temp"], pre.SimpleImputer()), target="hour(arrived) > 5")
+    with pytest.raises(LeakageError):
+        gp.Pipeline([T.JoinAsOf(right, on="arrived", by="origin")], features).fit(frame)
+
+
+BAD: list[tuple[dict[str, Any], type[GpupipeError]]] = [
+    ({"on": "missing"}, ColumnNotFound),
+    ({"on": "at", "by": "missing"}, ColumnNotFound),
+    ({"on": "at", "columns": "missing"}, ColumnNotFound),
+    ({"on": "origin"}, SchemaMismatch),
+    ({"on": "delay", "by": "mixed"}, SchemaMismatch),
+    ({"on": "mixed"}, SchemaMismatch),
+    ({"on": "at", "tolerance": 3}, BadConfig),
+    ({"on": "at", "lag": 3}, BadConfig),
+    ({"on": "delay", "lag": "3h"}, BadConfig),
+    ({"on": "at", "suffix": "", "columns": "delay"}, BadConfig),
+]
+
+
+@pytest.mark.parametrize(("options", "error"), BAD)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], error: type[GpupipeError]) -> None:
+    left, right = FLIGHTS.assign(mixed="a"), FLIGHTS.assign(mixed=1)
+    with pytest.raises(error) as caught:
+        T.JoinAsOf(right, **options).transform(left)
+    assert "JoinAsOf" in caught.value.where and caught.value.remedy
+
+
+def test_what_makes_no_sense_is_refused_when_it_is_made() -> None:
+    for options in (
+        {"on": "at", "lag": -1},
+        {"on": "at", "lag": timedelta(-1)},
+        {"on": "at", "tolerance": "2 moons"},
+        {"on": "at", "tolerance": float("nan")},
+        {"on": ["at"]},
+        {"on": "at", "by": {"origin"}},
+        {"on": "at", "allow_exact_matches": "yes"},
+    ):
+        with pytest.raises(BadConfig) as caught:
+            T.JoinAsOf(WEATHER, **options)  # type: ignore[arg-type]
+        assert caught.value.where.startswith("JoinAsOf(")
+    with pytest.raises(BadConfig):
+        T.JoinAsOf([1], on="at")
+    with pytest.raises(BadData) as empty:
+        T.JoinAsOf(WEATHER[:0], on="at").transform(FLIGHTS)
+    assert empty.value.where == "JoinAsOf('at')"
