@@ -29,7 +29,7 @@ EVERY = ["ceilings", "handover", "features", "estimators", "operators", "decode"
 # What is no operator, does what a function of the user's does, or moves no values.
 WITHOUT_WORK = {
     *("Columns", "CrossFittedStep", "FoldStep", "Invertible", "StatelessStep", "Summary", "WholeFrame"),
-    *("WholeFrameStep", "Transform", "WholeTableTransform", "Map", "Select", "Drop", "Rename", "ListSlice"),
+    *("WholeFrameStep", "Transform", "WholeTableTransform", "Map", "Select", "Drop", "Rename", "ListSlice", "Expect"),
 }
 
 
