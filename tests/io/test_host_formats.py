@@ -6,6 +6,7 @@ import gc
 import pickle
 import tempfile
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,13 @@ def test_a_dictionary_that_names_a_value_twice(tmp_path: Path, way: str) -> None
     assert values(dataset.filter("s == 'a'"), "s") == ["a"] * 3 * copies
     assert values(dataset.group_by("s").agg(n=("s", "count")), "n") == [3 * copies, copies]
     assert [found.num_distinct for found in inspect(dataset).columns] == [2, 2]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_a_time_that_the_reader_of_orc_cannot_hold_is_named(tmp_path: Path, zone: str | None) -> None:
+    until = pa.array([datetime(9999, 12, 31), None], pa.timestamp("us", zone))
+    orc.write_table(pa.table({"until": until, "k": [1, 2]}), tmp_path / "a.orc")
+    with pytest.raises(BadFile) as refused:
+        gp.read_orc(tmp_path / "a.orc").compute()
+    assert (refused.value.got, refused.value.remedy.partition(",")[0]) == (["until"], "columns= without 'until'")
+    assert values(gp.read_orc(tmp_path / "a.orc", columns=["k"]), "k") == [1, 2]
