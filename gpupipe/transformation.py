@@ -16,7 +16,7 @@ from gpupipe.features import Features
 from gpupipe.fitted_rows import FittedRows
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Field, Role, Schema, element_of, is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, element_of, is_passenger
 from gpupipe.together import put_together
 from gpupipe.transforms import Transform
 from gpupipe.watching import Letter, Watch
@@ -383,10 +383,13 @@ def _another_zone(name: str, found: str, wanted: str) -> SchemaMismatch:
 
 
 def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
+    remedy = f"the column as {wanted} before it is given"
+    if found == "string" and (wanted == "timestamp" or wanted in (*INTEGERS, *FLOATS)):
+        remedy = f"pd.to_{'datetime' if wanted == 'timestamp' else 'numeric'}(data[{name!r}])"
     return SchemaMismatch(
         f"column {name!r}",
         "another type than in fit",
         got=found,
         expected=wanted,
-        remedy=f"the column as {wanted} before it is given",
+        remedy=remedy,
     )

@@ -381,5 +381,5 @@ def check_batches(where: str, **given: object) -> None:
                 "not batches",
                 got=type(loader),
                 expected="a loader: gp.Pipeline's, a DataLoader, or a list of batches",
-                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({name if rows else 'data'}))",
+                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({name if rows and name != 'loader' else 'data'}))",
             )
