@@ -233,7 +233,7 @@ class Schema:
                     "two columns have the same name",
                     got=item.name,
                     expected="unique names",
-                    remedy="rename one, or give the feature group a name: (columns, steps, 'name')",
+                    remedy="each name once: rename one, of a feature group's columns by (columns, steps, 'name')",
                 )
             index[item.name] = item
         object.__setattr__(self, "_index", index)

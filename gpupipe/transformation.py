@@ -16,7 +16,7 @@ from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.features import Features
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.plan import Prefix
-from gpupipe.schema import Field, Role, Schema, element_of, is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, element_of, is_passenger
 from gpupipe.together import Typed, put_together
 from gpupipe.transforms import Transform
 
@@ -191,7 +191,12 @@ class Transformation:
         coded = owner.encode(owner.select(data, self.reads))
         read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
         times = [Field(name, found.dtype, written_as=found.written_as) for name, found in read.items() if found.dtype]
-        self._expect(owner.dtypes(coded), _zones(times))
+        zones = {
+            name: zone
+            for name, zone in _zones(times).items()
+            if bool(zone) == bool(self._zones[name]) or not _is_missing(owner.column(coded, name), owner)
+        }
+        self._expect(owner.dtypes(coded), zones)
         made = function(coded, owner)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
@@ -332,8 +337,8 @@ def _retyped(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
 
 
 def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    missing, element = column.missing(backend.xp), element_of(dtype)
-    if missing is not None and bool(missing.all()):
+    element = element_of(dtype)
+    if _is_missing(column, backend):
         return missing_column(dtype, len(column), backend.xp)
     if element is not None and column.elements is not None:
         elements = _cast(column.elements, element, name, backend)
@@ -341,6 +346,11 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
+
+
+def _is_missing(column: Column, backend: Backend) -> bool:
+    missing = column.missing(backend.xp)
+    return missing is not None and bool(missing.all())
 
 
 def _zones(fields: Iterable[Field]) -> dict[str, str]:
@@ -358,10 +368,13 @@ def _another_zone(name: str, found: str, wanted: str) -> SchemaMismatch:
 
 
 def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
+    remedy = f"the column as {wanted} before it is given"
+    if found == "string" and (wanted == "timestamp" or wanted in (*INTEGERS, *FLOATS)):
+        remedy = f"pd.to_{'datetime' if wanted == 'timestamp' else 'numeric'}(data[{name!r}])"
     return SchemaMismatch(
         f"column {name!r}",
         "another type than in fit",
         got=found,
         expected=wanted,
-        remedy=f"the column as {wanted} before it is given",
+        remedy=remedy,
     )

@@ -96,6 +96,32 @@ def test_a_type_that_changed_after_fit(flights: pd.DataFrame) -> None:
     ) as caught:
         pipeline.transform(flights.assign(distance="far"))
     assert "Expected float64." in message(caught)
+    assert caught.value.remedy == "pd.to_numeric(data['distance'])"
+
+
+def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
+    known = pd.DataFrame({"at": pd.date_range("2020", periods=3), "x": [1.0, 2.0, 4.0]})
+    pipeline = gp.Pipeline([], gp.Features("x", (["at"], pre.DatetimeEncoder(["month"])))).fit(known)
+    for name in known.columns:
+        data = known.astype({name: str})
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            pipeline.transform(data)
+        fixed = data.assign(**{name: eval(caught.value.remedy)})
+        pd.testing.assert_frame_equal(pipeline.transform(fixed), pipeline.transform(known))
+
+
+def test_column_names_that_are_no_text_have_a_remedy_that_works() -> None:
+    frame = pd.DataFrame([[1, 2]])
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        gp.from_frame(frame)
+    assert gp.from_frame(eval(caught.value.remedy)).columns == ["0", "1"]
+
+
+def test_rows_in_place_of_batches_are_put_into_a_loader() -> None:
+    trainer = gp.Trainer(torch.nn.Linear(1, 1), max_epochs=1)
+    with pytest.raises(errors.BadConfig) as caught:
+        trainer.predict(pd.DataFrame({"x": [1.0]}))
+    assert caught.value.remedy == "trainer.predict(pipeline.loader(data))"
 
 
 # values ---------------------------------------------------------------------------------------------------------------

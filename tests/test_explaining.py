@@ -248,6 +248,10 @@ def test_units_stay_where_numbers_stay_what_they_are() -> None:
     assert "units" in repr(schema).splitlines()[0] and "units" not in repr(gp.from_frame(table()).schema)
     with pytest.raises(gp.errors.ColumnNotFound):
         data.with_units({"distnce": "miles"})
+    for units in ({"distance": 1}, {"distance": None}, "miles", [("distance", "miles")]):
+        with pytest.raises(gp.errors.BadConfig) as refused:
+            data.with_units(units)  # type: ignore[arg-type]
+        assert (refused.value.where, refused.value.got) == ("with_units", units)
 
 
 def test_units_in_files(tmp_path: Path) -> None:

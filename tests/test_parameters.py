@@ -384,9 +384,10 @@ def test_a_join_refuses_a_column_that_nothing_can_hold() -> None:
 
 
 def test_expressions_in_a_mapping_are_refused_with_the_way_to_give_them() -> None:
-    with pytest.raises(errors.BadConfig) as caught:
-        transforms.Derive({"z": "x > 1"})
-    assert (caught.value.where, caught.value.remedy) == ("Derive(named=)", "Derive(night='hour < 6')")
+    for given, remedy in (({"class": "x > 1"}, "Derive(**{'class': 'x > 1'})"), ("x > 1", "Derive(night='hour < 6')")):
+        with pytest.raises(errors.BadConfig) as caught:
+            transforms.Derive(given)
+        assert (caught.value.where, caught.value.remedy) == ("Derive(named=)", remedy)
 
 
 @pytest.mark.parametrize(

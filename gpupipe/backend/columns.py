@@ -100,7 +100,7 @@ def check_names(names: Iterable[object]) -> None:
                 "a column's name is no string",
                 got=name,
                 expected="strings",
-                remedy="frame.columns.map(str)",
+                remedy="frame.rename(columns=str)",
             )
 
 

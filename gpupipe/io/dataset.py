@@ -227,7 +227,12 @@ class Dataset(Splitting, Verbs):
 
         Raises:
             ColumnNotFound: one of them is not there.
+            BadConfig: not text by column name.
         """
+        given: Any = units
+        if not isinstance(given, Mapping) or not all(isinstance(unit, str) for unit in given.values()):
+            expected, remedy = "text by the names of columns", "with_units({'distance': 'miles'})"
+            raise BadConfig("with_units", "makes no sense", got=given, expected=expected, remedy=remedy)
         self.require(list(units), "with_units")
         return replace(self, schema=self.schema.with_units(units))
 

@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadFile
 from gpupipe.io.admission import Admission, open_all
-from gpupipe.io.damage import unreadable
+from gpupipe.io.damage import one_line, unreadable
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.files import FileSource
 from gpupipe.io.hostfile import HostFile, narrowest
@@ -89,11 +89,27 @@ class _OrcFile(HostFile):
     unit: ClassVar[str] = "stripe"
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """Decoded by the backend where pyarrow and cuDF give the same."""
+        """Decoded by the backend where pyarrow and cuDF give the same.
+
+        Raises:
+            BadFile: a time is outside the years that nanoseconds of 64 bits hold.
+        """
         is_plain = all(_is_plain(self.schema.field(item.name).type, item) for item in fields)
-        if is_plain and not is_remote(self.origin.path):
-            return backend.read_orc(self.origin.path, groups, fields)
-        return super().read(groups, fields, backend)
+        try:
+            if is_plain and not is_remote(self.origin.path):
+                return backend.read_orc(self.origin.path, groups, fields)
+            return super().read(groups, fields, backend)
+        except (OSError, pa.ArrowException) as cause:
+            if "nanosecond" not in str(cause):
+                raise
+            times = [item.name for item in fields if item.dtype == "timestamp"]
+            raise BadFile(
+                self.origin.path,
+                f"a time is outside the years 1677 to 2262, which the reader's nanoseconds hold ({one_line(cause)})",
+                got=times,
+                expected="times of those years",
+                remedy=f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet",
+            ) from cause
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         with _reader(self.origin) as file:

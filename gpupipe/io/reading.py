@@ -173,6 +173,8 @@ def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
     """Name the file in whatever fails inside."""
     try:
         yield
+    except BadFile:
+        raise
     except (OSError, pa.ArrowException) as cause:
         raise BadFile(
             file.origin.path,

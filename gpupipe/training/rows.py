@@ -83,12 +83,15 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
             remedy="gp.Features(..., target='column'), or a callable: loss=lambda output, batch: ...",
         )
     if (output.shape[:-1] if classes else output.shape) != target.shape:
+        several = not classes and output.ndim == target.ndim + 1 and output.shape[-1] > 1
         raise SchemaMismatch(
             where,
             "the model's output does not fit the target",
             got=f"output {tuple(output.shape)}, target {tuple(target.shape)}",
             expected="B x K logits for B class indices" if classes else "as many values as the target has, B",
-            remedy="MLP.from_schema(pipeline.schema), or `output.squeeze(1)` in the model's forward",
+            remedy="loss='cross-entropy' for classes, or a model of one output: MLP.from_schema(pipeline.schema)"
+            if several
+            else "MLP.from_schema(pipeline.schema), or `output.squeeze(1)` in the model's forward",
         )
     return target
 

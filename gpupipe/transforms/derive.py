@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,8 @@ class Derive(Transform):
     """Add columns computed row by row from expressions; a later one may use an earlier one.
 
     Args:
-        named: an expression per new column; a name that is there already is replaced.
+        named: an expression per new column; a name that is there already is replaced. Names that Python does not
+            take are given as `Derive(**{"class": "x * 2"})`.
 
     Raises:
         ExpressionError: with the column and the position; at `output_schema` where it does not go with the columns.
@@ -37,9 +39,8 @@ class Derive(Transform):
 
     def __init__(self, /, *given: Any, **named: str) -> None:
         if given:
-            raise refuse_argument(
-                "Derive", "named", given[0], "expressions by the names of columns", "Derive(night='hour < 6')"
-            )
+            remedy = f"Derive(**{given[0]!r})" if isinstance(given[0], Mapping) else "Derive(night='hour < 6')"
+            raise refuse_argument("Derive", "named", given[0], "expressions by the names of columns", remedy)
         for name, text in named.items():
             parse(text, f"Derive({name}=...)")
         self.named = named

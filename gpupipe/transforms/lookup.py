@@ -166,7 +166,7 @@ def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey |
             f"key column {name!r} holds a number that is no int64",
             got=present[~found][0].item(),
             expected="whole numbers, strings or timestamps as keys",
-            remedy=f"Derive({name}='round({name})') on both sides, or many=True, which merges without a lookup table",
+            remedy="many=True, which merges without a lookup table",
         )
     if not len(values):
         return _NumberKey(np.int64(0), 1, 0)

@@ -244,3 +244,13 @@ def test_a_dictionary_that_names_a_value_twice(tmp_path: Path, way: str) -> None
     assert values(dataset.filter("s == 'a'"), "s") == ["a"] * 3 * copies
     assert values(dataset.group_by("s").agg(n=("s", "count")), "n") == [3 * copies, copies]
     assert [found.num_distinct for found in inspect(dataset).columns] == [2, 2]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_a_time_that_the_reader_of_orc_cannot_hold_is_named(tmp_path: Path, zone: str | None) -> None:
+    until = pa.array([253_402_214_400_000_000, None], pa.timestamp("us", zone))
+    orc.write_table(pa.table({"until": until, "k": [1, 2]}), tmp_path / "a.orc")
+    with pytest.raises(BadFile) as refused:
+        gp.read_orc(tmp_path / "a.orc").compute()
+    assert (refused.value.got, refused.value.remedy.partition(",")[0]) == (["until"], "columns= without 'until'")
+    assert values(gp.read_orc(tmp_path / "a.orc", columns=["k"]), "k") == [1, 2]

@@ -491,6 +491,16 @@ def test_times_are_zoned_as_in_the_fit_or_an_error(groups: Any) -> None:
     pd.testing.assert_frame_equal(learned.transform(elsewhere), learned.transform(zoned))
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Oslo"])
+def test_times_that_are_all_missing_have_no_zone_to_differ(zone: str | None) -> None:
+    known = pd.DataFrame({"t": pd.date_range("2020", periods=4, tz=zone), "x": [1.0, 2.0, 3.0, 4.0]})
+    learned = gp.Pipeline([], gp.Features((["t"], [pre.DatetimeEncoder(["hour"]), pre.SimpleImputer()]))).fit(known)
+    wanted = learned.transform(pd.DataFrame({"t": [None]}))
+    for other in (None, "Asia/Tokyo"):
+        lost = pd.DataFrame({"t": pd.Series([pd.NaT]).astype("datetime64[us]").dt.tz_localize(other)})
+        pd.testing.assert_frame_equal(learned.transform(lost), wanted)
+
+
 def test_a_cut_without_an_offset_is_in_utc_beside_any_zone() -> None:
     zoned = gp.from_frame(pd.DataFrame({"t": pd.date_range("2020", periods=4, freq="h", tz="Asia/Tokyo")}))
     for at in ("2019-12-31 17:00", "2020-01-01 02:00+09:00"):

@@ -223,6 +223,13 @@ def test_a_loss_of_torch_does_not_broadcast() -> None:
             loss(output, batch_of(torch.zeros(4)))
 
 
+def test_several_outputs_of_one_target_are_classes() -> None:
+    for output, remedy in ((torch.zeros(4, 3), "loss='cross-entropy'"), (torch.zeros(4, 1), "MLP.from_schema(")):
+        with pytest.raises(SchemaMismatch) as refused:
+            LOSSES["bce"](output, batch_of(torch.zeros(4)))
+        assert refused.value.remedy.startswith(remedy)
+
+
 def test_a_loss_of_torch_trains() -> None:
     x = torch.linspace(-1, 1, 64)[:, None]
     loader = [Batch(x, torch.zeros(64, 0, dtype=torch.int32), (x[:, 0] > 0).float())]

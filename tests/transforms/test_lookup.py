@@ -159,7 +159,7 @@ def test_a_number_that_is_no_key_is_refused_in_the_table(odd: float) -> None:
     with pytest.raises(errors.BadConfig, match="key column 'k' holds a number that is no int64") as caught:
         Lookup({"k": Column("float64", np.array([1.0, odd, math.nan]))}, CPU, "Join")
     assert caught.value.got == odd
-    assert "many=True" in caught.value.remedy
+    assert caught.value.remedy.startswith("many=True")
 
 
 def test_a_table_whose_every_row_lacks_one_of_its_keys() -> None:
