@@ -33,7 +33,17 @@ from gpupipe.io.remote import (
 from gpupipe.io.retries import retried
 from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
 
-__all__ = ["Input", "PathLike", "StorageOptions", "decompressed", "find_files", "is_packed", "open_file", "peek"]
+__all__ = [
+    "Input",
+    "PathLike",
+    "StorageOptions",
+    "decompressed",
+    "find_files",
+    "is_packed",
+    "open_file",
+    "peek",
+    "refuse_packed",
+]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 _AT_ONCE = 16
@@ -130,6 +140,27 @@ def is_packed(path: str) -> bool:
         (True, False)
     """
     return path.endswith(".zst") or infer_compression(path) is not None
+
+
+_MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
+
+
+def refuse_packed(path: str, head: bytes) -> None:
+    """Raise `BadFile` for a packed file whose name does not say so, by its first bytes.
+
+    Example:
+        >>> refuse_packed("a.csv", b"x,y")
+    """
+    suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), None)
+    if suffix is not None and not is_packed(path):
+        name = path.rpartition("/")[2]
+        raise BadFile(
+            path,
+            f"it is packed (.{suffix}), and its name does not say so",
+            got=head[:4],
+            expected=f"text, or a name that ends in .{suffix}",
+            remedy=f"rename it to {name}.{suffix}",
+        )
 
 
 def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:

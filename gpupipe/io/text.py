@@ -41,6 +41,7 @@ __all__ = ["read_csv", "read_json"]
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
+_NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
 
 
@@ -384,7 +385,8 @@ def _write(
         raise
     for name, column in columns.items():
         kind, reading = read[name]
-        changes = [reading.change, column.change or later.get(name, ""), _NO_NAME if name == "" else ""]
+        change = _NO_VALUE if pa.types.is_null(column.kind) else reading.change
+        changes = [change, column.change or later.get(name, ""), _NO_NAME if name == "" else ""]
         read[name] = kind, replace(reading, change=", ".join(filter(None, changes)))
     admission.convert(one.path, read)
     for name, column in columns.items():

@@ -8,7 +8,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.damage import one_line
-from gpupipe.io.paths import Input, decompressed, is_packed
+from gpupipe.io.paths import Input, decompressed, is_packed, peek, refuse_packed
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse, zoned_change
 from gpupipe.io.remote import is_remote
@@ -99,6 +99,10 @@ def open_csv(one: Input, form: CsvForm, folder: Path, backend: str) -> Iterator[
     except BadFile:
         raise
     except (*_UNREADABLE, pl.exceptions.PolarsError) as cause:
+        head = b""
+        with suppress(OSError):
+            head = peek(one)[1]
+        refuse_packed(one.path, head)
         raise BadFile(
             one.path,
             f"cannot be read as CSV ({one_line(cause)})",

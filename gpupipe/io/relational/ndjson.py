@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.damage import one_line
-from gpupipe.io.paths import Input, decompressed, is_packed
+from gpupipe.io.paths import Input, decompressed, is_packed, refuse_packed
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.text_values import (
     BLOCK_BYTES,
@@ -258,6 +258,7 @@ class JsonFile:
         try:
             return _parsed(text)
         except (ValueError, RecursionError) as cause:
+            refuse_packed(self._path, text)
             raise BadFile(
                 self._path,
                 f"row {row} is no JSON object ({one_line(cause)})",
@@ -267,13 +268,21 @@ class JsonFile:
             ) from cause
 
     def _unfit(self, row: int, name: str, value: object, expected: str) -> SchemaMismatch:
-        rounded = f", or dtypes={{{name!r}: 'float64'}}, which rounds" if type(value) is int else ""
+        as_text = isinstance(value, str)
+        rounds = type(value) is int and expected.startswith(("int", "uint", "number"))
+        remedy = (
+            f"T.Cast({{{name!r}: ...}}) of text, where all values are in quotes"
+            if as_text
+            else f"dtypes={{{name!r}: 'float64'}}, which rounds"
+            if rounds
+            else f"columns=[...] without {name!r}"
+        )
         return SchemaMismatch(
             self._path,
             f"row {row}, column {name!r} does not fit",
             got=value,
             expected=expected,
-            remedy=f"dtypes={{{name!r}: ...}}, or the file written again with values of one type{rounded}",
+            remedy=f"{remedy}; or the file written again with values of one type",
         )
 
 
