@@ -147,7 +147,7 @@ def rehearsed() -> Iterator[Any]:
             gpupipe.backend, "choose_backend", lambda name, found: ("cpu" if name == "cpu" else "gpu", "rehearsal")
         )
         patch.setattr("gpupipe.io.relational.engine.engine_of", lambda _: "streaming")
-        patch.setattr("gpupipe.backend.plans._engine", lambda _: "streaming")
+        patch.setattr(module.GpuBackend, "plan_engine", lambda _: "streaming")
         _forget_backends()
         backend = gpupipe.backend.select("gpu")
         backend.device = "cpu"
