@@ -191,6 +191,9 @@ class CpuBackend:
         ]
         return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
+    def plan_engine(self) -> Any:
+        return "streaming"
+
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_numpy()
 

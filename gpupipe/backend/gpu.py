@@ -21,6 +21,7 @@ from weakref import finalize
 import cudf
 import cupy
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pylibcudf as plc
@@ -214,6 +215,10 @@ class GpuBackend:
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         return _built(self._series_of(columns), num_rows)
+
+    def plan_engine(self) -> Any:
+        resource = rmm.mr.get_current_device_resource()
+        return pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_cupy()

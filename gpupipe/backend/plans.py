@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -41,15 +40,10 @@ def columns_by_plan(
         .with_columns(pl.col(ROW).cast(pl.UInt64))
     )
     floats = [item.name for item in inputs if item.dtype in FLOATS]
-    found = plan(rows.with_columns(pl.col(floats).fill_nan(None))).collect(engine=_engine(backend.name))
+    found = plan(rows.with_columns(pl.col(floats).fill_nan(None))).collect(engine=backend.plan_engine())
     types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
     result = backend.from_arrow(arrow_of(found, types), made)
     return {item.name: backend.column(result, item.name) for item in made}
-
-
-def _engine(backend: str) -> Any:
-    """Choose the engine; that of a GPU raises an error rather than go on with the CPU."""
-    return "streaming" if backend == "cpu" else pl.GPUEngine(executor="in-memory", raise_on_fail=True)
 
 
 def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:

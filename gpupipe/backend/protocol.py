@@ -306,6 +306,9 @@ class Backend(Protocol):
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         """A coded frame of these columns; a `Matrix` is shared."""
 
+    def plan_engine(self) -> Any:
+        """Choose the engine of Polars that runs a plan over frames of this backend, and never another one."""
+
     def positions(self, frame: Frame) -> Array:
         """n row positions: what the frame's index holds."""
 

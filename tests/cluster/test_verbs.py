@@ -12,6 +12,7 @@ import gpupipe as gp
 from gpupipe import transforms as T
 from gpupipe.cluster import in_force
 
+KNOWN = pd.DataFrame({"dep_delay_lag_1_by_tailnum": [-100.0, 0.0, 15.0], "kind": ["early", "late", "very late"]})
 VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     "sort": lambda d: d.sort(["carrier", "dep_delay"], ascending=[True, False]),
     "shuffle": lambda d: d.shuffle(4),
@@ -21,6 +22,9 @@ VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
         d.group_by("dest").agg(usual=("distance", "min")).filter("usual > 300"), on="dest", how="inner"
     ),
     "sample": lambda d: d.sample(n=500, seed=2),
+    "as-of join": lambda d: d.filter("flight % 2 == 0").join_asof(
+        d, on="day", by="tailnum", allow_exact_matches=False, columns=["dep_delay", "dest"]
+    ),
     "windows": lambda d: windows().fit(d).transform(d),
 }
 
@@ -30,6 +34,7 @@ def windows() -> gp.Pipeline:
     steps = [
         T.Filter("dep_delay < 300"),
         T.Lag("dep_delay", by="tailnum", order_by="day"),
+        T.JoinAsOf(KNOWN, on="dep_delay_lag_1_by_tailnum"),
         T.Rolling("dep_delay_lag_1_by_tailnum", 3, ["mean", "max"], by=["origin", "carrier"], min_periods=1),
     ]
     return gp.Pipeline(steps, backend="cpu")

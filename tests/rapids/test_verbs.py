@@ -54,6 +54,9 @@ VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     "join by value": lambda d: d.join(
         d.group_by("distance").agg(n=("month", "size")), left_on="month", right_on="distance", how="inner"
     ),
+    "as-of join": lambda d: d.filter("month < 7").join_asof(
+        d, on="time_hour", by="tailnum", direction="nearest", allow_exact_matches=False, columns=["dep_delay", "dest"]
+    ),
     "sample": lambda d: d.sample(n=500, seed=2),
     "windows": lambda d: windows(d.backend).fit(d).transform(d),
     "statistics of groups": lambda d: statistics(d.backend).fit(d).transform(d),
