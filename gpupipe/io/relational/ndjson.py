@@ -408,7 +408,7 @@ def _count(path: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
                     return None
                 some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
             if names == ['"']:
-                text = np.frombuffer(some + b"   ", np.uint8)
+                text = np.frombuffer(some, np.uint8)
                 quotes = text == _QUOTE
                 ends = quotes[:-3] & (text[1:-2] == _COLON)
                 keys = np.count_nonzero(ends)
@@ -420,9 +420,9 @@ def _count(path: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
             else:
                 for place, name in enumerate(names):
                     key = f"{name}:".encode()
-                    missing = some.count(key + b"null") + some.count(key + b" null")
+                    nulls = some.count(key + b"null") + some.count(key + b" null")
                     strings = some.count(key + b'"') + some.count(key + b' "')
-                    found[place] += some.count(key) - missing, strings
+                    found[place] += some.count(key) - nulls, strings
     return [(int(keys), int(strings)) for keys, strings in found]
 
 
