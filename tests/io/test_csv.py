@@ -69,7 +69,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
         "at": pd.Timestamp("2013-10-01").to_pydatetime(),
         "when": pd.Timestamp("2013-01-01 00:00Z").to_pydatetime(),
     }
-    with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\): no such choice, got 'text'"):
+    with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\): no such type for column 'x', got 'text'"):
         gp.read_csv(path, dtypes={"x": "text"})
     with pytest.raises(ColumnNotFound, match=r"'zpi' not found.*\n.*\nTry: 'zip'"):
         gp.read_csv(path, dtypes={"zpi": "string"})

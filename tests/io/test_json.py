@@ -99,7 +99,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
     dataset = gp.read_json(path, dtypes={"n": "uint16", "x": "float32", "later": "string"})
     assert {item.name: item.dtype for item in dataset.schema} == {"n": "uint16", "x": "float32", "later": "string"}
     assert values(dataset, "later") == [None, None]
-    with pytest.raises(BadConfig, match=r"read_json\(dtypes=\): no such choice, got 'text'"):
+    with pytest.raises(BadConfig, match=r"read_json\(dtypes=\): no such type for column 'x', got 'text'"):
         gp.read_json(path, dtypes={"x": "text"})
     with pytest.raises(SchemaMismatch, match=r"row 2, column 'n' does not fit, got 300.\nExpected int8"):
         gp.read_json(path, dtypes={"n": "int8"})
