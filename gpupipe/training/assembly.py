@@ -376,10 +376,11 @@ def check_batches(where: str, **given: object) -> None:
     for name, loader in given.items():
         rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
         if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
+            data = name if rows and name != "loader" else "data"
             raise BadConfig(
                 f"{where}({name}=)",
                 "not batches",
                 got=type(loader),
                 expected="a loader: gp.Pipeline's, a DataLoader, or a list of batches",
-                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({name if rows and name != 'loader' else 'data'}))",
+                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))",
             )
