@@ -117,12 +117,12 @@ class Features:
     ) -> Features:
         """A sensible first set of features by the columns' types; its `repr` is the code that makes it.
 
-        Numbers are imputed by the median and scaled; booleans stay; strings, and integers with at most 32 distinct
-        values in the first 10,000 rows, become ids, and so do strings and integers in lists; times become the year,
-        weekends and places in the year, the week and the day, imputed and scaled. Left out are numbers and times
-        without a value in the first 10,000 rows, types that no step takes, and the row names that pandas writes (a
-        column with an empty name, or `__index_level_0__`); the log, the `repr` and the fit report name them. It knows
-        nothing of what the columns mean: look for those that are only known after the target is.
+        Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
+        with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
+        times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out are
+        numbers and times without a value in the first 10,000 rows, types that no step takes, and the row names that
+        pandas writes (a column with an empty name, or `__index_level_0__`); the log, the `repr` and the fit report name
+        them. It knows nothing of what the columns mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.

@@ -78,15 +78,13 @@ def proposed(look: Look, taken: Collection[str], min_frequency: int | None) -> l
     least = _MIN_FREQUENCY if min_frequency is None and not look.is_small else min_frequency
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
-    whole = [i.name for i in free if i.dtype == "bool" and not i.nullable]
-    gaps = [i.name for i in free if i.dtype == "bool" and i.nullable]
+    flags = [i.name for i in free if i.dtype == "bool"]
     times = [i.name for i in free if i.dtype == "timestamp"]
     several = [i.name for i in free if element_of(i.dtype) in ("string", *INTEGERS)]
     scaled = [SimpleImputer(strategy="median"), StandardScaler()]
     groups: list[tuple[list[str], list[FoldStep]]] = [
         (amounts, scaled),
-        (whole, []),
-        (gaps, [SimpleImputer(strategy="most_frequent")]),
+        (flags, [SimpleImputer(strategy="most_frequent")]),
         (words, [Categorify(min_frequency=least)]),
         (several, [Categorify(min_frequency=least)]),
         (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),

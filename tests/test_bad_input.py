@@ -425,7 +425,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "predict: no rows a batch": (lambda b: b.scorer.predict(b.frame, batch_size=0), CONFIG, "predict(batch_size=)", 0, "an integer in [1, inf)", "batch_size=32768"),
     "predict: half a row a batch": (lambda b: b.scorer.predict(b.frame, batch_size=1.5), CONFIG, "predict(batch_size=)", 1.5, "an integer in [1, inf)", "batch_size=32768"),
     "predict: a column is missing": (lambda b: b.scorer.predict(b.frame.rename(columns={"z": "zed"})), MISSING, "the data", ANYTHING, "a column that is there", "names above"),
-    "predict: other types": (lambda b: b.scorer.predict(b.frame.assign(x="a")), MISMATCH, "column 'x'", "string", "float64", "float64"),
+    "predict: other types": (lambda b: b.scorer.predict(b.frame.assign(x="a")), MISMATCH, "column 'x'", "string", "float64", "pd.to_numeric("),
     "transform: a path": (lambda b: b.pipeline.transform("f.orc"), MISMATCH, "data", "f.orc", "DataFrame", "gp.read_orc('f.orc')"),
     "transform: nothing": (lambda b: b.pipeline.transform(None), MISMATCH, "data", None, "DataFrame", "a frame"),
     "fit: an array": (lambda b: gp.Pipeline([], gp.Features(["x"])).fit(np.zeros((3, 1))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),

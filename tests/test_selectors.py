@@ -180,7 +180,7 @@ def test_auto_proposes_by_type_and_trains() -> None:
     features = gp.Features.auto(FRAME, target="arr_delay > 15", keep="at", min_frequency=2)
     assert [(group.columns, [type(s).__name__ for s in group.steps]) for group in features.groups] == [
         (["dep_delay"], ["SimpleImputer", "StandardScaler"]),
-        (["open"], []),
+        (["open"], ["SimpleImputer"]),
         (["day", "carrier"], ["Categorify"]),
     ]
     pipeline = gp.Pipeline([], features).fit(FRAME)
@@ -191,6 +191,13 @@ def test_auto_proposes_by_type_and_trains() -> None:
 def test_auto_of_a_schema_knows_no_values() -> None:
     features = gp.Features.auto(SCHEMA, target="arr_delay", weight="open")
     assert [group.columns for group in features.groups] == [["dep_delay", "day"], ["carrier"], ["at"]]
+
+
+def test_auto_takes_rows_without_any_value() -> None:
+    known = pd.DataFrame({"x": [1.0, 2.0, 4.0], "b": [True, True, False], "at": pd.date_range("2020", periods=3)})
+    learned = gp.Pipeline([], gp.Features.auto(known)).fit(known)
+    for name in known.columns:
+        assert not learned.transform(known.head(1).astype({"b": object}).assign(**{name: None})).isna().any(axis=None)
 
 
 def test_auto_leaves_out_what_has_no_value() -> None:
