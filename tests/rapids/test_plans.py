@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("cudf_polars", reason="the RAPIDS wheels are not installed here")
@@ -173,20 +174,30 @@ def test_every_place_that_makes_a_plan_is_tried(
     for verb in VERBS.values():
         verb(gp.read_parquet(sample, backend="gpu"))
     gp.read_parquet(files, backend="gpu").write_parquet(tmp_path / "shuffled", shuffle="full")
+    FRAME[:300].to_csv(tmp_path / "rows.csv", index=False)
+    FRAME[:300].to_json(tmp_path / "rows.json", orient="records", lines=True, date_format="iso")
+    for read, name in ((gp.read_csv, "rows.csv"), (gp.read_json, "rows.json")):
+        there, here = (read(tmp_path / name, backend=backend).to_pandas() for backend in ("gpu", "cpu"))
+        same_frames(there, here)
     assert tried == set(places_that_make_plans())
 
 
 def places_that_make_plans() -> Iterator[str]:
-    """The functions that call `engine.run` for whatever backend."""
+    """The functions that call `engine.run` or `engine.sink` for whatever backend."""
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        if not any(i.module == engine.__name__ and "run" in [name.name for name in i.names] for i in imports):
+        theirs = {name.name for one in imports if one.module == engine.__name__ for name in one.names}
+        if not theirs & {"run", "sink"}:
             continue
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef):
                 for call in ast.walk(function):
-                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "run":
+                    if (
+                        isinstance(call, ast.Call)
+                        and isinstance(call.func, ast.Name)
+                        and call.func.id in ("run", "sink")
+                    ):
                         host_only = any(isinstance(arg, ast.Constant) and arg.value == "cpu" for arg in call.args)
                         yield from [] if host_only else [f"{path.name}: {function.name}"]
 
@@ -234,6 +245,12 @@ def test_a_memory_limit_cuts_rows_into_more_buckets(engines: list[Any]) -> None:
     assert gpu_engine.memory() == FREE - TOTAL // 10
     gp.configure(memory_limit=1 << 30)
     assert gpu_engine.memory() == 1 << 30
+
+
+def test_a_file_that_is_written_says_what_is_missing(rehearsed_backend: Backend, tmp_path: Path) -> None:
+    """Who reads it may count on it, whatever cuDF writes by itself."""
+    gpu_engine.write(pl.LazyFrame({"x": [1, None, 3]}), 10, 1, tmp_path / "a.parquet")
+    assert pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(0).statistics.null_count == 1
 
 
 def test_a_users_plan_is_run_by_the_gpu(engines: list[Any], files: list[str]) -> None:

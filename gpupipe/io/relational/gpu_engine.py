@@ -84,7 +84,7 @@ def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, resul
 
 def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
     """Write what a plan that takes about so many bytes gives; engines that stream make a folder of files."""
-    sink = plan.sink_parquet(path, compression="lz4", statistics=False, row_group_size=group_rows, lazy=True)
+    sink = plan.sink_parquet(path, compression="lz4", row_group_size=group_rows, lazy=True)
     collect(sink, num_bytes)
 
 
