@@ -144,7 +144,7 @@ class Rolling(_Windowed):
             a column of a new one's name is there.
         SchemaMismatch: a column holds no numbers, or the order is no time.
 
-    Memory: of a frame, twenty arrays of n float64 and the new columns. Of a Dataset see `docs/guide-groups.md`.
+    Memory: as `Lag`, and two float64 columns for each statistic.
 
     Example:
         >>> import pandas as pd

@@ -188,6 +188,30 @@ def test_the_result_is_a_dataset_like_others(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(written.reset_index(drop=True), whole, check_dtype=False)
 
 
+def test_a_job_is_not_resumed_with_another_right_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"t": range(10), "x": range(10)})
+    frame.to_parquet(tmp_path / "in.parquet", index=False)
+    data = gp.read_parquet(tmp_path / "in.parquet", backend="cpu")
+    for factor in (1, 10):
+        right = gp.from_frame(frame.assign(x=frame["x"] * factor))
+        data.join_asof(right, on="t", columns="x").write_parquet(tmp_path / "out", overwrite=factor > 1)
+        written = pd.read_parquet(next((tmp_path / "out").glob("*.parquet")))
+        assert written["x_right"].tolist() == [n * factor for n in range(10)]
+    for factor in (1, 10):
+        frame.assign(x=frame["x"] * factor).to_parquet(tmp_path / "right.parquet", index=False)
+        joined = data.join_asof(gp.read_parquet(tmp_path / "right.parquet", backend="cpu"), on="t", columns="x")
+        if factor == 1:
+            joined.write_parquet(tmp_path / "again")
+            assert joined.write_parquet(tmp_path / "again").num_done == 1
+        else:
+            with pytest.raises(GpupipeError):
+                joined.write_parquet(tmp_path / "again")
+    right = gp.from_frame(frame.assign(x=0))
+    data.join_asof(gp.from_frame(frame), on="t", columns="x").write_parquet(tmp_path / "memory")
+    with pytest.raises(GpupipeError):
+        data.join_asof(right, on="t", columns="x").write_parquet(tmp_path / "memory")
+
+
 BAD: list[tuple[dict[str, Any], type[GpupipeError], str]] = [
     ({"on": "missing"}, ColumnNotFound, "join_asof"),
     ({"on": "t", "by": "missing"}, ColumnNotFound, "join_asof"),

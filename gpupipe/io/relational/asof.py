@@ -217,9 +217,10 @@ def join_asof(left: Dataset, right: Dataset, asof: AsOf) -> Dataset:
     attach = _Attach(side, asof.left_columns)
 
     def identity() -> str | None:
-        job = right.job_id()
-        facts = repr((job, sorted((right.source.inputs() or {}).items()), asof))
-        return None if job is None else f"join_asof {hashlib.sha256(facts.encode()).hexdigest()}"
+        job, inputs = right.job_id(), right.source.inputs()
+        if job is None or inputs is None:  # rows in memory have no stamp
+            return None
+        return f"join_asof {hashlib.sha256(repr((job, sorted(inputs.items()), asof)).encode()).hexdigest()}"
 
     schema = Schema([*left.schema, *asof.made])
     return left.map_frames(
