@@ -14,7 +14,7 @@ from gpupipe.config import BACKENDS, BLOCK_ROWS, WINDOW
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
-from gpupipe.errors import ArtifactError, BadConfig, NotFitted
+from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.expectations import Expect, Expectations
 from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
@@ -343,13 +343,21 @@ class Pipeline(Watched):
         known = None if self.features is None else categories_of(self.features, self._after)
         watch = self.watch(data, known, given)
         options = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
-        bound = self._bindings.bound(
-            self.steps,
-            self.features,
-            source,
-            (names, *options.values()),
-            lambda: Transformation(self.steps, self.features, source, names, **options),
-        )
+        try:
+            bound = self._bindings.bound(
+                self.steps,
+                self.features,
+                source,
+                (names, *options.values()),
+                lambda: Transformation(self.steps, self.features, source, names, **options),
+            )
+        except ColumnNotFound as error:
+            if error.column not in getattr(getattr(data, "index", None), "names", ()):
+                raise
+            problem, expected = f"column {error.column!r} is their index", "a column that is there"
+            indexed = ColumnNotFound("the data", problem, expected=expected, remedy="data.reset_index()")
+            indexed.column = error.column
+            raise indexed from None
         return bound.watched(watch)
 
     def fingerprint(self) -> str | None:
