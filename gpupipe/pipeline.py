@@ -15,7 +15,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift, DriftReport
 from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
-from gpupipe.errors import ArtifactError, BadConfig, NotFitted
+from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.explaining import Explanation, explained, unsaveable
 from gpupipe.features import Features
 from gpupipe.fitted_rows import lineage_of
@@ -301,13 +301,21 @@ class Pipeline:
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         source, names = self.source, tuple(name for name in columns if isinstance(name, str))
         options: Any = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
-        return self._bindings.bound(
-            self.steps,
-            self.features,
-            source,
-            (names, *options.values()),
-            lambda: Transformation(self.steps, self.features, source, names, **options),
-        )
+        try:
+            return self._bindings.bound(
+                self.steps,
+                self.features,
+                source,
+                (names, *options.values()),
+                lambda: Transformation(self.steps, self.features, source, names, **options),
+            )
+        except ColumnNotFound as error:
+            if error.column not in getattr(getattr(data, "index", None), "names", ()):
+                raise
+            problem, expected = f"column {error.column!r} is their index", "a column that is there"
+            indexed = ColumnNotFound("the data", problem, expected=expected, remedy="data.reset_index()")
+            indexed.column = error.column
+            raise indexed from None
 
     def fingerprint(self) -> str | None:
         """A hash of the steps and what they have learned; None where a function has no import path.

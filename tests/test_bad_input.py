@@ -110,6 +110,16 @@ def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
         pd.testing.assert_frame_equal(pipeline.transform(fixed), pipeline.transform(known))
 
 
+def test_a_column_that_is_the_index_has_a_remedy_that_works() -> None:
+    known = pd.DataFrame({"x": [1.0, 2.0, 4.0], "z": [1.0, 0.0, 1.0]})
+    pipeline = gp.Pipeline([], gp.Features(["x", "z"])).fit(known)
+    data = known.set_index("x")
+    with pytest.raises(errors.ColumnNotFound) as caught:
+        pipeline.transform(data)
+    assert caught.value.column == "x"
+    pd.testing.assert_frame_equal(pipeline.transform(eval(caught.value.remedy)), pipeline.transform(known))
+
+
 def test_column_names_that_are_no_text_have_a_remedy_that_works() -> None:
     frame = pd.DataFrame([[1, 2]])
     with pytest.raises(errors.SchemaMismatch) as caught:
