@@ -15,6 +15,8 @@ BENCHMARKS = {
     "joins": "Joins and a group's mean",
     "large": "Ten times as many rows",
     "text": "CSV and JSON lines",
+    "whole_tables": "Whole tables",
+    "whole_tables_large": "Whole tables in 4 GB",
     "vocabulary": "Ever more distinct values",
     "cluster": "Two workers beside one",
     "criteo": "Rows of the Criteo logs' shape",
@@ -51,6 +53,7 @@ def markdown(name: str, result: dict[str, Any]) -> str:
         "loader": loader_tables,
         "operators": operators_table,
         "trainer": trainer_table,
+        "whole_tables": whole_tables,
         "models": models_tables,
     }
     if name == GROWTH:
@@ -88,15 +91,17 @@ def plot(name: str, result: dict[str, Any]) -> str:
         return plots.lines("CPU seconds", "rows, columns, distinct values, partitions", "both axes logarithmic", series)
     if name == "operators":
         ratios = {
-            operator: {
-                "median": found["Polars"]["median"] / found["gpupipe"]["median"],
-                "min": found["Polars"]["min"] / found["gpupipe"]["max"],
-                "max": found["Polars"]["max"] / found["gpupipe"]["min"],
-            }
+            operator: ratio(found["Polars"], found["gpupipe"])
             for operator, found in figures.items()
             if "Polars" in found
         }
         return plots.bars("CPU seconds of Polars", "per one of gpupipe: above 1 gpupipe is faster", ratios, ours="")
+    if name == "whole_tables":
+        times = {
+            verb: ratio(found["gpupipe"]["cpu_s"], found["Polars, streaming"]["cpu_s"])
+            for verb, found in figures.items()
+        }
+        return plots.bars("CPU seconds of gpupipe", "per one of Polars: below 1 gpupipe is faster", times, ours="")
     if name == "latency":
         each = {what: {at: seconds * 1e3 for at, seconds in found["cpu_s"].items()} for what, found in figures.items()}
         return plots.bars(BENCHMARKS[name], "CPU ms", each, digits=1)
@@ -104,6 +109,18 @@ def plot(name: str, result: dict[str, Any]) -> str:
         figures = next(iter(figures.values()))
     key = "cpu_s" if name != "loader" else "wall_s"
     return plots.bars(BENCHMARKS[name], UNITS[key], {engine: found[key] for engine, found in figures.items()}, digits=2)
+
+
+def ratio(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """How many times a spread is another, and between what that lies."""
+    against = {"median": "median", "min": "max", "max": "min"}
+    return {key: one[key] / other[opposite] for key, opposite in against.items()}
+
+
+def whole_tables(result: dict[str, Any]) -> list[str]:
+    """A line for each verb and engine."""
+    lines = {f"{verb}, {engine}": each for verb, found in result["figures"].items() for engine, each in found.items()}
+    return figures_table(lines)
 
 
 def gpu_section(name: str, result: dict[str, Any]) -> str:

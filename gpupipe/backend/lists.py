@@ -12,7 +12,7 @@ from gpupipe.backend.arrow import dtype_of, list_array, opened_list
 from gpupipe.backend.protocol import Column
 from gpupipe.schema import element_of
 
-__all__ = ["array_of", "plain", "whole", "without_float64"]
+__all__ = ["array_of", "plain", "plain_table", "whole", "without_float64"]
 
 
 def without_float64(values: Any) -> Any:
@@ -43,6 +43,25 @@ def array_of(column: Column) -> pa.LargeListArray:
         data = values.data.view("datetime64[us]") if values.dtype == "timestamp" else values.data
         leaves = pa.array(data, mask=None if values.valid is None else ~values.valid, from_pandas=False)
     return list_array(column.data, leaves, column.valid)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """Conformed columns as a user expects them, but for strings, which stay codes: see `plain`; a NaN is null.
+
+    Example:
+        >>> plain_table(pa.table({"x": [1.0, float("nan")]})).column("x").null_count
+        1
+    """
+    columns = []
+    for column in table.columns:
+        if pa.types.is_floating(column.type):
+            is_nan = pc.is_nan(column)
+            found = pc.if_else(is_nan, pa.scalar(None, column.type), column) if pc.any(is_nan).as_py() else column
+        else:
+            chunks = [plain(chunk) for chunk in column.chunks]
+            found = pa.chunked_array(chunks) if chunks else column
+        columns.append(found)
+    return pa.table(columns, table.column_names)
 
 
 def plain(array: pa.Array) -> pa.Array:

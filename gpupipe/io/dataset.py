@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 from gpupipe.backend import Backend, Frame, select
@@ -64,14 +64,17 @@ class Dataset(Splitting, Verbs):
         """The numbers of rows, counted as `len` does, and columns."""
         return len(self), len(self.columns)
 
-    @cached_property
+    @property
     def partitions(self) -> list[Partition]:
         """The parts it is read in, at least one; row groups that cannot hold a row of it are left out."""
-        conditions = self.query.conditions
-        if not conditions:
-            return list(self.source.partitions)
-        kept = [p.keep(s for s in p.spans if self._may_hold(s, conditions)) for p in self.source.partitions]
-        return [partition for partition in kept if partition.spans] or kept[:1]
+        # Not a cached_property, whose one lock for all datasets would be held while a pass or a plan runs.
+        if "_partitions" not in vars(self):
+            found, conditions = list(self.source.partitions), self.query.conditions
+            if conditions:
+                kept = [p.keep(s for s in p.spans if self._may_hold(s, conditions)) for p in found]
+                found = [partition for partition in kept if partition.spans] or kept[:1]
+            vars(self)["_partitions"] = found
+        return list(vars(self)["_partitions"])
 
     @property
     def num_partitions(self) -> int:
@@ -101,14 +104,14 @@ class Dataset(Splitting, Verbs):
 
     def __len__(self) -> int:
         """The number of rows: from the footers, or else by one pass over the columns a predicate reads."""
-        return self._num_rows
-
-    @cached_property
-    def _num_rows(self) -> int:
-        if self.query.keeps_rows:
-            return sum(partition.num_rows for partition in self.partitions)
-        backend = active().resolve(self.backend)
-        return sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
+        if "_num_rows" not in vars(self):
+            if self.query.keeps_rows:
+                found = sum(partition.num_rows for partition in self.partitions)
+            else:
+                backend = active().resolve(self.backend)
+                found = sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
+            vars(self)["_num_rows"] = found
+        return int(vars(self)["_num_rows"])
 
     def __getitem__(self, key: object) -> NoReturn:
         """Say which method gives columns or rows: a table that is not read yet has none to take out.

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type, dtype_of
+from gpupipe.backend.lists import plain_table
 from gpupipe.io.admission import Admission
 from gpupipe.io.agreement import agreed
 from gpupipe.io.bounds import Bounds, exactly
@@ -120,25 +121,24 @@ class FileSource:
             BadFile: a file cannot be read, or is not what it was when the dataset was made.
             SchemaMismatch: a value of a file that is cast does not fit the column's type.
         """
-        if self._spool is not None:
-            self._spool.check()
-        names = [item.name for item in fields]
-        self.reads.add(partition.spans, names, self.stored_bytes(partition, names))
-        if not names:
+        files = self._count(partition, fields)
+        if not fields:
             return backend.frame({}, partition.num_rows)
-        if not partition.spans:
-            empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
-            return backend.from_arrow(empty, fields)
-        files = [(self.files[number], spans) for number, spans in _by_file(partition.spans)]
         if len(files) == 1:
             return frame_of(*files[0], fields, backend)
-        if backend.name == "cpu":  # a frame for each of thousands of small files would take far more room than they
-            return backend.from_arrow(pa.concat_tables(table_of(*file, fields) for file in files), fields)
+        if not files or backend.name == "cpu":  # a frame for each of thousands of small files would take far more room
+            return backend.from_arrow(_joined(files, fields), fields)
         whole = frame_of_files(files, fields, backend)
         if whole is not None:
             return whole
         frames = (frame_of(*file, fields, backend) for file in files)
         return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _AT_ONCE)), [])])
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        """Read exactly these columns; see `Source.table`, and `read` for what it raises."""
+        files = self._count(partition, fields)
+        # Row groups have dictionaries of their own, which nobody needs as one here.
+        return plain_table(_joined([(file, [span]) for file, spans in files for span in spans], fields))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
         """The partitions' own files; see `Source.only`."""
@@ -161,6 +161,14 @@ class FileSource:
     def files_of(self, partition: Partition) -> list[str]:
         """In the partition's order."""
         return list(dict.fromkeys(self.files[span.file].origin.path for span in partition.spans))
+
+    def _count(self, partition: Partition, fields: Sequence[Field]) -> list[tuple[TableFile, list[Span]]]:
+        """The partition's files and their spans, about to be read."""
+        if self._spool is not None:
+            self._spool.check()
+        names = [item.name for item in fields]
+        self.reads.add(partition.spans, names, self.stored_bytes(partition, names))
+        return [(self.files[number], spans) for number, spans in _by_file(partition.spans)]
 
     def _with(self, numbers: AbstractSet[int]) -> Self:
         part = copy(self)
@@ -248,6 +256,12 @@ class FileSource:
             held = [name for name in names if holds(file, name)]
             total += sum(file.stored_bytes(span.group, held) for span in spans)
         return total
+
+
+def _joined(files: Sequence[tuple[TableFile, Sequence[Span]]], fields: Sequence[Field]) -> pa.Table:
+    if not files:
+        return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
+    return pa.concat_tables(table_of(*file, fields) for file in files)
 
 
 def _null_count(file: TableFile, name: str) -> int | None:

@@ -7,6 +7,8 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import Self
 
+import pyarrow as pa
+
 from gpupipe.backend import Backend, Frame, backend_of
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.bounds import Bounds
@@ -57,15 +59,20 @@ class FrameSource:
         Memory: shares on the backend that owns the frame, else copies from one to the other.
         """
         names = [item.name for item in fields]
-        first, num_rows = partition.first_row - self._first_row, partition.num_rows
+        num_rows = partition.num_rows
         self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
         if not names:
             return backend.frame({}, num_rows)
         owner = backend_of(self._frame)
-        part = owner.select(self._frame, names).iloc[first : first + num_rows].reset_index(drop=True)
+        part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
         if backend.name == owner.name:
             return part
         return backend.from_arrow(owner.to_arrow(part), fields)
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        """See `Source.table`."""
+        owner = backend_of(self._frame)
+        return owner.to_arrow(self.read(partition, fields, owner))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
         """A slice of the frame; see `Source.only`."""
@@ -73,7 +80,7 @@ class FrameSource:
         first = min((span.first_row for span in rows), default=self._first_row)
         last = max((span.first_row + span.num_rows for span in rows), default=first)
         part = copy(self)
-        frame = self._frame.iloc[first - self._first_row : last - self._first_row]
+        frame = self._rows(first, last - first)
         vars(part).update(_frame=frame, _first_row=first, partitions=list(partitions))
         return part
 
@@ -96,3 +103,7 @@ class FrameSource:
     def null_count(self, name: str) -> int | None:
         """None missing where the field says so; else not known without reading."""
         return None if self.schema[name].nullable else 0
+
+    def _rows(self, first: int, num_rows: int) -> Frame:
+        first -= self._first_row
+        return self._frame.iloc[first : first + num_rows]

@@ -26,6 +26,7 @@ from gpupipe.io.parts import (
     write_parts,
     write_whole,
 )
+from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.writer import ParquetOptions, group_rows
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def write_folder(
                 return replace(before, notes=tuple(dataset.source.notes), num_done=len(before.parts))
             dataset = new
         dataset = in_order(dataset, options)
-        piece_rows = max(partition.num_rows for partition in dataset.partitions)
+        piece_rows = largest_partition(dataset)
         dataset = in_parts(dataset, options, files, backend)
         resumable = job is not None and inputs is not None
         draft = drafts / digest_of(dataset, job, inputs, before)
@@ -90,10 +91,9 @@ def write_single(dataset: Dataset, path: Path, options: ParquetOptions, backend:
         raise BadFile(str(path), "a folder has this name", expected="the name of a file", remedy="another name")
     with replacing(path, overwrite=overwrite) as draft:
         dataset = in_order(dataset, options)
-        write_whole(dataset, draft, options, backend)
+        rows_in = write_whole(dataset, draft, options, backend)
         groups = group_rows(draft)
     write_quarantine(dataset.source.notes, path.with_suffix(".quarantine.jsonl"))
-    rows_in = sum(partition.num_rows for partition in dataset.partitions)
     return Manifest(None, {}, (Part(path.name, {path.name: groups}, rows_in, []),), tuple(dataset.source.notes))
 
 

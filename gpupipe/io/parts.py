@@ -6,24 +6,26 @@ import hashlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.hashing import shuffle_bits
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile
 from gpupipe.io.manifest import Manifest, Part
 from gpupipe.io.passes import in_halves, in_partition, over_partitions
+from gpupipe.io.query import EVERYTHING
 from gpupipe.io.relational.ordering import shuffle
+from gpupipe.io.relational.planned import Planned
 from gpupipe.io.source import Partition
 from gpupipe.io.spooled import from_all_files
 from gpupipe.io.writer import ParquetOptions, file_types, group_rows, write_file, write_hive
@@ -71,20 +73,32 @@ class PartWriter(ABC):
     def __call__(self, part: Dataset) -> Part:
         """Write the dataset's one partition, if need be in pieces."""
         (partition,) = part.partitions
-        name, halved = self.names[partition.index], list[str]()
-        table = partial(_table_of, self.backend, self.options)
+        record = Part(self.names[partition.index], {}, partition.num_rows, part.source.files_of(partition))
+        table, pieces = partial(_table_of, self.backend, self.options), list(self._pieces(part))
+        frames = [partial(_frame_of, select(self.backend), self.options, p, p.partitions[0]) for p in pieces]
+        tables = (t for piece in pieces for t in in_halves(table, piece, record.halved.append))
+        return self.write(record, tables, part.schema, frames)
+
+    def write(
+        self, record: Part, tables: Iterable[pa.Table], schema: Schema, frames: Sequence[Callable[[], Frame]] = ()
+    ) -> Part:
+        """Write the rows of one part.
+
+        Args:
+            record: of the part; its files are still to come.
+            tables: the rows.
+            schema: of the columns.
+            frames: the same rows, for a backend that writes them itself.
+        """
         with self.scratch() as folder:
-            file, pieces = folder / f"{name}{self.mark}.parquet", list(self._pieces(part))
-            frames = [partial(_frame_of, select(self.backend), self.options, p, p.partitions[0]) for p in pieces]
-            if not _write_on_device(frames, part.schema, self.backend, self.options, file, halved.append):
-                tables = (t for piece in pieces for t in in_halves(table, piece, halved.append))
+            file = folder / f"{record.name}{self.mark}.parquet"
+            if not _write_on_device(frames, schema, self.backend, self.options, file, record.halved.append):
                 if self.options.partition_by:
-                    write_hive(tables, part.schema, folder, file.stem, self.options)
+                    write_hive(tables, schema, folder, file.stem, self.options)
                 else:
-                    write_file(tables, part.schema, file, self.options)
+                    write_file(tables, schema, file, self.options)
             written = sorted(folder.rglob("*.parquet"))
-            files = {str(path.relative_to(folder)): group_rows(path) for path in written}
-            record = Part(name, files, partition.num_rows, part.source.files_of(partition), halved)
+            record = replace(record, files={str(path.relative_to(folder)): group_rows(path) for path in written})
             self.keep(folder, record)
         return record
 
@@ -119,16 +133,25 @@ def write_parts(
     """Write the parts that have no record yet; tells what the folder will hold."""
     old = () if before is None else before.parts
     first = 1 + max((int(part.name.rpartition("-")[2]) for part in old), default=-1)
-    names = {part.index: f"part-{first + part.index:05d}" for part in dataset.partitions}
     done = {part.name: part for part in writer.records()}
-    missing = [partition for partition in dataset.partitions if names[partition.index] not in done]
-    num_done = len(old) + len(done)
-    work = replace(writer, names=names)
-    made = over_partitions(work, dataset.of_partitions(missing), writer.backend, "write", whole=True)
-    for part in made if missing else ():
-        done[part.name] = part
-        for told in part.halved:
-            _log.warning(told)
+    num_done, plan = len(old) + len(done), _plan_of(dataset, writer.options, writer.backend)
+    if plan is not None:
+        names = {}
+        with closing(plan.batches()) as batches:
+            for index, tables in enumerate(_cut_rows(batches, plan.partition_rows)):
+                names[index] = name = f"part-{first + index:05d}"
+                if name not in done:
+                    record = Part(name, {}, sum(table.num_rows for table in tables), [])
+                    done[name] = writer.write(record, tables, dataset.schema)
+    else:
+        names = {part.index: f"part-{first + part.index:05d}" for part in dataset.partitions}
+        missing = [partition for partition in dataset.partitions if names[partition.index] not in done]
+        work = replace(writer, names=names)
+        made = over_partitions(work, dataset.of_partitions(missing), writer.backend, "write", whole=True)
+        for part in made if missing else ():
+            done[part.name] = part
+            for told in part.halved:
+                _log.warning(told)
     keys = writer.options.partition_by
     return Manifest(
         job,
@@ -209,16 +232,30 @@ def _cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
 
 def digest_of(dataset: Dataset, job: str | None, inputs: Mapping[str, str] | None, before: Manifest | None) -> str:
     """What tells a job on these inputs, cut into these parts, apart from any other."""
-    cuts = [[astuple(span) for span in partition.spans] for partition in dataset.partitions]
+    source = dataset.source
+    cuts: Any = (
+        source.partition_rows
+        if isinstance(source, Planned)
+        else [[astuple(span) for span in partition.spans] for partition in dataset.partitions]
+    )
     facts = [job, inputs, None if before is None else before.to_json(), cuts]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write_whole(dataset: Dataset, path: Path, options: ParquetOptions, backend: str) -> None:
+def write_whole(dataset: Dataset, path: Path, options: ParquetOptions, backend: str) -> int:
     """Write all rows to one local file; by the device's own writer where partitions are read in this process.
 
-    Memory: a partition per worker, and as many tables as make a row group.
+    Returns:
+        How many rows were read.
+
+    Memory: a partition per worker, and as many tables as make a row group; of a plan what it takes instead.
     """
+    plan = _plan_of(dataset, options, backend)
+    if plan is not None:
+        with closing(plan.batches()) as batches:
+            write_file(batches, dataset.schema, path, options)
+        return sum(group_rows(path))
+    num_rows = sum(partition.num_rows for partition in dataset.partitions)
     with tqdm(dataset.partitions, "write", disable=None, leave=False) as bar:
 
         def frame_of(partition: Partition) -> Frame:
@@ -229,9 +266,30 @@ def write_whole(dataset: Dataset, path: Path, options: ParquetOptions, backend: 
 
         frames = [partial(frame_of, partition) for partition in dataset.partitions]
         if active().in_process and _write_on_device(frames, dataset.schema, backend, options, path, _log.warning):
-            return
+            return num_rows
     with closing(over_partitions(partial(_table_of, backend, options), dataset, backend, "write")) as tables:
         write_file(tables, dataset.schema, path, options)
+    return num_rows
+
+
+def _plan_of(dataset: Dataset, options: ParquetOptions, backend: str) -> Planned | None:
+    """The plan whose rows are written as they come; None where rows are read by partitions."""
+    source = dataset.source
+    is_whole = dataset.query == EVERYTHING and options.shuffle != "partition"
+    return source if backend == "cpu" and is_whole and isinstance(source, Planned) else None
+
+
+def _cut_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[list[pa.Table]]:
+    """The same rows, so many at a time; the last apart."""
+    waiting: list[pa.Table] = []
+    missing = num_rows
+    for table in tables:
+        while table.num_rows > missing:
+            yield [*waiting, table.slice(0, missing)]
+            table, waiting, missing = table.slice(missing), [], num_rows  # noqa: PLW2901
+        waiting.append(table)
+        missing -= table.num_rows
+    yield waiting
 
 
 def _write_on_device(
@@ -247,7 +305,7 @@ def _write_on_device(
     Returns:
         Whether it is written.
     """
-    if options.partition_by:
+    if options.partition_by or not frames:
         return False
     try:
         return select(backend).write_parquet(frames, file_types(schema), path, options.lay_out(schema))
@@ -260,18 +318,33 @@ def _write_on_device(
 
 
 def _table_of(backend_name: str, options: ParquetOptions, part: Dataset) -> pa.Table:
-    """The rows of one partition on the host, in the order they are written in."""
+    """The rows of one partition on the host, in the order they are written in.
+
+    On the CPU columns that no function has made never become a frame.
+    """
     backend, (partition,) = select(backend_name), part.partitions
-    return backend.to_arrow(_frame_of(backend, options, part, partition))
+    if backend.name != "cpu" or part.query.stages:
+        return backend.to_arrow(_frame_of(backend, options, part, partition))
+    table = part.source.table(partition, list(part.schema))
+    ids = partition.row_ids(backend.xp) if options.shuffle == "partition" else None
+    if part.query.draws:
+        kept = part.query.drawn(partition, backend)
+        table, ids = table.filter(pa.array(kept)), None if ids is None else ids[kept]
+    return table if ids is None else table.take(pa.array(_shuffled(options.seed, ids, backend)))
 
 
 def _frame_of(backend: Backend, options: ParquetOptions, dataset: Dataset, partition: Partition) -> Frame:
     """The rows of one partition in the order they are written in."""
     frame = dataset.read(partition, None, backend)
     if options.shuffle == "partition":
-        bits = shuffle_bits(options.seed, partition.row_ids(backend.xp)[backend.positions(frame)])
-        frame = backend.take(frame, backend.xp.argsort(bits, kind="stable"))
+        ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        frame = backend.take(frame, _shuffled(options.seed, ids, backend))
     return frame
+
+
+def _shuffled(seed: int, row_ids: Array, backend: Backend) -> Array:
+    """The random order of the rows of a partition."""
+    return backend.xp.argsort(shuffle_bits(seed, row_ids), kind="stable")
 
 
 def in_order(dataset: Dataset, options: ParquetOptions) -> Dataset:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from gpupipe.backend import Backend, Frame
+from gpupipe.backend import Array, Backend, Frame
 from gpupipe.io.bounds import Condition
 from gpupipe.io.selection import Between, Draw, Listed, Selection, StratifiedDraw
 from gpupipe.io.source import Partition
@@ -103,11 +103,7 @@ class Query:
     def run(self, frame: Frame, partition: Partition, names: Sequence[str], backend: Backend) -> Frame:
         """The columns `names` of what comes out; `frame` is the partition as read, with the columns `reads(names)`."""
         if self.draws:
-            row_ids = partition.row_ids(backend.xp)
-            keep = self.draws[0].keep_rows(row_ids, backend)
-            for draw in self.draws[1:]:
-                keep = keep & draw.keep_rows(row_ids, backend)
-            frame = backend.filter(frame, keep)
+            frame = backend.filter(frame, self.drawn(partition, backend))
         for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
             if isinstance(stage, Mapped):
                 ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
@@ -119,6 +115,14 @@ class Query:
                     keep = stage.keep(frame, backend)
                 frame = backend.filter(_narrowed(frame, needed, backend), keep)
         return backend.select(frame, names)
+
+    def drawn(self, partition: Partition, backend: Backend) -> Array:
+        """A boolean per row of a partition: whether all choices by identity keep it; there is one at least."""
+        row_ids = partition.row_ids(backend.xp)
+        keep, *others = (draw.keep_rows(row_ids, backend) for draw in self.draws)
+        for other in others:
+            keep = keep & other
+        return keep
 
     def _needed(self, names: Sequence[str]) -> list[set[str]]:
         """The columns needed before the first stage, after it, and so on to the last."""

@@ -25,6 +25,7 @@ from gpupipe.io.parts import (
     write_parts,
     write_whole,
 )
+from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.remote import StorageOptions, stamp_of
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
 from gpupipe.io.writer import ParquetOptions, group_rows
@@ -79,7 +80,7 @@ def write_store_folder(
             return replace(before, notes=tuple(dataset.source.notes), num_done=len(before.parts))
         dataset = new
     dataset = in_order(dataset, options)
-    piece_rows = max(partition.num_rows for partition in dataset.partitions)
+    piece_rows = largest_partition(dataset)
     dataset = in_parts(dataset, options, files, backend)
     known = job is not None and inputs is not None
     # With the manifest that is there, so that what it lists is never written over.
@@ -132,12 +133,11 @@ def write_object(
     store = StoreFolder(parent, storage_options)
     dataset = in_order(dataset, options)
     with _scratch() as folder:
-        write_whole(dataset, folder / name, options, backend)
+        rows_in = write_whole(dataset, folder / name, options, backend)
         groups = group_rows(folder / name)
         store.put(folder / name, name)
     if lines := quarantine_lines(dataset.source.notes):
         store.put_text(lines, f"{name.removesuffix('.parquet')}.quarantine.jsonl")
-    rows_in = sum(partition.num_rows for partition in dataset.partitions)
     return Manifest(None, {}, (Part(name, {name: groups}, rows_in, []),), tuple(dataset.source.notes))
 
 

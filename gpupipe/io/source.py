@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Protocol, Self
 
 import numpy as np
+import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow_types import Reading, arrow_type
@@ -199,14 +200,20 @@ class Source(Protocol):
     """Columns that are there but cannot be carried, and their type."""
     notes: Sequence[FileNote]
     """The files and columns that are not read, or not as they are."""
-    partitions: Sequence[Partition]
     reads: Reads
     made_by: str | None
     """What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     None where a function that made them has no name."""
 
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        """The parts it is read in, at least one."""
+
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """The partition's rows as a coded frame of exactly these columns, counted from 0."""
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        """The same on the host as Arrow columns: strings plain or as codes, no NaN."""
 
     def bounds(self, span: Span, name: str) -> Bounds | None:
         """What all present values of a span lie between; None where that is not known without reading."""

@@ -13,7 +13,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from gpupipe.backend import Backend, Frame
+from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
 from gpupipe.io.bounds import Bounds
@@ -114,6 +114,11 @@ class Spooled:
             return backend.from_arrow(empty, fields)
         frames = [_rows(run, spans, fields, backend) for run, spans in by_file]
         return frames[0] if len(frames) == 1 else backend.concat(frames)
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        """See `Source.table`."""
+        cpu = select("cpu")
+        return cpu.to_arrow(self.read(partition, fields, cpu))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
         """The partitions' own files; see `Source.only`."""

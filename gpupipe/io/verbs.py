@@ -38,9 +38,11 @@ Names: TypeAlias = str | Sequence[str]
 class Verbs:
     """The methods of a `Dataset` that look at more than a partition.
 
-    What sorts, shuffles, joins, groups or finds duplicates does so when it is called. A small result is kept in memory,
-    another one in temporary files as long as the new dataset is there. What comes out, row by row, never
-    depends on partitions, workers or backend.
+    What sorts, shuffles, joins or groups is a plan, which runs when rows are first asked for. Rows that are read stay
+    as long as the new dataset is there: a small result in memory, another one in temporary files. On the CPU rows that
+    are only written are not kept: the plan runs while they are written. `deduplicate` and `sample(n=)` choose rows,
+    and `join_asof` finds what it adds, when they are called. What comes out, row by row, never depends on partitions,
+    workers or backend.
     """
 
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
@@ -56,8 +58,8 @@ class Verbs:
             BadFile: a file cannot be read.
             PlanFailed: memory or disk do not suffice.
 
-        Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that twice the table on
-            disk, half of it as long as the result is there.
+        Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that the table on disk
+            while the plan runs, and the result as long as the new dataset is there, unless it is only written.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -186,7 +188,7 @@ class Verbs:
             many: whether a key may stand in several right rows; a row of the left then comes out once per match.
 
         Raises:
-            BadData: a key repeats on the right and `many` is False; names one.
+            BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
             ColumnNotFound: no such column.
             SchemaMismatch: keys of types that cannot be compared (times with a zone and without too); or, where right
                 rows are kept, of other types.

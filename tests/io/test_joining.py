@@ -140,7 +140,7 @@ def test_a_key_that_repeats_on_the_right_is_refused_or_asked_for() -> None:
     left = gp.from_frame(pd.DataFrame({"k": ["a"]}))
     right = gp.from_frame(pd.DataFrame({"k": ["b", None, None, "b"], "x": range(4)}))
     with pytest.raises(BadData, match=r"repeat a key, for instance \{'k': 'b'\}") as caught:
-        left.join(right, on="k")
+        left.join(right, on="k").compute()
     assert "many=True" in str(caught.value)
     assert rows_of(left.join(right.deduplicate("k"), on="k")) == [{"k": "a", "x": None}]
     assert len(left.join(right, on="k", many=True, how="outer")) == 5

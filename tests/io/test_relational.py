@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,10 @@ import gpupipe as gp
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
 from gpupipe.io.relational.engine import run
+from gpupipe.io.relational.gathering import Gathered
 from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import scan
+from gpupipe.io.writer import write_file
 from gpupipe.schema import ROW
 from tests.io.meeting import few_bytes, meetings, rows_of, several
 from tests.io.tables import DATA
@@ -69,9 +73,9 @@ def test_rows_beyond_the_memory_are_cut_into_buckets(
     whole = VERBS[verb](flights()).compute()
     few_bytes(monkeypatch, 200_000)
     with caplog.at_level("INFO", "gpupipe"):
-        found = VERBS[verb](flights())
+        found = VERBS[verb](flights()).compute()
     assert ("cut into" in caplog.text) == (verb not in ("few groups", "sample"))
-    pd.testing.assert_frame_equal(found.compute(), whole)
+    pd.testing.assert_frame_equal(found, whole)
 
 
 @pytest.mark.parametrize("how", ["left", "inner", "right", "outer"])
@@ -146,11 +150,11 @@ def test_a_file_that_is_not_what_it_was_is_named(tmp_path: Path) -> None:
     path.write_bytes(whole[:100] + bytes(100) + whole[200:])
     for _ in range(2):
         with pytest.raises(BadFile) as caught:
-            data.sort("x")
+            data.sort("x").compute()
         assert caught.value.where == str(path)
     path.unlink()
     with pytest.raises(BadFile) as caught:
-        data.sort("x")
+        data.sort("x").compute()
     assert caught.value.where == str(path)
 
 
@@ -219,7 +223,7 @@ def test_an_interrupted_plan_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            _ = [data.sort("x") for _ in range(50)]
+            _ = [len(data.sort("x")) for _ in range(50)]
     finally:
         timer.join()
         signal.signal(signal.SIGINT, before)
@@ -232,3 +236,105 @@ def test_bits_are_drawn_as_elsewhere(seed: int, counters: list[int]) -> None:
     frame = pl.DataFrame({"n": pl.Series(counters, dtype=pl.UInt64)})
     found: Any = frame.select(random_bits(seed, pl.col("n")))["n"].to_numpy()
     np.testing.assert_array_equal(found, splitmix64(seed, np.array(counters, np.uint64)))
+
+
+# written as they come ------------------------------------------------------------------------------------------------
+WRITTEN: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    "sort": lambda d: d.sort("x", ascending=False),
+    "shuffle": lambda d: d.shuffle(3),
+    "group": lambda d: d.group_by("k").agg(n=("x", "size"), last=("s", "last")),
+    "none": lambda d: d.filter("x < 0").sort("x"),
+    "left": lambda d: d.join(d.filter("x % 2 == 0"), on="x"),
+    "many": lambda d: d.join(d.filter("x % 2 == 0"), on="k", how="outer", many=True),
+    "two plans": lambda d: d.sort("x", ascending=False).group_by("k").agg(first=("x", "first")),
+}
+
+
+def few_files(folder: Path) -> gp.Dataset:
+    """Two files of two partitions each, with missing values."""
+    folder.mkdir()
+    for number in range(2):
+        xs = range(200 * number, 200 * number + 200)
+        table = pa.table({"x": xs, "k": [x % 7 or None for x in xs], "s": [f"s{x % 11}" for x in xs]})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=100)
+    return gp.read_parquet(folder, partition_bytes=2000, backend="cpu")
+
+
+@pytest.mark.parametrize("verb", WRITTEN)
+def test_rows_that_are_only_written_are_not_gathered(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = few_files(tmp_path / "in")
+    assert data.num_partitions == 4
+    wanted = WRITTEN[verb](data)
+    wanted.compute().to_parquet(tmp_path / "wanted.parquet")
+    rows = pq.read_table(tmp_path / "wanted.parquet").to_pylist()
+    gathered, made = Gathered.dataset, list[str]()
+
+    def counted(self: Gathered, *args: Any) -> gp.Dataset:
+        made.append(args[-1])
+        return gathered(self, *args)
+
+    monkeypatch.setattr(Gathered, "dataset", counted)
+    whole, several_parts, again = (WRITTEN[verb](data) for _ in range(3))
+    assert whole.write_parquet(tmp_path / "one.parquet").rows_out == len(rows)
+    manifest = several_parts.write_parquet(tmp_path / "parts", rows_per_group=60)
+    assert made == (["sort", "sort"] if verb == "two plans" else [])
+    assert again.write_parquet(tmp_path / "parts", rows_per_group=60).num_done == len(manifest.parts)
+    written = pq.read_table(tmp_path / "one.parquet")
+    assert written.to_pylist() == rows
+    by_parts = [pq.read_table(tmp_path / "parts" / name) for name in manifest.files]
+    assert pa.concat_tables(by_parts).to_pylist() == rows
+    assert {part.num_rows for part in by_parts[:-1]} <= {100}
+    assert manifest.rows_in == manifest.rows_out == len(rows)
+    # What has been gathered is not made once more.
+    monkeypatch.setattr("gpupipe.io.relational.engine._batches", None)
+    assert wanted.write_parquet(tmp_path / "kept.parquet").rows_out == len(rows)
+    assert pq.read_table(tmp_path / "kept.parquet").equals(written)
+
+
+def test_parts_that_were_written_before_a_crash_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = few_files(tmp_path / "in").sort("x", ascending=False)
+    calls = list[str]()
+
+    def failing(tables: Any, schema: Any, path: Path, options: Any) -> None:
+        calls.append(path.name)
+        if len(calls) == 3:
+            raise OSError("no space left")
+        write_file(tables, schema, path, options)
+
+    monkeypatch.setattr("gpupipe.io.parts.write_file", failing)
+    with pytest.raises(BadFile):
+        data.write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert data.write_parquet(tmp_path / "out").num_done == 2
+    assert calls == [f"part-0000{number}.parquet" for number in (0, 1, 2, 2, 3)]
+    assert pq.read_table(tmp_path / "out")["x"].to_pylist() == list(range(399, -1, -1))
+
+
+def test_a_file_that_changes_before_a_plan_runs_is_named(tmp_path: Path) -> None:
+    data = few_files(tmp_path / "in").sort("x")
+    (tmp_path / "in" / "1.parquet").write_bytes((tmp_path / "in" / "0.parquet").read_bytes() + b" ")
+    with pytest.raises(BadFile) as caught:
+        data.write_parquet(tmp_path / "out.parquet")
+    assert caught.value.where == str(tmp_path / "in" / "1.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_dataset_of_a_plan_travels(tmp_path: Path) -> None:
+    found = few_files(tmp_path / "in").sort("x", ascending=False)
+    copy = pickle.loads(pickle.dumps(found))
+    pd.testing.assert_frame_equal(copy.compute(), found.compute())
+
+
+def test_what_rows_were_made_of_goes_when_they_are_there() -> None:
+    frame = pd.DataFrame({"x": [2, 3, 1]})
+    data = gp.from_frame(frame)
+    found, source = data.sort("x"), weakref.ref(data.source)
+    del data
+    gc.collect()
+    assert source() is not None
+    assert len(found) == 3
+    gc.collect()
+    assert source() is None
+    assert found.compute()["x"].tolist() == [1, 2, 3]

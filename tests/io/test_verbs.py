@@ -184,6 +184,8 @@ def test_what_makes_no_sense_is_said() -> None:
 def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
     folder = scratch(tmp_path, monkeypatch)
     found = numbers().sort("x", ascending=False)
+    assert list(folder.iterdir()) == []  # nobody has asked for rows
+    assert len(found) == 1000
     assert len(list(folder.iterdir())) == 1  # what was between is gone
     part = found.filter("x < 2")
     del found
@@ -199,6 +201,7 @@ def test_a_temporary_file_that_is_gone_is_named(
 ) -> None:
     folder = scratch(tmp_path, monkeypatch)
     found = verb(numbers())
+    assert len(found) == 1000
     for path in folder.rglob("*.*"):
         path.unlink()
     with pytest.raises(BadFile, match=r"a temporary file cannot be read(?s:.*)TMPDIR"):
@@ -221,12 +224,10 @@ def test_rows_that_do_not_fit_are_exchanged_in_pieces(caplog: pytest.LogCaptureF
         lambda d: d.sample(n=10),
     ):
         caplog.clear()
-        found = verb(tight)
+        found, wanted = verb(tight), verb(data)
+        assert len(found) == len(wanted)
         assert "worked on in halves" in caplog.text
-        wanted = verb(data)
-        if found.query.stages:  # a sample, still to be read
-            assert len(found) == len(wanted)
-        else:
+        if not found.query.stages:  # else a sample, still to be read
             assert rows_of(found) == rows_of(wanted)
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,24 @@ from gpupipe.schema import Field, Schema
 from tests.io.tables import DATA, plain, tables, values
 
 several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@several
+@given(table=tables(), group=st.integers(1, 9), shuffle=st.sampled_from([False, "partition"]))
+def test_rows_that_no_function_has_made_are_written_as_frames_are(
+    tmp_path: Path, table: pa.Table, group: int, shuffle: Any
+) -> None:
+    """They go from file to file as Arrow columns."""
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=group)
+    data = gp.read_parquet(tmp_path / "in.parquet", partition_bytes=500, backend="cpu")
+    drawn = data.split(fraction=0.6, seed=1)[0]
+    for each in (data, drawn, data.select(data.columns[::-1])):
+        framed = each.map_frames(lambda frame, _: frame, each.schema, each.columns, keeps_rows=True)
+        for name, written in (("one", each), ("other", framed)):
+            written.write_parquet(tmp_path / f"{name}.parquet", shuffle=shuffle, seed=3, overwrite=True)
+        one, other = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("one", "other"))
+        assert one.schema.equals(other.schema, check_metadata=True)
+        assert plain(one) == plain(other)
 
 
 @several

@@ -13,7 +13,7 @@ from gpupipe.io.relational.random_bits import STEP, number, random_bits
 from gpupipe.io.relational.scan import Scan
 from gpupipe.schema import ROW
 
-__all__ = ["by_hash", "by_order", "repeat_little"]
+__all__ = ["by_hash", "by_order", "hash_of", "repeat_little"]
 
 _SAMPLES_PER_BUCKET = 1000
 _SAMPLE = 2
@@ -48,12 +48,16 @@ def repeat_little(scan: Scan, keys: Sequence[str], backend: str) -> bool:
     return sample.n_unique() > sample.height // 2
 
 
+def hash_of(keys: Sequence[str]) -> pl.Expr:
+    """Hash the keys of a row together."""
+    hashes = (pl.col(key).hash(number) for number, key in enumerate(keys))
+    return reduce(lambda one, other: (one * number(STEP)) ^ other, hashes)
+
+
 def by_hash(keys: Sequence[str], num_buckets: int, *, missing_meet: bool = False) -> pl.Expr:
     """Put rows with equal keys into one bucket; those that lack a key anywhere unless `missing_meet`."""
-    hashes = (pl.col(key).hash(number) for number, key in enumerate(keys))
-    together = reduce(lambda one, other: (one * number(STEP)) ^ other, hashes)
     alone = pl.lit(value=False) if missing_meet else pl.any_horizontal(pl.col(key).is_null() for key in keys)
-    bits = pl.when(alone).then(pl.col(ROW).hash()).otherwise(together)
+    bits = pl.when(alone).then(pl.col(ROW).hash()).otherwise(hash_of(keys))
     return (bits % number(num_buckets)).cast(pl.Int64)
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
+from gpupipe.backend import select
 from gpupipe.backend.hashing import splitmix64
+from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
-from gpupipe.io.relational.engine import collect
+from gpupipe.io.passes import over_partitions
 from gpupipe.io.relational.ordering import numbered
-from gpupipe.io.relational.random_bits import random_bits
-from gpupipe.io.relational.scan import scan
 from gpupipe.io.selection import Draw
-from gpupipe.schema import ROW
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -25,12 +24,32 @@ __all__ = ["draw"]
 
 def draw(table: Dataset, n: int, seed: int) -> Dataset:
     """Make what `Dataset.sample` describes of `n`: the n rows with the lowest bits."""
-    table = numbered(table)
+    table, backend = numbered(table), active().resolve(table.backend)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
-    rows = scan(table, [], "sample")
-    bits = rows.frame.select(random_bits(own, pl.col(ROW)).alias(ROW))
-    num_rows = collect(bits.select(pl.len()), [rows], "sample").item()
+    lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
+    with closing(over_partitions(_Lowest(own, n, backend), table, backend, "sample")) as found:
+        for bits, of_partition in found:
+            lowest, num_rows = _least(np.concatenate([lowest, bits]), n), num_rows + of_partition
     if not 0 <= n <= num_rows:
         raise BadConfig("sample", "not so many rows", got=n, expected=f"0 to {num_rows:,}", remedy=f"n={num_rows}")
-    high = collect(bits.bottom_k(n, by=ROW).select(pl.col(ROW).max()), [rows], "sample").item() + 1 if n else 0
-    return replace(table, query=table.query.then(Draw(own, 0, high)))
+    return replace(table, query=table.query.then(Draw(own, 0, int(lowest.max()) + 1 if n else 0)))
+
+
+@dataclass(frozen=True)
+class _Lowest:
+    """The n lowest bits of a partition's rows, and how many rows it has; only what chooses rows is read."""
+
+    seed: int
+    n: int
+    backend: str
+
+    def __call__(self, part: Dataset) -> tuple[Any, int]:
+        backend, (partition,) = select(self.backend), part.partitions
+        rows = backend.positions(part.read(partition, [], backend))
+        bits = splitmix64(self.seed, partition.row_ids(backend.xp)[rows])
+        return _least(backend.to_host(bits), self.n), len(rows)
+
+
+def _least(values: Any, n: int) -> Any:
+    """The n lowest of an array in any order, or all."""
+    return np.partition(values, n)[:n] if n < len(values) else values

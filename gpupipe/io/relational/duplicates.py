@@ -28,6 +28,11 @@ def deduplicate(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
     table, backend = numbered(table), active().resolve(table.backend)
     rows = scan(table, on, "deduplicate")
 
+    def in_order(frame: pl.LazyFrame) -> pl.LazyFrame:
+        if backend == "gpu":  # several GPUs keep no order
+            return plan(frame).sort(ROW)
+        return frame.unique(on, keep="first" if keep == "first" else "last", maintain_order=True).select(ROW)
+
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         return frame.group_by(on).agg(pl.col(ROW).min() if keep == "first" else pl.col(ROW).max()).select(ROW)
 
@@ -35,9 +40,10 @@ def deduplicate(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
         return [by_hash(on, num_buckets, missing_meet=True)]
 
     if buckets_of([rows], backend) == 1:
-        kept = run(lambda frame: plan(frame).sort(ROW), [rows], [ID], backend, "deduplicate", None)
-    else:
-        kept = by_place(run(plan, [rows], [ID], backend, "deduplicate", cut), [ID], backend, "deduplicate")
+        kept = run(in_order, [rows], [ID], backend, "deduplicate", None)
+    else:  # rows stand in a bucket in any order
+        found = run(plan, [rows], [ID], backend, "deduplicate", cut)
+        kept = by_place(found, [ID], backend, "deduplicate").gather()
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = origin_of("deduplicate", [table], on, keep, inputs).made_by

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,12 +21,12 @@ from tqdm import tqdm
 from gpupipe.backend.plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.errors import BackendMissing
-from gpupipe.io.relational.gathering import Gathered, memory
+from gpupipe.io.relational.gathering import Gathered, batch_rows, memory, types_of
 from gpupipe.io.relational.scan import Scan, explained
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder, writing_scratch
 
-__all__ = ["Cut", "Plan", "batches_of", "buckets_of", "collect", "run", "sink"]
+__all__ = ["Cut", "Plan", "PlannedRun", "batches_of", "buckets_of", "collect", "run", "sink"]
 
 Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
@@ -43,10 +44,9 @@ _BUCKET = "⟨bucket⟩"
 _log = logging.getLogger("gpupipe")
 
 
-def run(
-    plan: Plan, scans: Sequence[Scan], fields: Iterable[Field], backend: str, title: str, cut: Cut | None
-) -> Gathered:
-    """Run a plan over all rows of some scans.
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan over all rows of some scans, ready to run.
 
     Args:
         plan: given a lazy frame for each scan, makes that of the result.
@@ -56,43 +56,95 @@ def run(
         title: of the progress bar, and for messages.
         cut: where the rows exceed a share of the memory, the buckets they are put into first; the results of the
             buckets, in their order, make up the whole result. None for a plan that holds few rows at a time.
-
-    Raises:
-        PlanFailed: the engine cannot run the plan, or failed.
-        BackendMissing: the engine of a GPU is not installed.
-        BadFile: a file is not what it was, or cannot be read.
-        ClusterLost: a worker that takes part is gone.
-
-    Memory: three times the rows, up to half of the host's free memory or of `memory_limit`, on a GPU of the device's;
-        on disk, beyond that, the rows and the result, which a GPU writes itself. There a plan without buckets streams
-        through the device, and spills to the host.
+        check: given rows of the result, raises an error where they are wrong.
     """
-    if backend == "cpu" and not active().in_process:
-        _log_once(f"{title}: the program itself runs it, with all its threads; the workers of a cluster take no part")
-    found = Gathered(list(fields))
-    num_buckets = buckets_of(scans, backend) if cut is not None else 1
-    num_bytes = _bytes_taken(scans) // num_buckets
 
-    def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
-        return plan(*frames).select(found.types.names)
+    plan: Plan
+    scans: Sequence[Scan]
+    fields: Sequence[Field]
+    backend: str
+    title: str
+    cut: Cut | None
+    check: Callable[[pl.LazyFrame], None] = lambda _: None
 
-    whole = chosen(one.frame for one in scans)
-    if backend == "gpu":
-        _of_gpu().refuse(whole, title)
-    with ExitStack() as on_failure, ExitStack() as buckets, explained(scans, title):
-        for one in scans:
-            on_failure.callback(one.discard)
-        plans: Iterable[pl.LazyFrame] = [whole]
-        if cut is not None and num_buckets > 1:
-            _log.info("%s: the rows exceed the memory and are cut into %d buckets", title, num_buckets)
-            folder = buckets.enter_context(ScratchFolder()).path
-            plans = map(chosen, _in_buckets(scans, cut(num_buckets), num_buckets, folder))
-        if backend == "cpu":
-            found.gather(_gathered(plans, found, title))
-        else:
-            _of_gpu().gather(found, _shown(plans, title), num_bytes, sum(one.num_bytes for one in scans))
-        on_failure.pop_all()
-    return found
+    def gather(self) -> Gathered:
+        """Run it, and gather the result.
+
+        Raises:
+            PlanFailed: the engine cannot run the plan, or failed.
+            BackendMissing: the engine of a GPU is not installed.
+            BadFile: a file is not what it was, or cannot be read.
+            ClusterLost: a worker that takes part is gone.
+
+        Memory: three times the rows, up to half of the host's free memory or of `memory_limit`, on a GPU of the
+            device's; on disk, beyond that, the rows and the result, which a GPU writes itself. There a plan without
+            buckets streams through the device, and spills to the host.
+        """
+        found = Gathered(self.fields)
+        if self.backend == "cpu":
+            return found.gather(self.batches())
+        num_buckets = self._num_buckets()
+        num_bytes = _bytes_taken(self.scans) // num_buckets
+        with self._plans(num_buckets) as plans:
+            result_bytes = sum(one.num_bytes for one in self.scans)
+            _of_gpu().gather(found, _shown(plans, self.title), num_bytes, result_bytes)
+            try:
+                self.check(found.lazy())
+            except BaseException:
+                found.discard()
+                raise
+        return found
+
+    def batches(self) -> Generator[pa.Table]:
+        """Run it on the CPU, and give the result batch by batch.
+
+        Raises:
+            PlanFailed, BadFile: see `gather`.
+
+        Memory: as `gather`, without the result.
+        """
+        if not active().in_process:
+            _log_once(
+                f"{self.title}: the program itself runs it, with all its threads; the workers of a cluster take no part"
+            )
+        types, rows = types_of(self.fields), batch_rows(self.fields)
+        with self._plans(self._num_buckets()) as plans:
+            yield types.empty_table()  # there may be no batch
+            for frame in _shown((frame for plan in plans for frame in _batches(plan, rows)), self.title):
+                self.check(frame.lazy())
+                yield arrow_of(frame, types)
+
+    def _num_buckets(self) -> int:
+        return buckets_of(self.scans, self.backend) if self.cut is not None else 1
+
+    @contextmanager
+    def _plans(self, num_buckets: int) -> Iterator[Iterable[pl.LazyFrame]]:
+        """The plan over all rows, or one for each bucket; where one fails nothing is left of what they read."""
+        names = [item.name for item in self.fields]
+
+        def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
+            return self.plan(*frames).select(names)
+
+        whole = chosen(one.frame for one in self.scans)
+        if self.backend == "gpu":
+            _of_gpu().refuse(whole, self.title)
+        with ExitStack() as on_failure, ExitStack() as buckets, explained(self.scans, self.title):
+            for one in self.scans:
+                on_failure.callback(one.discard)
+            plans: Iterable[pl.LazyFrame] = [whole]
+            if self.cut is not None and num_buckets > 1:
+                _log.info("%s: the rows exceed the memory and are cut into %d buckets", self.title, num_buckets)
+                folder = buckets.enter_context(ScratchFolder()).path
+                plans = map(chosen, _in_buckets(self.scans, self.cut(num_buckets), num_buckets, folder))
+            yield plans
+            on_failure.pop_all()
+
+
+def run(
+    plan: Plan, scans: Sequence[Scan], fields: Iterable[Field], backend: str, title: str, cut: Cut | None
+) -> Gathered:
+    """Run a plan over all rows of some scans now, and gather the result; see `PlannedRun`."""
+    return PlannedRun(plan, scans, list(fields), backend, title, cut).gather()
 
 
 def buckets_of(scans: Sequence[Scan], backend: str) -> int:
@@ -105,7 +157,7 @@ def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFra
     """Run a plan whose result is small, on the host.
 
     Raises:
-        PlanFailed, BadFile: see `run`.
+        PlanFailed, BadFile: see `PlannedRun`.
     """
     with explained(scans, title):
         return plan.collect(engine="streaming")
@@ -115,7 +167,7 @@ def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Itera
     """Run a plan that takes nobody knows how much, and give its result in batches; of about so many rows on a CPU.
 
     Raises:
-        PlanFailed, BackendMissing, ClusterLost: see `run`.
+        PlanFailed, BackendMissing, ClusterLost: see `PlannedRun`.
     """
     with explained([], title):
         if backend == "cpu":
@@ -129,7 +181,7 @@ def sink(plan: pl.LazyFrame, text: Path, path: Path, backend: str, group_rows: i
     """Run a plan that parses a file of text, and write its rows, in their order, to a temporary Parquet file.
 
     Raises:
-        BackendMissing, PlanFailed, ClusterLost: see `run`.
+        BackendMissing, PlanFailed, ClusterLost: see `PlannedRun`.
         BadFile: the disk is full, or the folder is gone.
         polars.exceptions.PolarsError: the plan failed.
     """
@@ -172,18 +224,13 @@ def _of_gpu() -> Any:
 
 
 def _batches(plan: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
-    return plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming")
+    # What two branches of a plan scan would be held whole for the slower one.
+    flags = pl.QueryOptFlags(comm_subplan_elim=False)
+    return plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming", optimizations=flags)
 
 
 def _shown(items: Iterable[Item], title: str) -> Iterator[Item]:
     return iter(tqdm(items, title, disable=None, leave=False))
-
-
-def _gathered(plans: Iterable[pl.LazyFrame], found: Gathered, title: str) -> Iterator[pa.Table]:
-    """The results of plans, one behind the other, as Arrow columns."""
-    frames = (frame for plan in plans for frame in _batches(plan, found.group_rows))
-    for frame in _shown(frames, title):
-        yield arrow_of(frame, found.types)
 
 
 def _in_buckets(

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend import select
+from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.backend.host_memory import free_host_memory
 from gpupipe.backend.plans import polars_of
@@ -31,7 +31,7 @@ from gpupipe.scratch import writing_scratch
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Gathered", "Origin", "kept_share", "memory", "origin_of"]
+__all__ = ["Gathered", "Origin", "batch_rows", "kept_share", "memory", "origin_of", "types_of"]
 
 _KEPT_SHARE = 16
 """A table in memory takes no more than this part of it: several may be alive."""
@@ -46,6 +46,16 @@ def memory() -> int:
 def kept_share() -> int:
     """Decide how many bytes of a table are kept in memory; a larger one goes to a file."""
     return memory() // _KEPT_SHARE
+
+
+def types_of(fields: Iterable[Field]) -> pa.Schema:
+    """Give the Arrow types of columns in whole tables."""
+    return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
+
+
+def batch_rows(fields: Iterable[Field]) -> int:
+    """Decide how many rows of whole tables travel together."""
+    return max(1, GROUP_BYTES // max(1, row_bytes(fields)))
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,8 @@ class Gathered:
 
     def __init__(self, fields: Sequence[Field], limit: int | None = None) -> None:
         self.fields = list(fields)
-        self.types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
-        self.group_rows = max(1, GROUP_BYTES // max(1, row_bytes(fields)))
+        self.types = types_of(fields)
+        self.group_rows = batch_rows(fields)
         self.num_rows = 0
         self._limit = kept_share() if limit is None else limit
         self._tables: list[pa.Table] = []
@@ -92,8 +102,8 @@ class Gathered:
         self._runs: list[Run] = []
         self._writer: pq.ParquetWriter | None = None
 
-    def gather(self, batches: Iterable[pa.Table]) -> None:
-        """Take all batches; where that fails nothing is left of them, nor of what makes them.
+    def gather(self, batches: Iterable[pa.Table]) -> Self:
+        """Take all batches, and return itself; where that fails nothing is left of them, nor of what makes them.
 
         Raises:
             BadFile: the disk is full, or the folder is gone.
@@ -109,6 +119,7 @@ class Gathered:
         finally:
             if isinstance(batches, Generator):  # an error's traceback would keep it alive
                 batches.close()
+        return self
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -181,11 +192,10 @@ class Gathered:
             starts = range(0, max(1, self.num_rows), partition_rows)
             cuts = [(start, min(partition_rows, self.num_rows - start)) for start in starts]
             source = _InMemory(self.table, schema, cuts, origin, title)
-            self._tables = []
         else:
-            runs = [replace(run, path=self._spool.keep(Path(run.path))) for run in self._runs]
-            partitions = _partitions(runs, partition_rows, title)
-            source = Spooled(dict(enumerate(runs)), partitions, schema, *_facts(origin), self._spool)
+            self._runs = [replace(run, path=self._spool.keep(Path(run.path))) for run in self._runs]
+            partitions = _partitions(self._runs, partition_rows, title)
+            source = Spooled(dict(enumerate(self._runs)), partitions, schema, *_facts(origin), self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
 
@@ -229,10 +239,10 @@ class Gathered:
 
 
 class _InMemory(FrameSource):
-    """A table in memory that was made of other tables.
+    """A table in memory that was made of other tables, in Arrow's form.
 
     Args:
-        table: the rows; strings become codes.
+        table: the rows.
         schema: of the columns.
         cuts: first row and number of rows of each partition.
         origin: what it comes from.
@@ -242,12 +252,26 @@ class _InMemory(FrameSource):
     def __init__(
         self, table: pa.Table, schema: Schema, cuts: Sequence[tuple[int, int]], origin: Origin, title: str
     ) -> None:
-        super().__init__(select("cpu").from_arrow(table, list(schema)), schema, cuts, {})
+        super().__init__(table, schema, cuts, {})
         self.made_by, self._inputs = _facts(origin)
         self.partitions = [
             replace(part, description=f"rows {first:,} to {first + num_rows:,} after {title}")
             for part, (first, num_rows) in zip(self.partitions, cuts, strict=True)
         ]
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """Slice these columns; see `Source.read`.
+
+        Memory: copies strings and what has missing values.
+        """
+        rows = self.table(partition, fields)
+        return backend.from_arrow(rows, fields) if fields else backend.frame({}, partition.num_rows)
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        """Slice these columns, not copied; see `Source.table`."""
+        names = [item.name for item in fields]
+        self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
+        return self._rows(partition.first_row, partition.num_rows).select(names)
 
     def inputs(self) -> dict[str, str] | None:
         """Of what the rows were made of; see `Source.inputs`."""
@@ -256,6 +280,9 @@ class _InMemory(FrameSource):
     def of_files(self, names: AbstractSet[str]) -> Self:
         """They were made of all input files together."""
         raise from_all_files()
+
+    def _rows(self, first: int, num_rows: int) -> Any:
+        return self._frame.slice(first - self._first_row, num_rows)
 
 
 def _facts(origin: Origin) -> tuple[str | None, dict[str, str] | None]:

@@ -11,9 +11,9 @@ import polars as pl
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.relational.cuts import by_order, repeat_little
-from gpupipe.io.relational.engine import collect, run
-from gpupipe.io.relational.gathering import Gathered, origin_of
-from gpupipe.io.relational.ordering import widest
+from gpupipe.io.relational.engine import PlannedRun, collect
+from gpupipe.io.relational.gathering import origin_of
+from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, list_of, made_usable
 
@@ -58,7 +58,7 @@ class GroupBy:
             ColumnNotFound: no such column.
             SchemaMismatch: a sum, a mean and the like of what is no number; any but a count, the first or the last of
                 lists.
-            BadData: a sum of integers does not fit 64 bits; names column and group.
+            BadData: a sum of integers does not fit 64 bits; names column and group, when rows are first asked for.
 
         Memory: a few numbers for each group; all rows where a median, a number of distinct values or a list is asked
             for. Beyond the memory, as `Dataset.sort`; all rows of the largest group have to fit.
@@ -181,7 +181,7 @@ class _Wanted:
 
 def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> Dataset:
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
-    backend, rows = active().resolve(table.backend), scan(table, columns, "group")
+    backend = active().resolve(table.backend)
     aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
     sums = [one for one in wanted if one.function == "sum" and table.schema[one.column].dtype in ("int64", "uint64")]
     aggregations += [(pl.col(one.column) // _HALF).sum().alias(one.name + _HIGH) for one in sums]
@@ -193,17 +193,22 @@ def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, 
         groups = frame.group_by(keys).agg(aggregations)
         return groups.with_columns(_sum_that_fits(one.name) for one in sums).sort(keys, nulls_last=True)
 
-    def cut(num_buckets: int) -> list[pl.Expr]:
-        return [by_order(rows, keys, [True] * len(keys), num_buckets)]
+    def check(groups: pl.LazyFrame) -> None:
+        for one in sums:
+            _check_sums(groups, keys, one, schema[one.name].dtype)
 
-    large = any(one.function in _WHOLE for one in wanted) or repeat_little(rows, keys, backend)
+    def groups() -> PlannedRun:
+        rows = scan(table, columns, "group")
+
+        def cut(num_buckets: int) -> list[pl.Expr]:
+            return [by_order(rows, keys, [True] * len(keys), num_buckets)]
+
+        large = any(one.function in _WHOLE for one in wanted) or repeat_little(rows, keys, backend)
+        return PlannedRun(plan, [rows], list(schema), backend, "group", cut if large else None, check)
+
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
-    found = run(plan, [rows], schema, backend, "group", cut if large else None)
-    for one in sums:
-        _check_sums(found, keys, one, schema[one.name].dtype)
-    origin = origin_of("group", [table], keys, dropna, wanted)
-    return found.dataset(table, schema, origin, widest(table), "group")
+    return plan_rows([table], schema, origin_of("group", [table], keys, dropna, wanted), "group", groups)
 
 
 def _sum_that_fits(name: str) -> pl.Expr:
@@ -217,8 +222,8 @@ def _sum_that_fits(name: str) -> pl.Expr:
     return pl.when(off.abs() < 2.0**63).then(total).alias(name)
 
 
-def _check_sums(found: Gathered, keys: Sequence[str], one: _Wanted, dtype: str) -> None:
-    lost = collect(found.lazy().filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
+def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Wanted, dtype: str) -> None:
+    lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
     if len(lost):
         raise BadData(
             f"agg({one.name}=)",

@@ -19,8 +19,10 @@ from gpupipe.io.damage import one_line
 from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.passes import over_partitions
+from gpupipe.io.query import EVERYTHING
 from gpupipe.io.reading import holds
 from gpupipe.io.relational.gathering import Gathered, memory
+from gpupipe.io.relational.planned import Planned
 from gpupipe.io.relational.predicates import predicates
 from gpupipe.io.remote import is_remote
 from gpupipe.io.source import row_bytes
@@ -121,7 +123,7 @@ def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = Fal
     Memory: of a dataset that Polars cannot scan, the columns, up to a share of the memory; the rest goes to disk.
     """
     fields = [table.schema[name] for name in columns]
-    found = _of_files(table, fields)
+    found = _of_plan(table, fields) or _of_files(table, fields)
     if found is None:
         found = _of_partitions(table, _Reading(columns), fields, title, 1 << 62 if keep else memory() // 4)
     return found
@@ -167,6 +169,18 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
             expected="memory and disk for the rows, and operations that the engine knows",
             remedy="gp.configure(memory_limit=...) to cut the rows into more buckets",
         ) from cause
+
+
+def _of_plan(table: Dataset, fields: Sequence[Field]) -> Scan | None:
+    """The rows that an earlier plan makes; None where they are elsewhere."""
+    source = table.source
+    if not isinstance(source, Planned) or table.query != EVERYTHING:
+        return None
+    found, row = source.gathered, pl.col(ROW).cast(pl.UInt64)
+    if any(is_remote(path) for path in found.paths):
+        return None
+    frame = found.lazy().with_row_index(ROW).select(*(item.name for item in fields), row)
+    return Scan(frame.with_columns(_without_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
 def _of_partitions(table: Dataset, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:

@@ -14,7 +14,8 @@ from gpupipe.cluster import active
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import Plan, buckets_of, run
 from gpupipe.io.relational.gathering import Origin
-from gpupipe.io.relational.ordering import by_place, widest
+from gpupipe.io.relational.ordering import by_place
+from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_made
 from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
 
@@ -106,8 +107,8 @@ def found_columns(
     cut = (lambda number: [by_hash(keys, number)] * len(scans)) if keys else None
     found = run(plan, scans, fields, backend, title, cut)
     if cut is not None and buckets_of(scans, backend) > 1:
-        found = by_place(found, fields, backend, title)
-    side = found.dataset(like, Schema(fields), Origin(None, None), widest(like), title)
+        found = by_place(found, fields, backend, title).gather()
+    side = found.dataset(like, Schema(fields), Origin(None, None), largest_partition(like), title)
     cpu = select("cpu")
     firsts = [side.read(part.split_at(1)[0], [ROW], cpu)[ROW] for part in side.partitions[1:]]
     return SideColumns(side, [int(first.iloc[0]) for first in firsts])

@@ -1,0 +1,153 @@
+"""What a plan comes to as a source: the plan runs when rows are asked for, or while they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from gpupipe.backend import Backend, Frame
+from gpupipe.io.bounds import Bounds
+from gpupipe.io.query import EVERYTHING
+from gpupipe.io.relational.gathering import Gathered, Origin
+from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
+from gpupipe.io.spooled import from_all_files
+from gpupipe.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from gpupipe.io.dataset import Dataset
+    from gpupipe.io.relational.engine import PlannedRun
+
+__all__ = ["Planned", "largest_partition", "plan_rows"]
+
+
+def plan_rows(
+    tables: Sequence[Dataset], schema: Schema, origin: Origin, title: str, run: Callable[[], PlannedRun]
+) -> Dataset:
+    """Make a dataset of the rows of a plan that is yet to run: a row's identity is its number.
+
+    Args:
+        tables: what the plan reads; the result has the backend and notes of the first, and partitions no larger than
+            the largest of them all.
+        schema: of the columns.
+        origin: what it comes from.
+        title: what makes it, for messages.
+        run: scans what the plan reads, and makes the plan ready to run.
+    """
+    return replace(tables[0], source=Planned(tables, schema, origin, title, run), schema=schema, query=EVERYTHING)
+
+
+def largest_partition(table: Dataset) -> int:
+    """Count the rows of the largest partition, 1 at least; of a plan that is yet to run the most one may have."""
+    source = table.source
+    return source.partition_rows if isinstance(source, Planned) else max(1, *(p.num_rows for p in table.partitions))
+
+
+class Planned:
+    """The rows of a plan: gathered once they are read; rows that are only written never are. See `plan_rows`."""
+
+    _made: tuple[Gathered, Source] | None
+
+    def __init__(
+        self,
+        tables: Sequence[Dataset],
+        schema: Schema,
+        origin: Origin,
+        title: str,
+        run: Callable[[], PlannedRun],
+    ) -> None:
+        self.schema, self.reads = schema, Reads()
+        self.made_by = origin.made_by
+        self.left_out: Mapping[str, str] = {}
+        self.notes: Sequence[FileNote] = tables[0].source.notes
+        self._tables, self._origin, self._title, self._run = tables, origin, title, run
+        self._lock, self._made, self._rows = RLock(), None, 0
+
+    @property
+    def partition_rows(self) -> int:
+        """The rows of the largest partition of what the plan reads."""
+        with self._lock:
+            return self._rows or max(map(largest_partition, self._tables))
+
+    @property
+    def gathered(self) -> Gathered:
+        """All rows, in memory or in a temporary file; runs the plan at the first call.
+
+        Raises:
+            PlanFailed, BadFile, BadData: see the verb.
+        """
+        return self._kept[0]
+
+    def batches(self) -> Generator[pa.Table]:
+        """Give all rows in their order; runs the plan unless they have been gathered.
+
+        Raises:
+            PlanFailed, BadFile, BadData: see the verb.
+        """
+        if self._made is None:
+            return self._run().batches()
+        return (self.table(partition, list(self.schema)) for partition in self.partitions)
+
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        """Those of the rows that are gathered."""
+        return self._source.partitions
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """See `Source.read`."""
+        return self._source.read(partition, fields, backend)
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        """See `Source.table`."""
+        return self._source.table(partition, fields)
+
+    def only(self, partitions: Sequence[Partition]) -> Any:
+        """The gathered rows; see `Source.only`."""
+        return self._source.only(partitions)
+
+    def inputs(self) -> dict[str, str] | None:
+        """Of what the rows are made of; see `Source.inputs`."""
+        return self._origin.inputs
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """They are made of all input files together."""
+        raise from_all_files()
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """None in particular."""
+        return []
+
+    def bounds(self, span: Span, name: str) -> Bounds | None:
+        """Not known without reading."""
+        return None
+
+    def null_count(self, name: str) -> int | None:
+        """None missing where the field says so; else not known without reading."""
+        return None if self.schema[name].nullable else 0
+
+    def __reduce__(self) -> Any:
+        return _same, (self._source,)
+
+    @property
+    def _source(self) -> Source:
+        return self._kept[1]
+
+    @property
+    def _kept(self) -> tuple[Gathered, Source]:
+        with self._lock:
+            if self._made is None:
+                found = self._run().gather()
+                made = found.dataset(self._tables[0], self.schema, self._origin, self.partition_rows, self._title)
+                made.source.reads = self.reads
+                self._rows = self.partition_rows
+                self._made = found, made.source
+                del self._tables, self._run  # what the rows are made of may go
+            return self._made
+
+
+def _same(source: Source) -> Source:
+    return source
