@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,18 @@ def test_a_sum_that_fits_no_integer_has_a_way_out() -> None:
     assert (caught.value.got, caught.value.remedy.partition(" before")[0]) == ({"k": 1}, "T.Derive(v='float(v)')")
     floats = gp.Pipeline([gp.transforms.Derive(v="float(v)")]).fit(table).transform(table)
     assert floats.group_by("k").agg(total=("v", "sum")).compute()["total"].tolist() == [2.0**63, 3.0]
+
+
+def test_a_sum_that_does_not_fit_leaves_nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The groups before it are written by then."""
+    monkeypatch.setattr("gpupipe.io.relational.engine.batch_rows", lambda _: 10)
+    rows = pd.DataFrame({"k": [*range(100), 99], "v": [1] * 99 + [2**62] * 2})
+    for name in ("one.parquet", "parts"):
+        with pytest.raises(BadData) as caught:
+            gp.from_frame(rows, num_partitions=3).group_by("k").agg(total=("v", "sum")).write_parquet(tmp_path / name)
+        assert (caught.value.where, caught.value.got) == ("agg(total=)", {"k": 99})
+        assert "'v'" in caught.value.problem
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("parts", PARTITIONS)

@@ -74,7 +74,7 @@ def test_a_disk_that_is_full(
         monkeypatch.setattr("gpupipe.io.relational.gathering.kept_share", lambda: 1000)
         monkeypatch.setattr(engine, "buckets_of", lambda *_: 1)
     with files_no_larger_than(2_000), pytest.raises(PlanFailed) as caught:
-        VERBS[verb](data)
+        VERBS[verb](data).compute()
     assert caught.value.where == verb
     assert "File too large" in caught.value.problem and "TMPDIR" in caught.value.remedy
     assert list(scratch.iterdir()) == []
@@ -93,7 +93,7 @@ def test_an_interrupted_plan_leaves_nothing(
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            deque(VERBS[verb](data) for _ in range(100))
+            deque((found, len(found)) for found in (VERBS[verb](data) for _ in range(100)))
     finally:
         timer.join()
         signal.signal(signal.SIGINT, before)
@@ -119,7 +119,7 @@ def test_a_folder_that_is_tidied_up(
 
     monkeypatch.setattr(engine, "_bucket", tidied)
     with pytest.raises(PlanFailed) as caught:
-        VERBS[verb](data)
+        VERBS[verb](data).compute()
     assert caught.value.where == verb and "No such file" in caught.value.problem
     assert list(scratch.iterdir()) == []
 
@@ -127,9 +127,10 @@ def test_a_folder_that_is_tidied_up(
 def test_a_result_that_is_tidied_up(data: gp.Dataset, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few_bytes(monkeypatch, 1_000_000)
     found = data.sort("x")
+    assert len(found) == ROWS
     (folder,) = scratch.iterdir()
     shutil.rmtree(folder)
-    for use in (found.compute, lambda: found.sort("k")):
+    for use in (found.compute, lambda: found.sort("k").compute()):
         with pytest.raises(BadFile) as caught:
             use()
         assert str(folder) in str(caught.value)
