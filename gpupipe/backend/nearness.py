@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupipe.backend.columns import require_comparable_times
 from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field
@@ -21,7 +22,8 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
     """Choose the type in which both sides of an as-of join are ordered by value.
 
     Raises:
-        SchemaMismatch: text and the like, whose values have no distance; or types of which none holds both.
+        SchemaMismatch: text and the like, whose values have no distance; types of which none holds both; or times of
+            which only one side has a zone.
 
     Example:
         >>> order_dtype(Field("t", "int32"), Field("t", "int64"), "join_asof")
@@ -36,6 +38,7 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
                 expected="numbers, dates or times",
                 remedy=f"T.Cast({{{item.name!r}: 'timestamp'}}) before it, or another column",
             )
+    require_comparable_times(left, right, f"{where}, left and right")
     both = {left.dtype, right.dtype}
     if both == {"timestamp"}:
         return "timestamp"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable, with_missing_row
+from gpupipe.backend.columns import require_comparable, require_comparable_times, with_missing_row
 from gpupipe.backend.nearness import Distance, check_distance, distance_in, order_dtype
 from gpupipe.backend.ordering import grouped
 from gpupipe.durations import microseconds_of
@@ -109,6 +109,7 @@ class JoinAsOf(TableJoin):
         for given, value in {"tolerance": self.tolerance, "lag": self.lag}.items():
             distance_in(value, dtype, f"JoinAsOf({given}=)")
         for key in self._by:
+            require_comparable_times(schema[key], right[key], f"{self._where}, left and right")
             both = {schema[key].dtype, right[key].dtype}
             if len(both) > 1 and not both <= {*INTEGERS, *FLOATS}:
                 raise SchemaMismatch(

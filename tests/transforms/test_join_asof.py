@@ -180,3 +180,14 @@ def test_what_makes_no_sense_is_refused_when_it_is_made() -> None:
     with pytest.raises(BadData) as empty:
         T.JoinAsOf(WEATHER[:0], on="at").transform(FLIGHTS)
     assert empty.value.where == "JoinAsOf('at')"
+
+
+@pytest.mark.parametrize("keys", [{"on": "at"}, {"on": "n", "by": "at"}])
+def test_times_with_a_zone_are_not_joined_with_times_without(keys: dict[str, Any]) -> None:
+    naive = pd.DataFrame({"at": pd.to_datetime(["2024-01-01"]), "n": [1], "x": [1.0]})
+    zoned = naive.assign(at=naive["at"].dt.tz_localize("Europe/Oslo"))
+    with pytest.raises(SchemaMismatch, match="have a time zone"):
+        gp.from_frame(naive).join_asof(gp.from_frame(zoned), **keys)
+    with pytest.raises(SchemaMismatch, match="have a time zone"):
+        gp.Pipeline([T.JoinAsOf(zoned, **keys)]).fit(naive).transform(naive)
+    assert gp.from_frame(zoned).join_asof(gp.from_frame(zoned), **keys).compute()["x_right"].tolist() == [1.0]

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.backend.columns import key_dtype
+from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.backend.nearness import Distance, distance_in, order_dtype
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
@@ -90,6 +90,7 @@ class AsOf:
         dtype = order_dtype(*order, "join_asof")
         keys = tuple(left[name] for name in by[0]), tuple(right[name] for name in by[1])
         for ours, theirs in zip(*keys, strict=True):
+            require_comparable_times(ours, theirs, "join_asof, left and right")
             if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
                 raise SchemaMismatch(
                     "join_asof",
