@@ -40,7 +40,7 @@ __all__ = [
 
 LIBRARIES = (
     *("gpupipe", "numpy", "pandas", "pyarrow", "scikit_learn", "torch"),
-    *("cudf", "cuml", "cupy", "rmm", "dask_cudf", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
+    *("cudf", "cuml", "cupy", "rmm", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
 )
 _SUFFIXES = ("", *(f"-{kind}" for major in range(11, 20) for kind in (f"cu{major}", f"cuda{major}x")))
 """What a package's name may end in: the CUDA major it was built for."""
@@ -253,7 +253,7 @@ def _library(name: str, found: Mapping[str, Distribution], conda_cuda: int | Non
         version, cuda = _torch_build(first)
     elif suffix := re.search(r"-(?:cu|cuda)(\d+)x?$", first_name):
         cuda = int(suffix[1])
-    elif name in (*RAPIDS, "dask_cudf"):
+    elif name in RAPIDS:
         cuda = conda_cuda
     requires = tuple(requirement for requirement in first.requires or () if "extra ==" not in requirement)
     return Library(name, version, tuple(sorted(found)), cuda, requires)

@@ -25,7 +25,6 @@ ROOTS = {
     "cuml",
     "rmm",
     "dask_cuda",
-    "dask_cudf",
     "pylibcudf",
     "cuda",
     "raft_dask",
