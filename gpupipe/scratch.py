@@ -90,5 +90,10 @@ def _unwritable(folder: str, cause: Exception) -> BadFile:
 
 def _remove(folder: Path, owner: int) -> None:
     # A forked child runs this too, and must not take the files from under its parent.
-    if os.getpid() == owner:
+    if os.getpid() != owner:
+        return
+    try:
         shutil.rmtree(folder, ignore_errors=True)
+    except KeyboardInterrupt:  # Ctrl-C may arrive here too
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.errors import BadFile, PlanFailed
 from gpupipe.io.relational import engine
+from gpupipe.io.relational.gathering import Gathered
 from gpupipe.io.relational.scan import Scan
 from tests.io.meeting import few_bytes
 
@@ -73,18 +74,44 @@ def test_a_disk_that_is_full(
     if memory > 1_000_000:
         monkeypatch.setattr("gpupipe.io.relational.gathering.kept_share", lambda: 1000)
         monkeypatch.setattr(engine, "buckets_of", lambda *_: 1)
-    with files_no_larger_than(2_000), pytest.raises(PlanFailed) as caught:
+    with files_no_larger_than(2_000), pytest.raises(BadFile) as caught:
         VERBS[verb](data).compute()
-    assert caught.value.where == verb
-    assert "File too large" in caught.value.problem and "TMPDIR" in caught.value.remedy
+    assert caught.value.where.startswith(str(scratch))
+    assert "File too large" in caught.value.problem and "TMPDIR" in (caught.value.remedy or "")
     assert list(scratch.iterdir()) == []
     few_bytes(monkeypatch, 1 << 40)
     assert len(VERBS[verb](data)) > 0
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("seconds", [0.02, 0.1])
+@pytest.mark.parametrize("where", ["a bucket", "a batch"])
 def test_an_interrupted_plan_leaves_nothing(
+    data: gp.Dataset, scratch: Path, verb: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_bytes(monkeypatch, 1_000_000)
+    owner, name = (engine, "_bucket") if where == "a bucket" else (Gathered, "_add")
+    work, interrupted = getattr(owner, name), list[None]()
+
+    def interrupt(*given: Any) -> Any:
+        found = work(*given)
+        if not interrupted:
+            interrupted.append(None)
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(owner, name, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        VERBS[verb](data).compute()
+    gc.collect()
+    assert list(scratch.iterdir()) == []
+    assert len(VERBS[verb](data)) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may arrive in a finalizer
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("seconds", [0.02, 0.1])
+def test_a_signal_at_any_moment_leaves_nothing(
     data: gp.Dataset, scratch: Path, verb: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_bytes(monkeypatch, 1_000_000)
@@ -92,10 +119,10 @@ def test_an_interrupted_plan_leaves_nothing(
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            deque((found, len(found)) for found in (VERBS[verb](data) for _ in range(100)))
+        with suppress(KeyboardInterrupt):
+            deque((found, len(found)) for found in (VERBS[verb](data) for _ in range(20)))
+            timer.join()
     finally:
-        timer.join()
         signal.signal(signal.SIGINT, before)
     for thread in threading.enumerate():
         if thread.name.startswith("gpupipe"):
