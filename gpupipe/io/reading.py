@@ -15,6 +15,7 @@ from gpupipe.io.damage import one_line
 from gpupipe.io.hive import Keys
 from gpupipe.io.hostfile import host_table
 from gpupipe.io.parquet import ParquetFile
+from gpupipe.io.remote import is_remote
 from gpupipe.io.source import Span
 from gpupipe.schema import Field
 from gpupipe.words import counted
@@ -173,9 +174,9 @@ def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
     """Name the file in whatever fails inside."""
     try:
         yield
-    except BadFile:
-        raise
     except (OSError, pa.ArrowException) as cause:
+        if isinstance(cause, BadFile) and not is_remote(file.origin.path):  # a reader's own words
+            raise
         raise BadFile(
             file.origin.path,
             f"{listed(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",

@@ -18,6 +18,8 @@ from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.support.validation import (
     check_choice,
     check_integer,
+    check_name,
+    check_names,
     check_seed,
     is_bool,
     is_integer,
@@ -213,6 +215,8 @@ class Verbs:
         table = self._table
         right = _dataset(right, "join")
         left_keys, right_keys = _sides(on, left_on, right_on, "join", "on")
+        check_names("join", None, columns=columns)
+        check_name("join", suffix=suffix)
         ours, theirs = _columns(table, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
@@ -285,6 +289,7 @@ class Verbs:
         ours, theirs = _sides(on, left_on, right_on, "join_asof", "on")
         if by is None and left_by is None and right_by is None:
             by = []
+        check_names("join_asof", None, columns=columns, by=by, left_by=left_by, right_by=right_by)
         left_keys, right_keys = _sides(by, left_by, right_by, "join_asof", "by")
         keys = as_list(left_keys), as_list(right_keys)
         order = _columns(table, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")

@@ -18,12 +18,13 @@ from gpupipe.backend.arrow_types import is_list, written_type
 from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster.local import default_threads
 from gpupipe.config import settings
+from gpupipe.errors import BadData
 from gpupipe.io.hive import check_folder_text, folder_name
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["ParquetOptions", "file_types", "group_rows", "write_file", "write_hive"]
+__all__ = ["ParquetOptions", "as_written", "file_types", "group_rows", "write_file", "write_hive"]
 
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
 _TEXT_BYTES = 16  # a guess
@@ -72,7 +73,7 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
     Memory: as many tables as make a row group.
     """
     types, layout = file_types(schema), options.lay_out(schema)
-    gathered = _gathered((table.select(types.names).cast(types) for table in tables), layout.rows_per_group)
+    gathered = _gathered((as_written(table, types) for table in tables), layout.rows_per_group)
     first = next(gathered)
     fields, sizes = [item for item in schema if item.name in layout.dictionary], {}
     if options.layout == "gpu":
@@ -115,7 +116,7 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
     def batches() -> Iterator[pa.RecordBatch]:
         for table in tables:
-            whole = table.select(types.names).cast(types)
+            whole = as_written(table, types)
             for key in texts:
                 check_folder_text(key, whole.column(key))
             yield from whole.rename_columns(names).to_batches()
@@ -172,6 +173,28 @@ def file_types(schema: Schema) -> pa.Schema:
         pa.field(item.name, written_type(item), metadata={"units": item.units} if item.units else None)
         for item in schema
     )
+
+
+def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
+    """Give columns the types of a file.
+
+    Raises:
+        BadData: a time of day in a column of dates.
+    """
+    for item in types:
+        column = table.column(item.name)
+        if pa.types.is_date32(item.type) and pa.types.is_timestamp(column.type):
+            days = column.cast(item.type, safe=False)
+            lost = pc.index(pc.not_equal(days.cast(column.type), column), value=True).as_py()
+            if lost >= 0:
+                raise BadData(
+                    f"write_parquet, column {item.name!r}",
+                    "a time of day in a column that is written as dates",
+                    got=column[lost].as_py(),
+                    expected="dates, as in the table that the column comes from",
+                    remedy=f"T.Cast({{{item.name!r}: 'timestamp'}}), which makes it a column of times",
+                )
+    return table.select(types.names).cast(types)
 
 
 def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:

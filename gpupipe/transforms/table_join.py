@@ -30,8 +30,10 @@ class TableJoin(Transform):
     """
 
     def __init__(self, right: Any, columns: str | Sequence[str] | None, suffix: str, name: str | None) -> None:
+        schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
-            right = select("cpu").from_arrow(*fields_of(right, type(self).__name__))
+            table, fields = fields_of(right, type(self).__name__)
+            right, schema = select("cpu").from_arrow(table, fields), Schema(fields)  # frames have no dates and zones
         if not (_is_dataset(right) or is_frame(right)):
             raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
         check_names(self, None, columns=columns)
@@ -44,7 +46,7 @@ class TableJoin(Transform):
         self.when = "always"
         self._lock = Lock()
         self._tables: dict[str, Any] = {}
-        self._schema: Schema | None = None
+        self._schema = schema
         self.reset()
 
     @property

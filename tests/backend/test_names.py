@@ -50,7 +50,18 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
 }
 COVERED = {"to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}  # by the others
 ELSEWHERE = {"classify", "read_parquet", "read_parquet_files", "read_orc", "write_parquet", "merge"}
-WITHOUT_NAMES = {"positions", "to_device", "to_host", "fuses", "write_rows", "trim", "make_room", "kmeans", "pca"}
+WITHOUT_NAMES = {
+    "positions",
+    "to_device",
+    "to_host",
+    "fuses",
+    "write_rows",
+    "trim",
+    "make_room",
+    "kmeans",
+    "pca",
+    "plan_engine",
+}
 
 
 def test_every_verb_is_tried() -> None:

@@ -45,3 +45,9 @@ def test_one_and_zero_after_booleans_are_booleans(tmp_path: Path) -> None:
     (tmp_path / "2.csv").write_text("a\n2\n")
     with pytest.raises(SchemaMismatch):
         gp.read_csv(tmp_path, backend="cpu")
+
+
+def test_many_keys_of_json_keep_their_order(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("{" + ", ".join(f'"{name}": 1' for name in names) + "}\n")
+    assert gp.read_json(tmp_path / "a.jsonl", backend="cpu").columns == names

@@ -113,7 +113,7 @@ class JsonFile:
             self._look(head.splitlines(keepends=True), {name: Column(kind) for name, kind in kinds.items()}, set())
             raise
         found = {}
-        for name in dict.fromkeys([*frame.columns, *asked]):
+        for name in dict.fromkeys([*_in_order(frame.columns, head), *asked]):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in asked:
@@ -450,6 +450,16 @@ def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, 
     return {name: found.get(name, (0, 0)) for name in columns}
 
 
+def _in_order(names: Sequence[str], head: bytes) -> list[str]:
+    """The keys in the order of their first appearance; Polars keeps it for up to 32."""
+    found: dict[str, None] = {}
+    for line in head.splitlines() if len(names) > _ORDERED else ():
+        found |= dict.fromkeys(_parsed(line.strip()) if line.strip() else ())
+        if len(found) >= len(names):
+            break
+    return list(dict.fromkeys([*found, *names]))
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_timestamp(kind))
 
@@ -466,4 +476,5 @@ def _leaves(source: pl.Expr, kind: pa.DataType, *, is_key: bool = True) -> Itera
 
 _QUOTE, _COLON, _N, _SPACE = b'":n '
 _LOOKED_AT = 50_000
+_ORDERED = 32
 _SOURCE = f"as asked for or as in the first {BLOCK_BYTES >> 20} MiB"
