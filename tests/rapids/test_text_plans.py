@@ -25,7 +25,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[pl.LazyFrame]:
     """What readers sink by the engine of a GPU; the rows are those of Polars' own engine."""
     found: list[pl.LazyFrame] = []
 
-    def sink(plan: pl.LazyFrame, path: Path, backend: str, group_rows: int) -> None:
+    def sink(plan: pl.LazyFrame, _: Path, path: Path, backend: str, group_rows: int) -> None:
         assert backend == "gpu"
         found.append(plan.sink_parquet(path, lazy=True, compression="lz4", row_group_size=group_rows))
         plan.sink_parquet(path, engine="streaming")
