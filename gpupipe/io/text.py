@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -256,6 +256,9 @@ def _check_form(form: CsvForm, backend: str) -> None:
         raise BadConfig("read_csv", "comment is empty", got="", expected="what comments begin with", remedy="'#'")
 
 
+File = TypeVar("File")
+
+
 class _TextFile(Protocol):
     """A file of text that is open."""
 
@@ -263,12 +266,12 @@ class _TextFile(Protocol):
         """Write these columns to a Parquet file; gives what becomes of values that the first rows did not show."""
 
 
-class _CsvParser:
+class _Parser(Generic[File]):
     """Brings one file after the other to the columns and types that the first has shown."""
 
     def __init__(
         self,
-        opener: Callable[[Input], AbstractContextManager[CsvFile]],
+        opener: Callable[[Input], AbstractContextManager[File]],
         asked: Mapping[str, str],
         columns: Sequence[str] | None,
         spool: Spool,
@@ -276,8 +279,13 @@ class _CsvParser:
     ) -> None:
         self._open, self._asked, self._chosen = opener, asked, columns
         self._spool, self._admission = spool, admission
-        self._first: tuple[str, list[str]] | None = None
         self._columns: dict[str, Column] = {}
+
+
+class _CsvParser(_Parser[CsvFile]):
+    """CSV: a file has its columns in its header."""
+
+    _first: tuple[str, list[str]] | None = None
 
     def __call__(self, one: Input) -> ParquetFile:
         with self._open(one) as file:
@@ -308,21 +316,10 @@ class _CsvParser:
         return file.infer(self._asked, wanted or file.names[:1])
 
 
-class _JsonParser:
-    """Brings one file after the other to the columns and types that the first has shown."""
+class _JsonParser(_Parser[JsonFile]):
+    """JSON lines: a row may have keys that no other has."""
 
-    def __init__(
-        self,
-        opener: Callable[[Input], AbstractContextManager[JsonFile]],
-        asked: Mapping[str, str],
-        columns: Sequence[str] | None,
-        spool: Spool,
-        admission: Admission,
-    ) -> None:
-        self._open, self._asked, self._chosen = opener, asked, columns
-        self._spool, self._admission = spool, admission
-        self._columns: dict[str, Column] = {}
-        self._left_out: dict[str, pa.DataType] = {}
+    _left_out: Mapping[str, pa.DataType] = {}
 
     def __call__(self, one: Input) -> ParquetFile:
         with self._open(one) as file:

@@ -16,7 +16,7 @@ from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.backend.nearness import Distance, distance_in, order_dtype
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.io.relational.joining import comparable_key
+from gpupipe.io.relational.joining import comparable_key, name_added
 from gpupipe.io.relational.ordering import numbered
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import SideColumns, found_columns
@@ -99,17 +99,7 @@ class AsOf:
                     remedy=f"T.Cast({{{theirs.name!r}: {ours.dtype!r}}}) on the right before it",
                 )
         chosen = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
-        names = {name: name + suffix if name in left else name for name in chosen}
-        taken = list(left.names)
-        for name, out in names.items():
-            if out in taken:
-                raise BadConfig(
-                    "join_asof",
-                    f"the right column {name!r} would be called {out!r} like another",
-                    expected="a name of its own for each column",
-                    remedy=f"another suffix than {suffix!r}, or one of the two renamed before the join",
-                )
-            taken.append(out)
+        names = name_added(chosen, left, suffix, "join_asof")
         distance = distance_in(tolerance, dtype, "join_asof(tolerance=)")
         pairs = tuple((right[name], out) for name, out in names.items())
         return cls(order, dtype, *keys, tuple(left), pairs, direction, distance, exact)

@@ -27,7 +27,7 @@ from gpupipe.support.validation import check_choice
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["Joining", "comparable_key", "join"]
+__all__ = ["Joining", "comparable_key", "join", "name_added"]
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
 """Whether the rows of the left and those of the right stay that match nothing."""
@@ -95,17 +95,7 @@ class Joining:
                 )
             require_comparable_times(ours, theirs, "join, left and right")
         chosen = right.names if columns is None else columns
-        names = {name: name + suffix if name in left else name for name in chosen if name not in right_on}
-        taken = list(left.names)
-        for name, out in names.items():
-            if out in taken:
-                raise BadConfig(
-                    "join",
-                    f"the right column {name!r} would be called {out!r} like another",
-                    expected="a name of its own for each column",
-                    remedy=f"another suffix than {suffix!r}, or one of the two renamed before the join",
-                )
-            taken.append(out)
+        names = name_added([name for name in chosen if name not in right_on], left, suffix, "join")
         return cls(*keys, tuple(left), tuple((right[name], out) for name, out in names.items()), how, many)
 
     @property
@@ -174,6 +164,26 @@ class Joining:
         of_either = [pl.when(is_alone).then(name).otherwise(item.name).alias(item.name) for item, name in names]
         place = pl.coalesce(ROW, pl.col(_RIGHT) + pl.lit(_ADDED, pl.UInt64)).alias(ROW)
         return both.with_columns(*of_either, place)
+
+
+def name_added(columns: Sequence[str], left: Schema, suffix: str, where: str) -> dict[str, str]:
+    """Name the columns that the right adds: the suffix is put behind those that the left has too.
+
+    Raises:
+        BadConfig: a column would have another's name.
+    """
+    names = {name: name + suffix if name in left else name for name in columns}
+    taken = list(left.names)
+    for name, out in names.items():
+        if out in taken:
+            raise BadConfig(
+                where,
+                f"the right column {name!r} would be called {out!r} like another",
+                expected="a name of its own for each column",
+                remedy=f"another suffix than {suffix!r}, or one of the two renamed before the join",
+            )
+        taken.append(out)
+    return names
 
 
 def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
