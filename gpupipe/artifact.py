@@ -23,7 +23,6 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import __version__, models
-from gpupipe.atomic import replacing, writing
 from gpupipe.backend import resolve
 from gpupipe.config import BACKENDS
 from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
@@ -44,6 +43,7 @@ from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline import Pipeline
 from gpupipe.profiles import Profile
 from gpupipe.scorer import Scorer
+from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice
 
 __all__ = ["load", "save"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.io import Partition
-from gpupipe.tables import html_table, text_table
+from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import counted
 from gpupipe.transforms import Transform
 from gpupipe.transforms.expect import Expect, Findings
-from gpupipe.words import counted
 
 __all__ = ["CheckReport", "Violation"]
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from gpupipe.backend.yardsticks import YARDSTICKS, Columns, yardsticks
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
+from gpupipe.support.tables import flush_right, html_table, text_table
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_integer
-from gpupipe.tables import flush_right, html_table, text_table
 from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.losses import LOSS_OF_TASK
 from gpupipe.training.metrics import InUnits, Metric, choose_metrics
-from gpupipe.words import as_list
 
 __all__ = ["Baselines", "baselines", "block_of"]
 

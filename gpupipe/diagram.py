@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from gpupipe.features import Features
 from gpupipe.group import Group
+from gpupipe.support.text import listed, shortened
 from gpupipe.transforms import Transform
 from gpupipe.transforms.table_join import TableJoin
-from gpupipe.words import listed, shortened
 
 __all__ = ["diagram", "outline"]
 

@@ -26,7 +26,7 @@ from gpupipe.backend.probe import (
 )
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing
-from gpupipe.tables import html_table
+from gpupipe.support.tables import html_table
 
 __all__ = ["Report", "Row", "Verdict", "diagnose"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gpupipe.profiles import Profile, Sample, counts_between
+from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import counted, shortened
 from gpupipe.support.validation import check_number
-from gpupipe.tables import html_table, text_table
-from gpupipe.words import counted, shortened
 
 __all__ = ["ColumnDrift", "Drift", "DriftReport"]
 

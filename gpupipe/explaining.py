@@ -16,8 +16,8 @@ from gpupipe.io import Dataset, row_bytes
 from gpupipe.plan import Prefix, Task, marked_source, plan_passes, resolve_selectors, wanted_in
 from gpupipe.preprocessing import WholeFrameStep
 from gpupipe.step import Step
+from gpupipe.support.text import counted, listed
 from gpupipe.transforms import Transform, WholeTableTransform
-from gpupipe.words import counted, listed
 
 __all__ = ["Explanation", "explained", "unsaveable"]
 

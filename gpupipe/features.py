@@ -17,10 +17,10 @@ from gpupipe.preprocessing import FoldStep
 from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.selectors import Selector
+from gpupipe.support.text import as_list, shortened
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
 from gpupipe.target import Weight
 from gpupipe.targets import TASKS, Targets
-from gpupipe.words import as_list, shortened
 
 __all__ = ["Features"]
 

@@ -39,11 +39,11 @@ from gpupipe.summarising import (
     numbers_of,
     unscaled_of,
 )
+from gpupipe.support.text import counted, shortened
 from gpupipe.targets import Targets
 from gpupipe.together import put_together
 from gpupipe.transforms import JoinAsOf, Map, Transform
 from gpupipe.transforms.table_join import TableJoin
-from gpupipe.words import counted, shortened
 
 __all__ = ["Fitting"]
 

@@ -16,8 +16,8 @@ from gpupipe.preprocessing.late import late_columns, late_from
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
+from gpupipe.support.text import as_list, listed
 from gpupipe.support.validation import is_sequence
-from gpupipe.words import as_list, listed
 
 __all__ = ["Group", "code_of", "group_of", "step_of"]
 

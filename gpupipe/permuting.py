@@ -15,8 +15,8 @@ from gpupipe.comparison import block_of
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Kind
 from gpupipe.scorer import Scorer
+from gpupipe.support.tables import flush_right, html_table, text_table
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
-from gpupipe.tables import flush_right, html_table, text_table
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.assembly import loss_and_metrics

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from gpupipe.check_report import CheckReport
 from gpupipe.io import FileNote
-from gpupipe.tables import html_table, text_table
-from gpupipe.words import counted
+from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import counted
 
 __all__ = ["FitReport", "StepReport"]
 

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.tables import html_table, text_table
-from gpupipe.words import as_list, counted
+from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import as_list, counted
 
 __all__ = [
     "DTYPES",

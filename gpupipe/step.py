@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 __all__ = ["IN_STEP", "Step", "in_step"]
 

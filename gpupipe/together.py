@@ -15,8 +15,8 @@ from gpupipe.io.relational.side_columns import SideColumns, make_columns
 from gpupipe.plan import Prefix
 from gpupipe.schema import ROW
 from gpupipe.step import in_step
+from gpupipe.support.text import shortened
 from gpupipe.transforms import Join
-from gpupipe.words import shortened
 
 __all__ = ["Typed", "put_together"]
 

@@ -27,8 +27,8 @@ from gpupipe.preprocessing.blocks import tabulate
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Histogram
 from gpupipe.profiles import Sample, drawn_rows
-from gpupipe.tables import html_table, text_table
-from gpupipe.words import listed
+from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import listed
 
 CHAINS: dict[str, Callable[[], list[pre.FoldStep]]] = {
     "mean": lambda: [pre.SimpleImputer(), pre.StandardScaler()],

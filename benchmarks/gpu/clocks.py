@@ -12,7 +12,7 @@ import pynvml
 from environment import spread
 
 from gpupipe.backend.probe import probe
-from gpupipe.throttling import throttles
+from gpupipe.support.nvml import throttles
 
 __all__ = ["card", "watched"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+from gpupipe.support.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 from gpupipe.support.validation import refuse_argument
-from gpupipe.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 
 __all__ = ["CYCLES", "check_zone", "date_part", "date_parts", "local_time", "turn"]
 

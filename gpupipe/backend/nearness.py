@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend.columns import require_comparable_times
-from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.support.durations import microseconds_of
 from gpupipe.support.validation import is_integer, is_number
 
 __all__ = ["Distance", "check_distance", "distance_in", "order_dtype"]

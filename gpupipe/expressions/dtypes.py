@@ -10,7 +10,7 @@ from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, made_usable
-from gpupipe.time_zones import closest_zones, is_zone
+from gpupipe.support.time_zones import closest_zones, is_zone
 
 __all__ = ["common_dtype", "dtype_of", "infer", "require_comparable_times"]
 

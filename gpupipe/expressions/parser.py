@@ -10,7 +10,7 @@ from gpupipe.expressions.functions import FUNCTIONS, closest
 from gpupipe.expressions.source import Source, Span
 from gpupipe.expressions.syntax import ALLOWED, python_tree
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, microseconds
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 __all__ = ["read"]
 

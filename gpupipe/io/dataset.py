@@ -26,8 +26,8 @@ from gpupipe.io.target import write_to
 from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
+from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import check_integer, check_seed, is_sequence
-from gpupipe.words import as_list, counted
 
 __all__ = ["Dataset"]
 

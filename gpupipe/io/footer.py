@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpupipe.io.paths import Input
 from gpupipe.io.remote import fetch, look_at
-from gpupipe.scratch import local_scratch
+from gpupipe.support.scratch import local_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.parquet import ParquetFile

@@ -20,8 +20,8 @@ from gpupipe.io.hostfile import HostFile, narrowest
 from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file, peek
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
-from gpupipe.words import as_list
 
 __all__ = ["read_ipc"]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from gpupipe.atomic import publish, replacing, sync, writing
 from gpupipe.errors import BadFile
 from gpupipe.io.lock import draft_folder
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, Manifest, Part, write_quarantine
@@ -28,6 +27,7 @@ from gpupipe.io.parts import (
 )
 from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.writer import ParquetOptions, group_rows
+from gpupipe.support.files import publish, replacing, sync, writing
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

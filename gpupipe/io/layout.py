@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from gpupipe.io.files import FileSource
 from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.remote import is_remote, opened
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 __all__ = ["ParquetFacts", "layout_of"]
 

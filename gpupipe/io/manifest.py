@@ -11,7 +11,7 @@ from typing import Any
 from gpupipe.errors import BadFile
 from gpupipe.io.remote import StorageOptions, opened, stamp_of
 from gpupipe.io.source import FileNote
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 __all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "quarantine_lines", "write_quarantine"]
 

@@ -22,8 +22,8 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_f
 from gpupipe.io.remote import is_remote
 from gpupipe.io.source import partition_limit
 from gpupipe.schema import Field, is_passenger
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
-from gpupipe.words import as_list
 
 __all__ = ["read_orc"]
 

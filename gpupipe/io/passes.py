@@ -16,7 +16,7 @@ from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.source import Partition, Source
 from gpupipe.step import IN_STEP
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

@@ -28,8 +28,8 @@ from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
 from gpupipe.io.source import partition_limit, row_bytes
 from gpupipe.io.spool import Spool
 from gpupipe.schema import Schema
+from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import check_integer, check_names
-from gpupipe.words import as_list, counted
 
 __all__ = ["as_dataset", "as_rows", "from_frame", "read_parquet"]
 

@@ -18,7 +18,7 @@ from gpupipe.io.parquet import ParquetFile
 from gpupipe.io.remote import is_remote
 from gpupipe.io.source import Span
 from gpupipe.schema import Field
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 if TYPE_CHECKING:
     from gpupipe.io.files import TableFile

@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from gpupipe.atomic import writing
 from gpupipe.errors import BadFile
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest, Part, quarantine_lines
 from gpupipe.io.parts import (
@@ -29,10 +28,11 @@ from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.remote import StorageOptions, stamp_of
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
 from gpupipe.io.writer import ParquetOptions, group_rows
+from gpupipe.support.files import writing
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
-from gpupipe.scratch import local_scratch
+from gpupipe.support.scratch import local_scratch
 
 __all__ = ["write_object", "write_store_folder"]
 

@@ -16,8 +16,8 @@ from gpupipe.io.layout import ParquetFacts, layout_of
 from gpupipe.io.readers import as_dataset
 from gpupipe.io.source import FileNote, Partition
 from gpupipe.schema import FLOATS, Field, Kind, element_of
-from gpupipe.tables import html_table, text_table
-from gpupipe.words import counted
+from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import counted
 
 __all__ = ["ColumnReport", "Report", "inspect"]
 

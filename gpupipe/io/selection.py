@@ -22,7 +22,7 @@ from gpupipe.io.damage import lost
 from gpupipe.io.remote import fetch, is_remote, look_at
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.schema import FLOATS, INTEGERS, Schema
-from gpupipe.scratch import writing_scratch
+from gpupipe.support.scratch import writing_scratch
 
 __all__ = ["Between", "Draw", "Listed", "Selection", "StratifiedDraw", "Where", "drawn_in_class"]
 

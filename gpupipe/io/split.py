@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.bounds import comparable
 from gpupipe.io.selection import Between, Draw
 from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.support.durations import microseconds_of
 from gpupipe.support.validation import check_integer, is_integer, is_number, is_sequence
 
 __all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]

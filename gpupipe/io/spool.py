@@ -26,7 +26,7 @@ from gpupipe.io.remote import is_remote, locate
 from gpupipe.io.retries import retried
 from gpupipe.io.source import row_bytes
 from gpupipe.schema import Field, element_of
-from gpupipe.scratch import ScratchFolder, writing_scratch
+from gpupipe.support.scratch import ScratchFolder, writing_scratch
 
 __all__ = ["Spool"]
 

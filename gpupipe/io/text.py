@@ -28,6 +28,7 @@ from gpupipe.io.relational.text_values import BLOCK_BYTES, Column
 from gpupipe.io.source import partition_limit
 from gpupipe.io.spool import Spool
 from gpupipe.schema import DTYPES, LISTS
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
     check_dtypes,
     check_instance,
@@ -35,7 +36,6 @@ from gpupipe.support.validation import (
     check_name,
     check_names,
 )
-from gpupipe.words import as_list
 
 __all__ = ["read_csv", "read_json"]
 

@@ -15,6 +15,7 @@ from gpupipe.io.relational.grouping import GroupBy
 from gpupipe.io.relational.joining import Joining, join
 from gpupipe.io.relational.ordering import shuffle, sort
 from gpupipe.io.relational.scan import LazyFrame, lazy
+from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import (
     check_choice,
     check_integer,
@@ -27,7 +28,6 @@ from gpupipe.support.validation import (
     is_sequence,
     refuse_argument,
 )
-from gpupipe.words import as_list, counted
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

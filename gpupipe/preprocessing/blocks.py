@@ -16,7 +16,7 @@ from gpupipe.backend.pointwise import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
-from gpupipe.words import counted
+from gpupipe.support.text import counted
 
 __all__ = [
     "LARGEST_SQUARED",

@@ -17,8 +17,8 @@ from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.fold import Columns, FoldStep
 from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
 from gpupipe.schema import INTEGERS, Field, Kind
+from gpupipe.support.text import counted
 from gpupipe.support.validation import is_one_of, is_sequence, refuse_argument
-from gpupipe.words import counted
 
 __all__ = [
     "CategoryStep",

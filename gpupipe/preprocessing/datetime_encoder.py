@@ -13,8 +13,8 @@ from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_names, refuse_argument
-from gpupipe.words import as_list
 
 __all__ = ["DatetimeEncoder"]
 

@@ -15,7 +15,7 @@ from gpupipe.backend.pointwise import Pointwise
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import FLOATS, Field, element_of
 from gpupipe.step import Step
-from gpupipe.words import as_list
+from gpupipe.support.text import as_list
 
 __all__ = ["Columns", "FoldStep", "Invertible", "SeededStep", "Summary", "closed", "opened"]
 

@@ -20,8 +20,8 @@ from gpupipe.preprocessing.group_keys import GroupKeys, key_field
 from gpupipe.preprocessing.group_table import GroupTable
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, Lookups
 from gpupipe.schema import Field
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_choice, check_names
-from gpupipe.words import as_list
 
 __all__ = ["GroupStats"]
 

@@ -14,8 +14,8 @@ from gpupipe.preprocessing.blocks import check_numeric, float32_rows
 from gpupipe.preprocessing.covariance import Covariance
 from gpupipe.preprocessing.fold import Columns, Invertible, opened
 from gpupipe.schema import Field
+from gpupipe.support.text import counted
 from gpupipe.support.validation import check_bool, check_choice, check_integer
-from gpupipe.words import counted
 
 __all__ = ["PCA", "IncrementalPCA", "signed"]
 

@@ -21,8 +21,8 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from gpupipe.atomic import replacing
 from gpupipe.errors import ArtifactError
+from gpupipe.support.files import replacing
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 from gpupipe.training.trees import joined
 

@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 import torch
 
-from gpupipe.throttling import throttles
+from gpupipe.support.nvml import throttles
 from gpupipe.training.callbacks import Callback
 from gpupipe.training.run import Run
 

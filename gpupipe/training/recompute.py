@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gpupipe.errors import BadConfig
-from gpupipe.words import as_list
+from gpupipe.support.text import as_list
 
 __all__ = ["recomputed"]
 

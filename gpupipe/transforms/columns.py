@@ -9,9 +9,9 @@ from dataclasses import replace
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.cast import cast_column, require_castable
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_dtypes, check_instance, check_names
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list
 
 __all__ = ["Cast", "Drop", "Rename", "Select"]
 

@@ -17,9 +17,9 @@ from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
 from gpupipe.schema import Field, Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list
 
 __all__ = ["DateParts"]
 

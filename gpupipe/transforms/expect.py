@@ -18,6 +18,7 @@ from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
+from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import (
     check_bool,
     check_choice,
@@ -27,7 +28,6 @@ from gpupipe.support.validation import (
     refuse_argument,
 )
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list, counted
 
 __all__ = ["Expect", "Findings"]
 

@@ -10,10 +10,10 @@ from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import as_key, key_dtype, require_comparable, require_comparable_times, with_missing_row
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_choice, check_names
 from gpupipe.transforms.lookup import Lookup
 from gpupipe.transforms.table_join import TableJoin, gathered
-from gpupipe.words import as_list
 
 __all__ = ["Join"]
 

@@ -14,13 +14,13 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_times, with_missing_row
 from gpupipe.backend.nearness import Distance, check_distance, distance_in, order_dtype
 from gpupipe.backend.ordering import grouped
-from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.durations import microseconds_of
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_name, check_names
 from gpupipe.transforms.lookup import Lookup
 from gpupipe.transforms.table_join import TableJoin, gathered
-from gpupipe.words import as_list
 
 __all__ = ["JoinAsOf"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 
 from gpupipe.schema import ROW, Field, Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names, is_integer, is_sequence, refuse_argument
 from gpupipe.transforms.whole_table import WholeTableTransform
-from gpupipe.words import as_list
 
 __all__ = ["CumulativeCount", "Difference", "Lag"]
 

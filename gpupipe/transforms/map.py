@@ -10,9 +10,9 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import check_callable, check_names
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list, counted
 
 __all__ = ["Map"]
 

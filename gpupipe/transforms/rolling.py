@@ -11,12 +11,12 @@ from typing import Literal
 
 import polars as pl
 
-from gpupipe.durations import microseconds_of
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import ROW, Field, Schema
+from gpupipe.support.durations import microseconds_of
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_integer, check_names, is_integer, refuse_argument
 from gpupipe.transforms.whole_table import WholeTableTransform
-from gpupipe.words import as_list
 
 __all__ = ["Expanding", "Rolling"]
 

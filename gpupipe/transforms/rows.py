@@ -14,9 +14,9 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.schema import Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list
 
 __all__ = ["DropMissing", "Filter", "Sample"]
 

@@ -12,9 +12,9 @@ from gpupipe.backend import Backend, Column, Frame, backend_of, is_frame, select
 from gpupipe.backend.arrow import fields_of
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list
 
 __all__ = ["TableJoin", "gathered"]
 

@@ -17,9 +17,9 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import check_instance, check_names, check_number, is_bool, refuse_argument
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list, counted
 
 __all__ = ["Clip", "Log1p", "Replace"]
 

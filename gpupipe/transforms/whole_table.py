@@ -15,9 +15,9 @@ from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.plans import columns_by_plan
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
 from gpupipe.transforms.transform import Transform
-from gpupipe.words import as_list
 
 __all__ = ["WholeTableTransform"]
 

@@ -19,7 +19,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dates import local_time
 from gpupipe.errors import BadConfig, ExpressionError
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
-from gpupipe.time_zones import transitions
+from gpupipe.support.time_zones import transitions
 
 from .evaluated import column, result_of, run, to_device, to_host
 

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe import atomic
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
 from gpupipe.schema import Field, Schema
+from gpupipe.support import files
 from tests.io.tables import DATA, plain, tables, values
 
 several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -170,7 +170,7 @@ def test_an_error_on_the_way_leaves_the_old_result(
     tmp_path: Path, name: str, exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchange:  # a system that cannot swap two names
-        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     path = tmp_path / name
     old = gp.from_frame(pd.DataFrame({"n": [1, 2, 3]}), num_partitions=3)
     old.write_parquet(path)
@@ -200,7 +200,7 @@ def test_nothing_is_taken_away_before_the_new_is_there(
         seen.extend(values(gp.read_parquet(where), "n") for where in (draft, path))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(atomic, "_swap", swap)
+    monkeypatch.setattr(files, "_swap", swap)
     with pytest.raises(KeyboardInterrupt):
         dataset.filter("n > 1").write_parquet(tmp_path / name, overwrite=True)
     assert seen == [[2], [1, 2]]

@@ -25,8 +25,8 @@ from gpupipe.io.paths import Input, decompressed, is_packed, peek, refuse_packed
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse, zoned_change
 from gpupipe.io.remote import is_remote
-from gpupipe.scratch import writing_scratch
-from gpupipe.words import counted
+from gpupipe.support.scratch import writing_scratch
+from gpupipe.support.text import counted
 
 __all__ = ["NULL_VALUES", "CsvFile", "CsvForm", "open_csv"]
 

@@ -26,7 +26,7 @@ from gpupipe.io.source import Partition, Source, Span, row_bytes
 from gpupipe.io.spool import GROUP_BYTES, Spool
 from gpupipe.io.spooled import Run, Spooled, from_all_files
 from gpupipe.schema import FLOATS, Field, Schema, element_of
-from gpupipe.scratch import writing_scratch
+from gpupipe.support.scratch import writing_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

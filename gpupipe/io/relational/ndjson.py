@@ -38,7 +38,7 @@ from gpupipe.io.relational.text_values import (
     zoned_change,
 )
 from gpupipe.io.remote import is_remote
-from gpupipe.scratch import writing_scratch
+from gpupipe.support.scratch import writing_scratch
 
 __all__ = ["JsonFile", "open_json"]
 
