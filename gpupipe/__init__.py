@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gpupipe.comparison import Baselines, baselines
     from gpupipe.config import configure
     from gpupipe.drift import Drift
-    from gpupipe.features import Features
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.permuting import Importance, importance
-    from gpupipe.pipeline import Pipeline
+    from gpupipe.pipeline.cluster_loader import ClusterLoader
+    from gpupipe.pipeline.features import Features
+    from gpupipe.pipeline.pipeline import Pipeline
     from gpupipe.schema import Schema
     from gpupipe.scorer import Scorer
-    from gpupipe.spread import ClusterLoader
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
 
@@ -35,14 +35,14 @@ _HOME = {
     "Batch": "tensors",
     "Checkpoints": "training",
     "Cluster": "cluster",
-    "ClusterLoader": "spread",
+    "ClusterLoader": "pipeline.cluster_loader",
     "Dataset": "io",
     "Drift": "drift",
     "EarlyStopping": "training",
-    "Features": "features",
+    "Features": "pipeline.features",
     "History": "training",
     "Importance": "permuting",
-    "Pipeline": "pipeline",
+    "Pipeline": "pipeline.pipeline",
     "Schema": "schema",
     "Scorer": "scorer",
     "Trainer": "training",

@@ -25,7 +25,6 @@ from safetensors.torch import save_file as save_tensors
 from gpupipe import __version__, models
 from gpupipe.backend import resolve
 from gpupipe.config import BACKENDS
-from gpupipe.encoding import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
 from gpupipe.manifest import (
@@ -40,7 +39,8 @@ from gpupipe.manifest import (
     write_manifest,
 )
 from gpupipe.models.tabular import Tabular
-from gpupipe.pipeline import Pipeline
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.profiles import Profile
 from gpupipe.scorer import Scorer
 from gpupipe.support.files import replacing, writing

@@ -81,7 +81,7 @@ def _doctor(_: argparse.Namespace) -> int:
     print(report)
     if report.exit_code or backend.resolve() != "gpu":
         return report.exit_code
-    from gpupipe.warming import warm_up
+    from gpupipe.pipeline.warm_up import warm_up
 
     print(
         "\nA small pipeline runs on the GPU; the first time its kernels are compiled, which may take a minute.",

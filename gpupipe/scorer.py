@@ -13,7 +13,7 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
 from gpupipe.io import as_rows
 from gpupipe.models.tabular import Tabular
-from gpupipe.pipeline import Pipeline
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import Block, Loader, require_device

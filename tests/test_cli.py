@@ -15,8 +15,9 @@ import pytest
 from pyarrow import feather, orc
 
 import gpupipe as gp
-from gpupipe import __version__, backend, cli, warming
+from gpupipe import __version__, backend, cli
 from gpupipe.backend.probe import probe
+from gpupipe.pipeline.pipeline import warm_up
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
@@ -57,7 +58,7 @@ def test_doctor_compiles_the_kernels_of_a_gpu(
         if not runs:
             raise OSError("no compiler")
 
-    monkeypatch.setattr(warming, "_run", run)
+    monkeypatch.setattr(warm_up, "_run", run)
     monkeypatch.setattr(backend, "resolve", lambda: "gpu")
     monkeypatch.setenv("CUPY_CACHE_DIR", "/scratch/kernels")
     assert cli.main(["doctor"]) == (0 if runs else 1)

@@ -76,7 +76,7 @@ def test_whole_and_streamed_transforms_agree(flights: pd.DataFrame, fitted: gp.P
 
 
 def test_the_program_fits_in_two_reads(weather: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.fitting.KEEP_BYTES", 0)
+    monkeypatch.setattr("gpupipe.pipeline.fit.KEEP_BYTES", 0)
     flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20)
     assert flights.num_partitions > 2
     pipeline = flights_pipeline(weather).fit(flights)

@@ -8,9 +8,9 @@ import pandas as pd
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
+from gpupipe.pipeline.column_stats import Seen, told_by
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.moments import Moments
-from gpupipe.seen import Seen, told_by
 
 CPU = select("cpu")
 COLUMNS = {

@@ -13,9 +13,17 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.features import Features
-from gpupipe.plan import Prefix, marked_source, plan_passes
-from gpupipe.summarising import DescribeColumns, DrawSample, FrameCache, Learn, PartitionPass, SummarizeTarget, fold
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.fit_partition import (
+    DescribeColumns,
+    DrawSample,
+    FrameCache,
+    Learn,
+    PartitionPass,
+    SummarizeTarget,
+    fold,
+)
+from gpupipe.pipeline.plan import Prefix, marked_source, plan_passes
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
 

@@ -8,7 +8,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe.backend.protocol import Backend
 from gpupipe.doctor import Verdict
-from gpupipe.warming import warm_up
+from gpupipe.pipeline.warm_up import warm_up
 
 
 def test_the_small_pipeline_runs(rehearsed_backend: Backend) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Literal, Self
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
-from gpupipe.group import Group
+from gpupipe.pipeline.column_stats import coarse_spacing
+from gpupipe.pipeline.feature_group import Group
+from gpupipe.pipeline.labels import FEW, MAX_CLASSES, Target, TargetSummary
 from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.seen import coarse_spacing
-from gpupipe.target import FEW, MAX_CLASSES, Target, TargetSummary
 
 __all__ = ["TASKS", "Targets", "TargetsSummary"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpupipe.backend import Column, Matrix, select
-from gpupipe.features import Features
-from gpupipe.group import Group
+from gpupipe.pipeline.column_stats import Seen
+from gpupipe.pipeline.feature_group import Group
+from gpupipe.pipeline.features import Features
 from gpupipe.schema import FLOATS, Kind, Schema
-from gpupipe.seen import Seen
 
 __all__ = ["output_ranges", "source_ranges"]
 

@@ -12,29 +12,29 @@ from gpupipe.backend import Backend, select
 from gpupipe.check_report import CheckReport
 from gpupipe.cluster import Executor, active, in_force
 from gpupipe.config import BACKENDS
-from gpupipe.diagram import diagram, outline
 from gpupipe.drift import Drift, DriftReport
-from gpupipe.encoding import MAX_TABLE_BYTES, Encoder
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
-from gpupipe.explaining import Explanation, explained, unsaveable
-from gpupipe.features import Features
-from gpupipe.fitted_rows import lineage_of
-from gpupipe.fitting import Fitting
 from gpupipe.io import Dataset, as_dataset, as_rows
-from gpupipe.observing import count_violations, measure_drift
-from gpupipe.plan import Prefix
+from gpupipe.pipeline.apply import Bindings, Transformation
+from gpupipe.pipeline.diagram import diagram, outline
+from gpupipe.pipeline.explain import Explanation, explained, unsaveable
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.fit import Fitting
+from gpupipe.pipeline.fit_report import FitReport
+from gpupipe.pipeline.lineage import lineage_of
+from gpupipe.pipeline.observe import count_violations, measure_drift
+from gpupipe.pipeline.output_ranges import source_ranges
+from gpupipe.pipeline.plan import Prefix
+from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder
 from gpupipe.profiles import Profile
-from gpupipe.ranges import source_ranges
-from gpupipe.reports import FitReport
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
-from gpupipe.transformation import Bindings, Transformation
 from gpupipe.transforms import Transform
 from gpupipe.transforms.table_join import TableJoin
 
 if TYPE_CHECKING:
+    from gpupipe.pipeline.target_units import TargetUnits
     from gpupipe.tensors import Loader, LoaderOptions
-    from gpupipe.units import TargetUnits
 
 __all__ = ["Pipeline"]
 
@@ -158,7 +158,7 @@ class Pipeline:
         target = None if self.features is None else self.features.target
         if target is None or not target.group.steps:
             return None
-        units: TargetUnits = import_module("gpupipe.units").TargetUnits(target)
+        units: TargetUnits = import_module("gpupipe.pipeline.target_units").TargetUnits(target)
         return units
 
     def select_backend(self) -> Backend:
@@ -268,7 +268,7 @@ class Pipeline:
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
         run.expect(dataset.schema)
         # PyTorch takes longer to import than a small fit.
-        loader: Loader = import_module("gpupipe.loading").make_loader(
+        loader: Loader = import_module("gpupipe.pipeline.loading").make_loader(
             run,
             run.meet(dataset, backend),
             backend,

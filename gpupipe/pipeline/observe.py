@@ -7,12 +7,12 @@ from typing import Any
 
 from gpupipe.check_report import CheckReport
 from gpupipe.drift import Drift, DriftReport
-from gpupipe.features import Features
 from gpupipe.io import Dataset, Partition
+from gpupipe.pipeline.apply import Transformation
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.fit_partition import DescribeColumns, DrawSample, Observer, PartitionPass, categories_of, fold
 from gpupipe.profiles import Profile
 from gpupipe.schema import Schema
-from gpupipe.summarising import DescribeColumns, DrawSample, Observer, PartitionPass, categories_of, fold
-from gpupipe.transformation import Transformation
 from gpupipe.transforms import Transform
 
 __all__ = ["check_report", "count_violations", "measure_drift", "of_kind", "profiles_of"]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.features import Features
-from gpupipe.group import Group
 from gpupipe.io.relational.side_columns import SideColumns
+from gpupipe.pipeline.feature_group import Group
+from gpupipe.pipeline.features import Features
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step

@@ -12,7 +12,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
 from gpupipe.io.relational.ordering import numbered
 from gpupipe.io.relational.side_columns import SideColumns, make_columns
-from gpupipe.plan import Prefix
+from gpupipe.pipeline.plan import Prefix
 from gpupipe.schema import ROW
 from gpupipe.step import in_step
 from gpupipe.support.text import shortened

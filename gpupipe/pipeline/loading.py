@@ -14,12 +14,12 @@ import torch
 from gpupipe.backend import Column, select
 from gpupipe.cluster import active
 from gpupipe.io import Dataset, over_partitions
+from gpupipe.pipeline.apply import Transformation
+from gpupipe.pipeline.stream_parts import StreamedParts, loaded
 from gpupipe.schema import Role
-from gpupipe.streaming import StreamedParts, loaded
 from gpupipe.tensors import Block, Loader, require_device
 from gpupipe.tensors.kept import held
 from gpupipe.tensors.residency import choose_residency, room_on
-from gpupipe.transformation import Transformation
 
 __all__ = ["make_loader", "table_of"]
 

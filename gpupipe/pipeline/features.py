@@ -12,15 +12,15 @@ from typing import Any, Literal
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import side_by_side
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
-from gpupipe.group import Group, code_of, group_of, step_of
+from gpupipe.pipeline.auto_features import looked_at, proposed
+from gpupipe.pipeline.feature_group import Group, code_of, group_of, step_of
+from gpupipe.pipeline.labels import Weight
+from gpupipe.pipeline.targets import TASKS, Targets
 from gpupipe.preprocessing import FoldStep
-from gpupipe.proposal import looked_at, proposed
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.selectors import Selector
 from gpupipe.support.text import as_list, shortened
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
-from gpupipe.target import Weight
-from gpupipe.targets import TASKS, Targets
 
 __all__ = ["Features"]
 

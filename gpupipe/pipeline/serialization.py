@@ -19,8 +19,8 @@ from gpupipe import preprocessing, transforms
 from gpupipe.backend import Backend
 from gpupipe.backend.estimators import is_estimator, rebuilt, state_of
 from gpupipe.errors import ArtifactError, SchemaMismatch
-from gpupipe.features import Features
 from gpupipe.io import Dataset, as_dataset, from_frame
+from gpupipe.pipeline.features import Features
 from gpupipe.schema import Schema
 from gpupipe.step import Step
 from gpupipe.transforms.table_join import TableJoin

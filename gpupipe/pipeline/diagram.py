@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from gpupipe.features import Features
-from gpupipe.group import Group
+from gpupipe.pipeline.feature_group import Group
+from gpupipe.pipeline.features import Features
 from gpupipe.support.text import listed, shortened
 from gpupipe.transforms import Transform
 from gpupipe.transforms.table_join import TableJoin

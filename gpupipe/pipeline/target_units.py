@@ -10,7 +10,7 @@ from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Column, select
 from gpupipe.errors import SchemaMismatch
-from gpupipe.targets import Targets
+from gpupipe.pipeline.targets import Targets
 
 __all__ = ["TargetUnits"]
 

@@ -13,11 +13,11 @@ from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import active
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
-from gpupipe.features import Features
 from gpupipe.io import Dataset, FrameFunction
-from gpupipe.plan import Prefix
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.plan import Prefix
+from gpupipe.pipeline.window_columns import Typed, put_together
 from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, element_of, is_passenger
-from gpupipe.together import Typed, put_together
 from gpupipe.transforms import Transform
 
 __all__ = ["Bindings", "Transformation"]

@@ -13,19 +13,11 @@ from gpupipe.backend import Frame, select
 from gpupipe.cluster import active
 from gpupipe.config import settings
 from gpupipe.errors import BadData
-from gpupipe.features import Features
-from gpupipe.fitted_rows import lineage_of
 from gpupipe.io import Dataset
 from gpupipe.io.relational.side_columns import SideColumns
-from gpupipe.observing import check_report, of_kind, profiles_of
-from gpupipe.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
-from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
-from gpupipe.profiles import Profile
-from gpupipe.ranges import output_ranges
-from gpupipe.reports import FitReport, StepReport
-from gpupipe.schema import Kind, Schema
-from gpupipe.seen import Seen, coarse_spacing
-from gpupipe.summarising import (
+from gpupipe.pipeline.column_stats import Seen, coarse_spacing
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.fit_partition import (
     DescribeColumns,
     DrawSample,
     FrameCache,
@@ -39,9 +31,17 @@ from gpupipe.summarising import (
     numbers_of,
     unscaled_of,
 )
+from gpupipe.pipeline.fit_report import FitReport, StepReport
+from gpupipe.pipeline.lineage import lineage_of
+from gpupipe.pipeline.observe import check_report, of_kind, profiles_of
+from gpupipe.pipeline.output_ranges import output_ranges
+from gpupipe.pipeline.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
+from gpupipe.pipeline.targets import Targets
+from gpupipe.pipeline.window_columns import put_together
+from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
+from gpupipe.profiles import Profile
+from gpupipe.schema import Kind, Schema
 from gpupipe.support.text import counted, shortened
-from gpupipe.targets import Targets
-from gpupipe.together import put_together
 from gpupipe.transforms import JoinAsOf, Map, Transform
 from gpupipe.transforms.table_join import TableJoin
 

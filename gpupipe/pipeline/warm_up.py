@@ -11,9 +11,9 @@ import pyarrow as pa
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.doctor import Row, Verdict
-from gpupipe.features import Features
 from gpupipe.io import from_frame
-from gpupipe.pipeline import Pipeline
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.pipeline import Pipeline
 
 __all__ = ["warm_up"]
 

@@ -9,7 +9,7 @@ from functools import partial
 from gpupipe.backend import Backend, Column, select
 from gpupipe.cluster import LocalThreads
 from gpupipe.io import Dataset, in_halves, over_partitions
-from gpupipe.transformation import Transformation
+from gpupipe.pipeline.apply import Transformation
 
 __all__ = ["StreamedParts", "loaded"]
 

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from gpupipe.cluster import in_force
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.loading import table_of
-from gpupipe.pipeline import Pipeline
+from gpupipe.pipeline.apply import Transformation
+from gpupipe.pipeline.loading import table_of
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.tensors import BatchOptions, Block, Loader
 from gpupipe.tensors.joining import group_of, open_store
-from gpupipe.transformation import Transformation
 
 __all__ = ["ClusterLoader"]
 

@@ -8,12 +8,12 @@ from typing import Self
 
 from gpupipe.backend import select
 from gpupipe.cluster import default_threads
-from gpupipe.diagram import diagram
-from gpupipe.encoding import Encoder
 from gpupipe.errors import ArtifactError
-from gpupipe.features import Features
 from gpupipe.io import Dataset, row_bytes
-from gpupipe.plan import Prefix, Task, marked_source, plan_passes, resolve_selectors, wanted_in
+from gpupipe.pipeline.diagram import diagram
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.plan import Prefix, Task, marked_source, plan_passes, resolve_selectors, wanted_in
+from gpupipe.pipeline.serialization import Encoder
 from gpupipe.preprocessing import WholeFrameStep
 from gpupipe.step import Step
 from gpupipe.support.text import counted, listed
