@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gpupipe.cluster import Cluster
     from gpupipe.comparison import Baselines, baselines
     from gpupipe.config import configure
-    from gpupipe.drift import Drift
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
+    from gpupipe.monitoring.drift import Drift
     from gpupipe.permuting import Importance, importance
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
@@ -37,7 +37,7 @@ _HOME = {
     "Cluster": "cluster",
     "ClusterLoader": "pipeline.cluster_loader",
     "Dataset": "io",
-    "Drift": "drift",
+    "Drift": "monitoring.drift",
     "EarlyStopping": "training",
     "Features": "pipeline.features",
     "History": "training",

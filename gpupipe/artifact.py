@@ -39,9 +39,9 @@ from gpupipe.manifest import (
     write_manifest,
 )
 from gpupipe.models.tabular import Tabular
+from gpupipe.monitoring.profiles import Profile
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
-from gpupipe.profiles import Profile
 from gpupipe.scorer import Scorer
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice

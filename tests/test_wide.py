@@ -23,10 +23,10 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, compiled, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.numbers import look
+from gpupipe.monitoring.profiles import Sample, drawn_rows
 from gpupipe.preprocessing.blocks import tabulate
 from gpupipe.preprocessing.moments import Moments
 from gpupipe.preprocessing.quantiles import Histogram
-from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.support.tables import html_table, text_table
 from gpupipe.support.text import listed
 

@@ -15,6 +15,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset
 from gpupipe.io.relational.side_columns import SideColumns
+from gpupipe.monitoring.profiles import Profile
 from gpupipe.pipeline.column_stats import Seen, coarse_spacing
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_partition import (
@@ -39,7 +40,6 @@ from gpupipe.pipeline.plan import Prefix, Task, likely_reads, marked_source, pla
 from gpupipe.pipeline.targets import Targets
 from gpupipe.pipeline.window_columns import put_together
 from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
-from gpupipe.profiles import Profile
 from gpupipe.schema import Kind, Schema
 from gpupipe.support.text import counted, shortened
 from gpupipe.transforms import JoinAsOf, Map, Transform

@@ -16,12 +16,12 @@ from typing import Any, Protocol, TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.io import Dataset, Partition, in_halves, over_partitions
+from gpupipe.monitoring.profiles import Sample, drawn_rows
 from gpupipe.pipeline.column_stats import Seen, count_missing, look_at, told_by
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import Prefix, Task
 from gpupipe.pipeline.window_columns import Typed
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, FoldStep, SimpleImputer, WholeFrameStep
-from gpupipe.profiles import Sample, drawn_rows
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 from gpupipe.step import in_step
 from gpupipe.transforms import Map

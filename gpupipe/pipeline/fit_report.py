@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpupipe.check_report import CheckReport
 from gpupipe.io import FileNote
+from gpupipe.monitoring.expectation_report import CheckReport
 from gpupipe.support.tables import html_table, text_table
 from gpupipe.support.text import counted
 

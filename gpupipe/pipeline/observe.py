@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from gpupipe.check_report import CheckReport
-from gpupipe.drift import Drift, DriftReport
 from gpupipe.io import Dataset, Partition
+from gpupipe.monitoring.drift import Drift, DriftReport
+from gpupipe.monitoring.expectation_report import CheckReport
+from gpupipe.monitoring.profiles import Profile
 from gpupipe.pipeline.apply import Transformation
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_partition import DescribeColumns, DrawSample, Observer, PartitionPass, categories_of, fold
-from gpupipe.profiles import Profile
 from gpupipe.schema import Schema
 from gpupipe.transforms import Transform
 

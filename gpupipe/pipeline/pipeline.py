@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gpupipe.backend import Backend, select
-from gpupipe.check_report import CheckReport
 from gpupipe.cluster import Executor, active, in_force
 from gpupipe.config import BACKENDS
-from gpupipe.drift import Drift, DriftReport
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.io import Dataset, as_dataset, as_rows
+from gpupipe.monitoring.drift import Drift, DriftReport
+from gpupipe.monitoring.expectation_report import CheckReport
+from gpupipe.monitoring.profiles import Profile
 from gpupipe.pipeline.apply import Bindings, Transformation
 from gpupipe.pipeline.diagram import diagram, outline
 from gpupipe.pipeline.explain import Explanation, explained, unsaveable
@@ -26,7 +27,6 @@ from gpupipe.pipeline.observe import count_violations, measure_drift
 from gpupipe.pipeline.output_ranges import source_ranges
 from gpupipe.pipeline.plan import Prefix
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder
-from gpupipe.profiles import Profile
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transforms import Transform

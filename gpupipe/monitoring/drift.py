@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.profiles import Profile, Sample, counts_between
+from gpupipe.monitoring.profiles import Profile, Sample, counts_between
 from gpupipe.support.tables import html_table, text_table
 from gpupipe.support.text import counted, shortened
 from gpupipe.support.validation import check_number
