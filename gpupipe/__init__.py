@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.artifact import load, save
     from gpupipe.cluster import Cluster
-    from gpupipe.comparison import Baselines, baselines
     from gpupipe.config import configure
+    from gpupipe.evaluation.baselines import Baselines, baselines
+    from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.monitoring.drift import Drift
-    from gpupipe.permuting import Importance, importance
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Baselines": "comparison",
+    "Baselines": "evaluation.baselines",
     "Batch": "tensors",
     "Checkpoints": "training",
     "Cluster": "cluster",
@@ -41,17 +41,17 @@ _HOME = {
     "EarlyStopping": "training",
     "Features": "pipeline.features",
     "History": "training",
-    "Importance": "permuting",
+    "Importance": "evaluation.importance",
     "Pipeline": "pipeline.pipeline",
     "Schema": "schema",
     "Scorer": "scorer",
     "Trainer": "training",
-    "baselines": "comparison",
+    "baselines": "evaluation.baselines",
     "configure": "config",
     "errors": "",
     "from_frame": "io",
     "from_polars": "io",
-    "importance": "permuting",
+    "importance": "evaluation.importance",
     "io": "",
     "load": "artifact",
     "models": "",

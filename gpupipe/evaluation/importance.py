@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gpupipe.comparison import block_of
 from gpupipe.errors import BadConfig
+from gpupipe.evaluation.baselines import block_of
 from gpupipe.schema import Field, Kind
 from gpupipe.scorer import Scorer
 from gpupipe.support.tables import flush_right, html_table, text_table

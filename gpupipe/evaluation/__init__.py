@@ -1,0 +1,1 @@
+"""Comparisons of a trained model: baselines on the same rows, and feature importance."""
