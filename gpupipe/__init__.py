@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
-    from gpupipe.artifact import load, save
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
     from gpupipe.evaluation.baselines import Baselines, baselines
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
+    from gpupipe.saving.artifact import load, save
+    from gpupipe.saving.scorer import Scorer
     from gpupipe.schema import Schema
-    from gpupipe.scorer import Scorer
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
 
@@ -44,7 +44,7 @@ _HOME = {
     "Importance": "evaluation.importance",
     "Pipeline": "pipeline.pipeline",
     "Schema": "schema",
-    "Scorer": "scorer",
+    "Scorer": "saving.scorer",
     "Trainer": "training",
     "baselines": "evaluation.baselines",
     "configure": "config",
@@ -53,7 +53,7 @@ _HOME = {
     "from_polars": "io",
     "importance": "evaluation.importance",
     "io": "",
-    "load": "artifact",
+    "load": "saving.artifact",
     "models": "",
     "preprocessing": "",
     "read_csv": "io",
@@ -61,7 +61,7 @@ _HOME = {
     "read_json": "io",
     "read_orc": "io",
     "read_parquet": "io",
-    "save": "artifact",
+    "save": "saving.artifact",
     "selectors": "",
     "tensors": "",
     "training": "",

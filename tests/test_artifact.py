@@ -20,7 +20,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.demo import add_holiday, flights_pipeline
-from gpupipe.manifest import _digest
+from gpupipe.saving.manifest import _digest
 
 DATA = Path(__file__).parents[1] / "data"
 ALLOW = ["gpupipe.demo.add_holiday"]
@@ -169,7 +169,7 @@ def test_a_table_of_another_kind_or_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_tables_are_named_and_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.artifact.MAX_TABLE_BYTES", 1)
+    monkeypatch.setattr("gpupipe.saving.artifact.MAX_TABLE_BYTES", 1)
     path, frame = with_table(tmp_path)
     assert not (path / "tables").exists()
     with pytest.raises(errors.ArtifactError, match="too large to be saved"):
@@ -358,7 +358,7 @@ def test_a_killed_save_leaves_the_old_artifact(saved: Path, moment: int, tmp_pat
     before = {file.name: file.read_bytes() for file in saved.rglob("*") if file.is_file()}
     code = f"""
 import os, signal, sys
-import pandas as pd, gpupipe as gp, gpupipe.artifact as artifact
+import pandas as pd, gpupipe as gp, gpupipe.saving.artifact as artifact
 calls = 0
 def count(write):
     def wrapped(*args, **kwargs):

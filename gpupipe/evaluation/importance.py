@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.evaluation.baselines import block_of
+from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Field, Kind
-from gpupipe.scorer import Scorer
 from gpupipe.support.tables import flush_right, html_table, text_table
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged

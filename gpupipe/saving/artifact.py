@@ -27,7 +27,11 @@ from gpupipe.backend import resolve
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
-from gpupipe.manifest import (
+from gpupipe.models.tabular import Tabular
+from gpupipe.monitoring.profiles import Profile
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
+from gpupipe.saving.manifest import (
     FORMAT,
     MODEL,
     PIPELINE,
@@ -38,11 +42,7 @@ from gpupipe.manifest import (
     write_json,
     write_manifest,
 )
-from gpupipe.models.tabular import Tabular
-from gpupipe.monitoring.profiles import Profile
-from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
-from gpupipe.scorer import Scorer
+from gpupipe.saving.scorer import Scorer
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice
 
