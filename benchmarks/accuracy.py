@@ -22,7 +22,7 @@ from typing import Any
 from environment import spread, write_result
 
 import gpupipe as gp
-from gpupipe.demo import SPLIT, flights_pipeline, reference_auc
+from gpupipe.cli.demo import SPLIT, flights_pipeline, reference_auc
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -46,7 +46,7 @@ def areas(seeds: list[int]) -> tuple[list[float], list[float]]:
 def demonstration() -> dict[str, float]:
     """Seconds and memory of `gpupipe demo --no-reference` in a new process, the imports included."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "gpupipe.cli", "demo", "--no-reference", "--out", f"{folder}/flights"]
+        command = [sys.executable, "-m", "gpupipe.cli.main", "demo", "--no-reference", "--out", f"{folder}/flights"]
         before, started, peak = children_cpu_seconds(), time.perf_counter(), 0
         with subprocess.Popen([*command, "--data", str(DATA)], stdout=subprocess.DEVNULL) as running:
             while running.poll() is None:

@@ -23,7 +23,7 @@ from environment import RESULTS, spread, write_result
 import gpupipe as gp
 from gpupipe import models
 from gpupipe import preprocessing as pre
-from gpupipe.demo import SPLIT, flights_pipeline, reference_auc
+from gpupipe.cli.demo import SPLIT, flights_pipeline, reference_auc
 from gpupipe.tensors import Loader
 
 DATA = Path(__file__).parents[1] / "data"

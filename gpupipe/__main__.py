@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupipe.cli import main
+from gpupipe.cli.main import main
 
 __all__: list[str] = []
 

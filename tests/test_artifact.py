@@ -19,11 +19,11 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.demo import add_holiday, flights_pipeline
+from gpupipe.cli.demo import add_holiday, flights_pipeline
 from gpupipe.saving.manifest import _digest
 
 DATA = Path(__file__).parents[1] / "data"
-ALLOW = ["gpupipe.demo.add_holiday"]
+ALLOW = ["gpupipe.cli.demo.add_holiday"]
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_nothing_is_imported_that_was_not_allowed(saved: Path) -> None:
         errors.ArtifactError, match=r"uses code of the user's own, got 'gpupipe\.demo\.add_holiday'"
     ) as caught:
         gp.load(saved)
-    assert "allow=['gpupipe.demo.add_holiday']" in caught.value.remedy
+    assert "allow=['gpupipe.cli.demo.add_holiday']" in caught.value.remedy
 
 
 def test_a_lambda_runs_but_is_not_saved(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ gp.save({str(saved)!r}, pipeline, gp.models.MLP.from_schema(pipeline.schema, hid
 
 
 def test_functions_are_found_again() -> None:
-    assert add_holiday.__module__ == "gpupipe.demo"
+    assert add_holiday.__module__ == "gpupipe.cli.demo"
 
 
 def test_a_library_estimator_put_in_a_list_as_it_is(tmp_path: Path, flights: pd.DataFrame) -> None:

@@ -23,7 +23,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend.probe import probe
-from gpupipe.cli import main
+from gpupipe.cli.main import main
 
 DATA = Path(__file__).parents[1] / "data"
 TARGET = "arr_delay > 15"

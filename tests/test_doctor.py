@@ -8,8 +8,8 @@ import pytest
 
 from gpupipe.backend.devices import Gpu
 from gpupipe.backend.probe import Library, Machine, probe
+from gpupipe.cli.doctor import Report, Row, Verdict, diagnose
 from gpupipe.config import configure, settings
-from gpupipe.doctor import Report, Row, Verdict, diagnose
 
 H200 = Gpu("NVIDIA H200", "GPU-1", 140 << 30, 139 << 30, (9, 0))
 BASE = {name: Library(name, "3.0.6", (name,)) for name in ("numpy", "pandas", "pyarrow", "scikit_learn")}

@@ -23,7 +23,7 @@ from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend.devices import Gpu
 from gpupipe.backend.probe import Library, Machine
-from gpupipe.doctor import Report, diagnose
+from gpupipe.cli.doctor import Report, diagnose
 from gpupipe.pipeline.fit_report import FitReport, StepReport
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,7 +13,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.demo import flights_pipeline
+from gpupipe.cli.demo import flights_pipeline
 
 DATA = Path(__file__).parents[1] / "data"
 

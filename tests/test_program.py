@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
-from gpupipe.demo import flights_pipeline
+from gpupipe.cli.demo import flights_pipeline
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
@@ -29,7 +29,7 @@ flights_today = flights_today.select([name for name in flights_today.columns if 
 
 AFTER = """
 import json
-from gpupipe.demo import flights_pipeline
+from gpupipe.cli.demo import flights_pipeline
 scores = scorer.predict_proba(flights_today)
 print(json.dumps({
     "auc": history.rows[-1]["valid_auc"],
@@ -108,7 +108,7 @@ def test_a_loaded_scorer_takes_todays_table_and_streams_to_a_folder(tmp_path: Pa
     gp.save(tmp_path / "run", pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(8,), seed=7))
 
     def scorer(weather_today: pd.DataFrame | gp.Dataset) -> gp.Scorer:
-        return gp.load(tmp_path / "run", tables={"weather": weather_today}, allow=["gpupipe.demo.add_holiday"])
+        return gp.load(tmp_path / "run", tables={"weather": weather_today}, allow=["gpupipe.cli.demo.add_holiday"])
 
     scored = scorer(weather).predict_proba(flights).compute()
     frozen = scorer(weather.compute().assign(temp=-40.0)).predict_proba(flights).compute()

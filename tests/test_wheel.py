@@ -47,7 +47,7 @@ def test_the_wheel_is_the_package_and_nothing_else(built: Path) -> None:
         entries = file.read(f"{about}/entry_points.txt").decode()
     assert {name for name in names if not name.startswith(about)} == sources()
     assert "gpupipe/py.typed" in names and f"{about}/licenses/LICENSE" in names
-    assert metadata["Version"] == gpupipe.__version__ and "gpupipe = gpupipe.cli:main" in entries
+    assert metadata["Version"] == gpupipe.__version__ and "gpupipe = gpupipe.cli.main:main" in entries
     assert metadata["Description-Content-Type"] == "text/markdown"
 
 

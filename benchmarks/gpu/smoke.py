@@ -34,7 +34,7 @@ import gpupipe as gp
 from gpupipe import preprocessing
 from gpupipe.backend import select
 from gpupipe.backend.memory import etl_limit, explained
-from gpupipe.demo import flights_pipeline
+from gpupipe.cli.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
 from gpupipe.tensors.batch import Batch

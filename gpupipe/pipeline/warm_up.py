@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.doctor import Row, Verdict
+from gpupipe.cli.doctor import Row, Verdict
 from gpupipe.io import from_frame
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.pipeline import Pipeline

@@ -108,7 +108,7 @@ ONLY_IN = {
     "torch": {"backend/memory.py"},
     **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
 }
-LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli.py"}
+LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli/main.py"}
 ABOVE = {"demo", "cli", "comparison", "permuting"}
 
 

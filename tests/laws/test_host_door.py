@@ -10,7 +10,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.backend import Backend
-from gpupipe.demo import flights_pipeline
+from gpupipe.cli.demo import flights_pipeline
 
 ROOT = Path(__file__).parents[2]
 

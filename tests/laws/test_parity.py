@@ -11,12 +11,12 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
-from gpupipe.demo import flights_pipeline
+from gpupipe.cli.demo import flights_pipeline
 
 from .tolerances import FEATURES
 
 ROOT = Path(__file__).parents[2]
-ALLOW = ["gpupipe.demo.add_holiday"]
+ALLOW = ["gpupipe.cli.demo.add_holiday"]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
 from gpupipe.backend.protocol import Backend
-from gpupipe.demo import add_holiday, flights_pipeline
+from gpupipe.cli.demo import add_holiday, flights_pipeline
 
 from .standin_frame import cudf
 
@@ -43,7 +43,7 @@ def job(backend: str, path: Path, out: Path) -> dict[str, Any]:
     loader = pipeline.loader(train, batch_size=512, shuffle="rows", device="cpu")
     history = trainer.fit(loader, pipeline.loader(valid, device="cpu"))
     gp.save(out, pipeline, model)
-    scorer = gp.load(out, allow=["gpupipe.demo.add_holiday"], backend=backend)
+    scorer = gp.load(out, allow=["gpupipe.cli.demo.add_holiday"], backend=backend)
     batches = list(pipeline.loader(valid, batch_size=4096, device="cpu"))
     return {
         "flights": flights,

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe.backend.protocol import Backend
-from gpupipe.doctor import Verdict
+from gpupipe.cli.doctor import Verdict
 from gpupipe.pipeline.warm_up import warm_up
 
 

@@ -29,7 +29,7 @@ SPLIT = "2013-10-01"
 
 SECOND_PROCESS = """
 import sys, gpupipe as gp
-scorer = gp.load(sys.argv[1], allow=["gpupipe.demo.add_holiday"])
+scorer = gp.load(sys.argv[1], allow=["gpupipe.cli.demo.add_holiday"])
 flights = gp.read_parquet(sys.argv[2]).select(sys.argv[4].split(","))
 _, valid = flights.split(by="time_hour", at=sys.argv[5])
 scorer.predict_proba(valid).write_parquet(sys.argv[3])
@@ -108,7 +108,7 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     print(f"{history}\n")
 
     gp.save(out, pipeline, model)
-    scorer = gp.load(out, allow=["gpupipe.demo.add_holiday"])
+    scorer = gp.load(out, allow=["gpupipe.cli.demo.add_holiday"])
     unlabelled = [name for name in flights.columns if name != "arr_delay"]
     scores = scorer.predict_proba(valid.select(unlabelled)).compute()
     figures = {

@@ -66,7 +66,7 @@ def _shipped_data() -> Path:
 
 
 def _demo(parsed: argparse.Namespace) -> int:
-    from gpupipe.demo import run
+    from gpupipe.cli.demo import run
 
     run(parsed.data, parsed.out, seed=parsed.seed, reference=not parsed.no_reference)
     return 0
@@ -75,7 +75,7 @@ def _demo(parsed: argparse.Namespace) -> int:
 def _doctor(_: argparse.Namespace) -> int:
     from gpupipe import backend
     from gpupipe.backend.probe import probe
-    from gpupipe.doctor import Report, diagnose
+    from gpupipe.cli.doctor import Report, diagnose
 
     report = diagnose(probe())
     print(report)
