@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 def _shipped_data() -> Path:
     """`data/` of the working folder, else of the repository this package lies in."""
     here = Path("data")
-    return here if here.is_dir() else Path(__file__).parents[1] / "data"
+    return here if here.is_dir() else Path(__file__).parents[2] / "data"
 
 
 def _demo(parsed: argparse.Namespace) -> int:
