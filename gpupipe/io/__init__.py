@@ -1,15 +1,15 @@
 """Room 1, files to frames: lazy datasets of partitions, their readers and their writer."""
 
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.ipc import read_ipc
-from gpupipe.io.orc import read_orc
-from gpupipe.io.passes import in_halves, over_partitions
-from gpupipe.io.query import FrameFunction
+from gpupipe.io.formats.ipc import read_ipc
+from gpupipe.io.formats.orc import read_orc
+from gpupipe.io.formats.text import read_csv, read_json
+from gpupipe.io.inspect import Report, inspect
+from gpupipe.io.planning.partitions import FileNote, Partition, row_bytes
+from gpupipe.io.planning.query import FrameFunction
 from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
-from gpupipe.io.report import Report, inspect
-from gpupipe.io.source import FileNote, Partition, row_bytes
-from gpupipe.io.text import read_csv, read_json
+from gpupipe.io.run import in_halves, over_partitions
 
 __all__ = [
     "Dataset",

@@ -14,14 +14,14 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.io.bounds import Condition, excludes
 from gpupipe.io.manifest import Manifest
-from gpupipe.io.passes import over_partitions
-from gpupipe.io.query import EVERYTHING, FrameFunction, Mapped, Query
-from gpupipe.io.remote import StorageOptions
-from gpupipe.io.selection import Where
-from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
+from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span
+from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
+from gpupipe.io.planning.row_filters import Where
+from gpupipe.io.planning.statistics import Condition, excludes
+from gpupipe.io.run import over_partitions
 from gpupipe.io.splitting import Splitting
+from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.io.target import write_to
 from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import BadFile
-from gpupipe.io.remote import StorageOptions, opened, stamp_of
-from gpupipe.io.source import FileNote
+from gpupipe.io.planning.partitions import FileNote
+from gpupipe.io.stores.remote_file import StorageOptions, opened, stamp_of
 from gpupipe.support.text import counted
 
 __all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "quarantine_lines", "write_quarantine"]

@@ -21,13 +21,13 @@ from gpupipe.backend.hashing import shuffle_bits
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile
+from gpupipe.io.formats.spill_source import from_all_files
 from gpupipe.io.manifest import Manifest, Part
-from gpupipe.io.passes import in_halves, in_partition, over_partitions
-from gpupipe.io.query import EVERYTHING
-from gpupipe.io.relational.ordering import shuffle
+from gpupipe.io.planning.partitions import Partition
+from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.relational.planned import Planned
-from gpupipe.io.source import Partition
-from gpupipe.io.spooled import from_all_files
+from gpupipe.io.relational.sort import shuffle
+from gpupipe.io.run import in_halves, in_partition, over_partitions
 from gpupipe.io.writer import ParquetOptions, file_types, group_rows, write_file, write_hive
 from gpupipe.schema import Schema
 

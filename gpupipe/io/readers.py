@@ -17,16 +17,16 @@ from gpupipe.backend import backend_of, frame_remedy, is_frame, select
 from gpupipe.backend.arrow_types import Reading, workable
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
-from gpupipe.io.admission import Admission, open_in_two
-from gpupipe.io.damage import one_line
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.files import FileSource
-from gpupipe.io.fragments import fragments_of
-from gpupipe.io.frames import FrameSource
-from gpupipe.io.parquet import fetch_end, parse_end
-from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
-from gpupipe.io.source import partition_limit, row_bytes
-from gpupipe.io.spool import Spool
+from gpupipe.io.formats.arrow_dataset import fragments_of
+from gpupipe.io.formats.bad_files import Admission, open_in_two
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.memory import FrameSource
+from gpupipe.io.formats.parquet import fetch_end, parse_end
+from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.planning.partitions import partition_limit, row_bytes
+from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import check_integer, check_names

@@ -14,8 +14,8 @@ from pathlib import Path
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.manifest import MANIFEST, QUARANTINE, RECORDS, Manifest, quarantine_lines
-from gpupipe.io.remote import StorageOptions, info_of, locate, stamp_of
-from gpupipe.io.retries import retried
+from gpupipe.io.stores.remote_file import StorageOptions, info_of, locate, stamp_of
+from gpupipe.io.stores.retry import retried
 
 __all__ = ["StoreFolder", "left_by_jobs"]
 

@@ -25,8 +25,8 @@ from gpupipe.io.parts import (
     write_whole,
 )
 from gpupipe.io.relational.planned import largest_partition
-from gpupipe.io.remote import StorageOptions, stamp_of
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
+from gpupipe.io.stores.remote_file import StorageOptions, stamp_of
 from gpupipe.io.writer import ParquetOptions, group_rows
 from gpupipe.support.files import writing
 

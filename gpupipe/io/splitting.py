@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpupipe.backend import select
 from gpupipe.backend.columns import require_comparable
-from gpupipe.io.query import EVERYTHING
-from gpupipe.io.selection import Draw, Selection
-from gpupipe.io.split import check_call, check_complete, draw_parts, folds, ranges, shares_of
-from gpupipe.io.strata import stratified_parts
+from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.row_filters import Draw, Selection
+from gpupipe.io.planning.splits import check_call, check_complete, draw_parts, folds, ranges, shares_of
+from gpupipe.io.planning.stratified import stratified_parts
 from gpupipe.support.validation import check_seed
 
 if TYPE_CHECKING:

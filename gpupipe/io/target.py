@@ -10,8 +10,8 @@ from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.job import write_folder, write_single
 from gpupipe.io.manifest import Manifest
-from gpupipe.io.remote import StorageOptions, is_remote, locate
 from gpupipe.io.remote_job import write_object, write_store_folder
+from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
 from gpupipe.io.writer import ParquetOptions
 
 if TYPE_CHECKING:

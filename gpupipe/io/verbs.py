@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
 from gpupipe.io.relational.asof import AsOf, join_asof
-from gpupipe.io.relational.drawing import draw
-from gpupipe.io.relational.duplicates import deduplicate
-from gpupipe.io.relational.grouping import GroupBy
-from gpupipe.io.relational.joining import Joining, join
-from gpupipe.io.relational.ordering import shuffle, sort
+from gpupipe.io.relational.deduplicate import deduplicate
+from gpupipe.io.relational.group_by import GroupBy
+from gpupipe.io.relational.join import Joining, join
+from gpupipe.io.relational.sample import draw
 from gpupipe.io.relational.scan import LazyFrame, lazy
+from gpupipe.io.relational.sort import shuffle, sort
 from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import (
     check_choice,

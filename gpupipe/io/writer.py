@@ -19,8 +19,8 @@ from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster.local import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadData
-from gpupipe.io.hive import check_folder_text, folder_name
-from gpupipe.io.source import row_bytes
+from gpupipe.io.planning.partitions import row_bytes
+from gpupipe.io.stores.hive import check_folder_text, folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.support.validation import check_choice, check_integer
 

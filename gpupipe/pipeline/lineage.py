@@ -9,7 +9,7 @@ from copy import copy
 from gpupipe.backend import select
 from gpupipe.backend.hashing import hash_column
 from gpupipe.io import Dataset
-from gpupipe.io.source import Reads, Source
+from gpupipe.io.planning.partitions import Reads, Source
 
 __all__ = ["lineage_of"]
 

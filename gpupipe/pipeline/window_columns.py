@@ -10,8 +10,8 @@ from functools import partial
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
-from gpupipe.io.relational.ordering import numbered
 from gpupipe.io.relational.side_columns import SideColumns, make_columns
+from gpupipe.io.relational.sort import numbered
 from gpupipe.pipeline.plan import Prefix
 from gpupipe.schema import ROW
 from gpupipe.step import in_step

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpupipe.errors import BadFile
-from gpupipe.io import footer, retries
-from gpupipe.io.footer import local_part
-from gpupipe.io.parquet import open_footer
-from gpupipe.io.paths import Input
+from gpupipe.io.formats import parquet_part
+from gpupipe.io.formats.parquet import open_footer
+from gpupipe.io.formats.parquet_part import local_part
+from gpupipe.io.stores import retry
+from gpupipe.io.stores.find_files import Input
 
 TABLE = pa.table(
     {
@@ -47,7 +48,7 @@ def test_a_part_reads_like_the_whole(remote: str, groups: list[int], names: list
 
 
 def test_only_what_is_asked_for_is_there(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footer, "MAX_GAP", 0)
+    monkeypatch.setattr(parquet_part, "MAX_GAP", 0)
     file = open_footer(Input(remote))
     with fsspec.open(remote, "rb") as opened:
         whole = opened.read()
@@ -65,7 +66,7 @@ def test_only_what_is_asked_for_is_there(remote: str, monkeypatch: pytest.Monkey
 
 
 def test_a_file_that_has_become_shorter(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(retry, "FIRST_WAIT", 0.0)
     file = open_footer(Input(remote))
     with fsspec.open(remote, "wb") as opened:
         opened.write(b"PAR1")

@@ -17,8 +17,9 @@ import gpupipe.preprocessing as pre
 import gpupipe.transforms as T
 from gpupipe.backend import select
 from gpupipe.errors import BadFile
-from gpupipe.io import parquet, source
-from gpupipe.io.source import partition_limit
+from gpupipe.io.formats import parquet
+from gpupipe.io.planning import partitions
+from gpupipe.io.planning.partitions import partition_limit
 from tests.io.tables import arrow, plain, tables, values
 
 several = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -146,9 +147,9 @@ def test_a_partition_is_a_share_of_the_gpus_memory(
     gibibytes: tuple[int, ...], mebibytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = [SimpleNamespace(memory_total=size << 30) for size in gibibytes]
-    monkeypatch.setattr(source, "this_machine", lambda: SimpleNamespace(gpus=gpus))
-    source._device_bytes.cache_clear()
+    monkeypatch.setattr(partitions, "this_machine", lambda: SimpleNamespace(gpus=gpus))
+    partitions._device_bytes.cache_clear()
     assert partition_limit(None, "gpu") == mebibytes << 20
     assert partition_limit(None, "cpu") <= 128 << 20
     assert partition_limit(5, "gpu") == 5
-    source._device_bytes.cache_clear()
+    partitions._device_bytes.cache_clear()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
-from gpupipe.io.passes import over_partitions
+from gpupipe.io.run import over_partitions
 from gpupipe.io.writer import write_file
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values

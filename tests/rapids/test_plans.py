@@ -27,7 +27,7 @@ from gpupipe.backend.protocol import Backend
 from gpupipe.cluster import in_force
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.errors import PlanFailed
-from gpupipe.io.relational import engine, gpu_engine, grouping
+from gpupipe.io.relational import engine, gpu_engine, group_by
 from gpupipe.io.relational.scan import scan
 
 from .rehearsal import FREE, TOTAL
@@ -73,9 +73,9 @@ PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     "sample": lambda d: d.sample(n=40, seed=3),
     **{
         f"{function} of {column}": grouped(function, column)
-        for function in grouping._FUNCTIONS
+        for function in group_by._FUNCTIONS
         for column in FRAME
-        if column != "k" and (column in NUMBERS or function not in grouping._OF_NUMBERS)
+        if column != "k" and (column in NUMBERS or function not in group_by._OF_NUMBERS)
     },
     **{f"{how} join, many={many}": joined(how, many) for how in HOW for many in (0, 1)},
     "sort of some": lambda d: d.filter(SOME).sort("k"),

@@ -16,10 +16,10 @@ from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.backend.nearness import Distance, distance_in, order_dtype
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.io.relational.joining import comparable_key, name_added
-from gpupipe.io.relational.ordering import numbered
+from gpupipe.io.relational.join import comparable_key, name_added
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import SideColumns, found_columns
+from gpupipe.io.relational.sort import numbered
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_bool, check_choice, check_name
 

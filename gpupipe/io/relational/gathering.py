@@ -20,11 +20,11 @@ from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.backend.host_memory import free_host_memory
 from gpupipe.backend.plans import polars_of
 from gpupipe.config import settings
-from gpupipe.io.frames import FrameSource
-from gpupipe.io.query import EVERYTHING
-from gpupipe.io.source import Partition, Source, Span, row_bytes
-from gpupipe.io.spool import GROUP_BYTES, Spool
-from gpupipe.io.spooled import Run, Spooled, from_all_files
+from gpupipe.io.formats.memory import FrameSource
+from gpupipe.io.formats.spill_source import Run, Spooled, from_all_files
+from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
+from gpupipe.io.planning.partitions import Partition, Source, Span, row_bytes
+from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.schema import FLOATS, Field, Schema, element_of
 from gpupipe.support.scratch import writing_scratch
 

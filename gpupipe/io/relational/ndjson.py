@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.damage import one_line
-from gpupipe.io.paths import Input, decompressed, is_packed, refuse_packed
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.text_values import (
     BLOCK_BYTES,
@@ -37,7 +35,9 @@ from gpupipe.io.relational.text_values import (
     parse,
     zoned_change,
 )
-from gpupipe.io.remote import is_remote
+from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores.find_files import Input, decompressed, is_packed, refuse_packed
+from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.support.scratch import writing_scratch
 
 __all__ = ["JsonFile", "open_json"]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.io.bounds import Bounds
-from gpupipe.io.query import EVERYTHING
+from gpupipe.io.formats.spill_source import from_all_files
+from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span
+from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.statistics import Bounds
 from gpupipe.io.relational.gathering import Gathered, Origin
-from gpupipe.io.source import FileNote, Partition, Reads, Source, Span
-from gpupipe.io.spooled import from_all_files
 from gpupipe.schema import Field, Schema
 
 if TYPE_CHECKING:

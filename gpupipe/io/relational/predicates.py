@@ -14,12 +14,12 @@ import polars as pl
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, value_as
+from gpupipe.io.planning.row_filters import Between, Draw, StratifiedDraw, Where
 from gpupipe.io.relational.random_bits import number, random_bits
-from gpupipe.io.selection import Between, Draw, StratifiedDraw, Where
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 
 if TYPE_CHECKING:
-    from gpupipe.io.query import Query
+    from gpupipe.io.planning.query import Query
 
 __all__ = ["predicates"]
 
@@ -47,7 +47,7 @@ def predicates(query: Query, schema: Schema) -> list[pl.Expr] | None:
         schema: of the source.
 
     Example:
-        >>> from gpupipe.io.query import Query
+        >>> from gpupipe.io.planning.query import Query
         >>> query = Query(stages=(Where("n < 3"),))
         >>> [one] = predicates(query, Schema([Field("n", "int8")]))
         >>> pl.DataFrame({"n": [1, None, 5]}, schema={"n": pl.Int8}).filter(one)["n"].to_list()

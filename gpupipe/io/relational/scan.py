@@ -15,17 +15,17 @@ from gpupipe.backend.arrow_types import written_type
 from gpupipe.backend.plans import host_table
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
-from gpupipe.io.damage import one_line
-from gpupipe.io.files import FileSource
-from gpupipe.io.parquet import ParquetFile
-from gpupipe.io.passes import over_partitions
-from gpupipe.io.query import EVERYTHING
-from gpupipe.io.reading import holds
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.formats.read_file import holds
+from gpupipe.io.planning.partitions import row_bytes
+from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.planned import Planned
 from gpupipe.io.relational.predicates import predicates
-from gpupipe.io.remote import is_remote
-from gpupipe.io.source import row_bytes
+from gpupipe.io.run import over_partitions
+from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, ID, ROW, Field
 
 if TYPE_CHECKING:

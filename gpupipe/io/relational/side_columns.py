@@ -14,9 +14,9 @@ from gpupipe.cluster import active
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import Plan, buckets_of, run
 from gpupipe.io.relational.gathering import Origin
-from gpupipe.io.relational.ordering import by_place
 from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_made
+from gpupipe.io.relational.sort import by_place
 from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.probe import choose_backend, this_machine
 from gpupipe.cluster import default_threads
 from gpupipe.config import BACKENDS, settings
-from gpupipe.io.bounds import Bounds
+from gpupipe.io.planning.statistics import Bounds
 from gpupipe.schema import Field, Schema, element_of, is_passenger
 from gpupipe.support.validation import check_choice, check_integer
 

@@ -17,10 +17,10 @@ from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
-from gpupipe.io.bounds import Condition
-from gpupipe.io.damage import lost
-from gpupipe.io.remote import fetch, is_remote, look_at
-from gpupipe.io.spool import GROUP_BYTES, Spool
+from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
+from gpupipe.io.planning.statistics import Condition
+from gpupipe.io.stores.file_errors import lost
+from gpupipe.io.stores.remote_file import fetch, is_remote, look_at
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.scratch import writing_scratch
 

@@ -12,7 +12,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from gpupipe.errors import BackendMissing, BadConfig, BadFile
-from gpupipe.io.retries import retried, status_of
+from gpupipe.io.stores.retry import retried, status_of
 
 __all__ = [
     "StorageOptions",

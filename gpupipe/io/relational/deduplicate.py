@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpupipe.cluster import active
+from gpupipe.io.planning.row_filters import Listed
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import buckets_of, run
 from gpupipe.io.relational.gathering import origin_of
-from gpupipe.io.relational.ordering import by_place, numbered
 from gpupipe.io.relational.scan import scan
-from gpupipe.io.selection import Listed
+from gpupipe.io.relational.sort import by_place, numbered
 from gpupipe.schema import ID, ROW
 
 if TYPE_CHECKING:

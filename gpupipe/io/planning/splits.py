@@ -11,8 +11,8 @@ import numpy as np
 
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.io.bounds import comparable
-from gpupipe.io.selection import Between, Draw
+from gpupipe.io.planning.row_filters import Between, Draw
+from gpupipe.io.planning.statistics import comparable
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.durations import microseconds_of
 from gpupipe.support.validation import check_integer, is_integer, is_number, is_sequence

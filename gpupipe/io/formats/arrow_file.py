@@ -11,8 +11,8 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import conform, dtype_of
 from gpupipe.backend.cast import cast_column
-from gpupipe.io.bounds import Bounds
-from gpupipe.io.paths import Input
+from gpupipe.io.planning.statistics import Bounds
+from gpupipe.io.stores.find_files import Input
 from gpupipe.schema import Field
 
 __all__ = ["HostFile", "host_table", "narrowest"]

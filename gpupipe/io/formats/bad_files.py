@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.paths import Input
-from gpupipe.io.source import FileNote, conversions
+from gpupipe.io.planning.partitions import FileNote, conversions
+from gpupipe.io.stores.find_files import Input
 from gpupipe.support.validation import check_choice
 
 __all__ = ["Admission", "open_all", "open_in_two"]

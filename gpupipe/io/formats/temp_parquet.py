@@ -19,12 +19,12 @@ from gpupipe.backend import arrow
 from gpupipe.backend.arrow_types import written_type
 from gpupipe.config import settings
 from gpupipe.errors import BadData, BadFile, SchemaMismatch
-from gpupipe.io.hostfile import host_table
-from gpupipe.io.parquet import ParquetFile, open_footer
-from gpupipe.io.paths import Input
-from gpupipe.io.remote import is_remote, locate
-from gpupipe.io.retries import retried
-from gpupipe.io.source import row_bytes
+from gpupipe.io.formats.arrow_file import host_table
+from gpupipe.io.formats.parquet import ParquetFile, open_footer
+from gpupipe.io.planning.partitions import row_bytes
+from gpupipe.io.stores.find_files import Input
+from gpupipe.io.stores.remote_file import is_remote, locate
+from gpupipe.io.stores.retry import retried
 from gpupipe.schema import Field, element_of
 from gpupipe.support.scratch import ScratchFolder, writing_scratch
 

@@ -17,16 +17,16 @@ import pyarrow as pa
 from gpupipe.backend.arrow_types import Reading, dtype_of, workable
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.io.admission import Admission, open_all
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.files import FileSource
-from gpupipe.io.parquet import ParquetFile, open_footer
-from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files
+from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.parquet import ParquetFile, open_footer
+from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm, open_csv
 from gpupipe.io.relational.ndjson import JsonFile, open_json
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column
-from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool
+from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
 from gpupipe.schema import DTYPES, LISTS
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import (

@@ -17,9 +17,9 @@ from fsspec.utils import infer_compression
 
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadFile
-from gpupipe.io.hive import Keys, keys_in, typed
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest
-from gpupipe.io.remote import (
+from gpupipe.io.stores.hive import Keys, keys_in, typed
+from gpupipe.io.stores.remote_file import (
     StorageOptions,
     change_since,
     fetch,
@@ -30,7 +30,7 @@ from gpupipe.io.remote import (
     look_at,
     opened,
 )
-from gpupipe.io.retries import retried
+from gpupipe.io.stores.retry import retried
 from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
 
 __all__ = [

@@ -12,8 +12,8 @@ from gpupipe.backend import Array, select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
-from gpupipe.io.passes import over_partitions
-from gpupipe.io.selection import StratifiedDraw, drawn_in_class
+from gpupipe.io.planning.row_filters import StratifiedDraw, drawn_in_class
+from gpupipe.io.run import over_partitions
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_of
-from gpupipe.io.bounds import Bounds, microseconds
-from gpupipe.io.damage import unreadable
-from gpupipe.io.footer import end_of, local_part
-from gpupipe.io.hostfile import host_table
-from gpupipe.io.paths import Input
-from gpupipe.io.remote import is_remote
-from gpupipe.io.source import row_bytes
+from gpupipe.io.formats.arrow_file import host_table
+from gpupipe.io.formats.parquet_part import end_of, local_part
+from gpupipe.io.planning.partitions import row_bytes
+from gpupipe.io.planning.statistics import Bounds, microseconds
+from gpupipe.io.stores.file_errors import unreadable
+from gpupipe.io.stores.find_files import Input
+from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger
 
 __all__ = ["ParquetFile", "bounds_of", "fetch_end", "open_footer", "parse_end"]

@@ -13,14 +13,14 @@ from pyarrow import orc
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadFile
-from gpupipe.io.admission import Admission, open_all
-from gpupipe.io.damage import one_line, unreadable
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.files import FileSource
-from gpupipe.io.hostfile import HostFile, narrowest
-from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file
-from gpupipe.io.remote import is_remote
-from gpupipe.io.source import partition_limit
+from gpupipe.io.formats.arrow_file import HostFile, narrowest
+from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.planning.partitions import partition_limit
+from gpupipe.io.stores.file_errors import one_line, unreadable
+from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files, open_file
+from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field, is_passenger
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names

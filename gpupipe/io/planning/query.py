@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.io.bounds import Condition
-from gpupipe.io.selection import Between, Draw, Listed, Selection, StratifiedDraw
-from gpupipe.io.source import Partition
+from gpupipe.io.planning.partitions import Partition
+from gpupipe.io.planning.row_filters import Between, Draw, Listed, Selection, StratifiedDraw
+from gpupipe.io.planning.statistics import Condition
 
 __all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
 

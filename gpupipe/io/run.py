@@ -14,7 +14,7 @@ from tqdm import tqdm
 from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
-from gpupipe.io.source import Partition, Source
+from gpupipe.io.planning.partitions import Partition, Source
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import counted
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, backend_of
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.io.bounds import Bounds
-from gpupipe.io.source import FileNote, Partition, Reads, Span, conversions, row_bytes
+from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span, conversions, row_bytes
+from gpupipe.io.planning.statistics import Bounds
 from gpupipe.schema import Field, Schema
 
 __all__ = ["FrameSource"]

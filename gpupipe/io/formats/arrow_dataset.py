@@ -11,12 +11,12 @@ import pyarrow.dataset as pads
 
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadFile
-from gpupipe.io.admission import Admission, open_all
-from gpupipe.io.bounds import Bounds, exactly
-from gpupipe.io.damage import one_line
-from gpupipe.io.hostfile import HostFile
-from gpupipe.io.parquet import bounds_of
-from gpupipe.io.paths import Input
+from gpupipe.io.formats.arrow_file import HostFile
+from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.parquet import bounds_of
+from gpupipe.io.planning.statistics import Bounds, exactly
+from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores.find_files import Input
 
 __all__ = ["fragments_of"]
 

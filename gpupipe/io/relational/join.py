@@ -18,9 +18,9 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.relational.cuts import by_hash, hash_of
 from gpupipe.io.relational.engine import PlannedRun, buckets_of, collect, run
 from gpupipe.io.relational.gathering import origin_of
-from gpupipe.io.relational.ordering import by_place
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import Scan, scan
+from gpupipe.io.relational.sort import by_place
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_choice
 

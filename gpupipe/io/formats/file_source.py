@@ -14,13 +14,13 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type, dtype_of
 from gpupipe.backend.lists import plain_table
-from gpupipe.io.admission import Admission
-from gpupipe.io.agreement import agreed
-from gpupipe.io.bounds import Bounds, exactly
-from gpupipe.io.paths import Input
-from gpupipe.io.reading import frame_of, frame_of_files, holds, listed, table_of
-from gpupipe.io.source import FileNote, Partition, Reads, Span, row_bytes
-from gpupipe.io.spool import Spool
+from gpupipe.io.formats.bad_files import Admission
+from gpupipe.io.formats.read_file import frame_of, frame_of_files, holds, listed, table_of
+from gpupipe.io.formats.schema_check import agreed
+from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span, row_bytes
+from gpupipe.io.planning.statistics import Bounds, exactly
+from gpupipe.io.stores.find_files import Input
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
 
 __all__ = ["FileSource", "TableFile"]

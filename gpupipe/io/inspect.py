@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import united
-from gpupipe.io.layout import ParquetFacts, layout_of
+from gpupipe.io.formats.parquet_layout import ParquetFacts, layout_of
+from gpupipe.io.planning.partitions import FileNote, Partition
 from gpupipe.io.readers import as_dataset
-from gpupipe.io.source import FileNote, Partition
 from gpupipe.schema import FLOATS, Field, Kind, element_of
 from gpupipe.support.tables import html_table, text_table
 from gpupipe.support.text import counted

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
-from gpupipe.io.paths import Input
-from gpupipe.io.remote import fetch, look_at
+from gpupipe.io.stores.find_files import Input
+from gpupipe.io.stores.remote_file import fetch, look_at
 from gpupipe.support.scratch import local_scratch
 
 if TYPE_CHECKING:
-    from gpupipe.io.parquet import ParquetFile
+    from gpupipe.io.formats.parquet import ParquetFile
 
 __all__ = ["end_of", "local_part"]
 

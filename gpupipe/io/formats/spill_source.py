@@ -16,13 +16,13 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
-from gpupipe.io.bounds import Bounds
-from gpupipe.io.damage import lost
-from gpupipe.io.parquet import open_footer
-from gpupipe.io.paths import Input
-from gpupipe.io.remote import is_remote
-from gpupipe.io.source import FileNote, Partition, Reads, Span
-from gpupipe.io.spool import Spool
+from gpupipe.io.formats.parquet import open_footer
+from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span
+from gpupipe.io.planning.statistics import Bounds
+from gpupipe.io.stores.file_errors import lost
+from gpupipe.io.stores.find_files import Input
+from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field, Schema
 
 __all__ = ["Run", "Spooled", "from_all_files"]

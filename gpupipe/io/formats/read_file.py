@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.errors import BadData, BadFile, SchemaMismatch
-from gpupipe.io.damage import one_line
-from gpupipe.io.hive import Keys
-from gpupipe.io.hostfile import host_table
-from gpupipe.io.parquet import ParquetFile
-from gpupipe.io.remote import is_remote
-from gpupipe.io.source import Span
+from gpupipe.io.formats.arrow_file import host_table
+from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.planning.partitions import Span
+from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores.hive import Keys
+from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field
 from gpupipe.support.text import counted
 
 if TYPE_CHECKING:
-    from gpupipe.io.files import TableFile
+    from gpupipe.io.formats.file_source import TableFile
 
 __all__ = ["frame_of", "frame_of_files", "holds", "listed", "table_of"]
 

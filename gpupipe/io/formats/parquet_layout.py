@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, BinaryIO
 
-from gpupipe.io.files import FileSource
-from gpupipe.io.parquet import ParquetFile
-from gpupipe.io.remote import is_remote, opened
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.stores.remote_file import is_remote, opened
 from gpupipe.support.text import counted
 
 __all__ = ["ParquetFacts", "layout_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpupipe.errors import BadFile
-from gpupipe.io.paths import Input, peek
+from gpupipe.io.stores.find_files import Input, peek
 
 __all__ = ["lost", "one_line", "unreadable"]
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow_types import Reading, dtype_of, read_as
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
-from gpupipe.io.admission import Admission
+from gpupipe.io.formats.bad_files import Admission
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, element_of, is_passenger, list_of
 
 if TYPE_CHECKING:
-    from gpupipe.io.files import TableFile
+    from gpupipe.io.formats.file_source import TableFile
 
 __all__ = ["agreed"]
 

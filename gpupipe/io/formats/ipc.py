@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow_types import workable
 from gpupipe.errors import BadFile
-from gpupipe.io.admission import Admission, open_all
-from gpupipe.io.damage import one_line, unreadable
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.files import FileSource, TableFile
-from gpupipe.io.hostfile import HostFile, narrowest
-from gpupipe.io.paths import Input, PathLike, StorageOptions, find_files, open_file, peek
-from gpupipe.io.source import partition_limit
-from gpupipe.io.spool import Spool
+from gpupipe.io.formats.arrow_file import HostFile, narrowest
+from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.file_source import FileSource, TableFile
+from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.planning.partitions import partition_limit
+from gpupipe.io.stores.file_errors import one_line, unreadable
+from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files, open_file, peek
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
 

@@ -12,9 +12,9 @@ from gpupipe.backend import select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
-from gpupipe.io.passes import over_partitions
-from gpupipe.io.relational.ordering import numbered
-from gpupipe.io.selection import Draw
+from gpupipe.io.planning.row_filters import Draw
+from gpupipe.io.relational.sort import numbered
+from gpupipe.io.run import over_partitions
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
