@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpupipe.backend.probe import probe
+from gpupipe.backend.device.probe import probe
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -31,7 +31,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import selectors as sel
 from gpupipe import transforms as T
-from gpupipe.backend.probe import probe
+from gpupipe.backend.device.probe import probe
 from gpupipe.saving.scorer import Scorer
 
 Job = Callable[[], Any]

@@ -22,7 +22,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.backend.probe import probe
+from gpupipe.backend.device.probe import probe
 from gpupipe.cli.main import main
 
 DATA = Path(__file__).parents[1] / "data"

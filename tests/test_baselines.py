@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, mean_squared_error, roc_auc_score
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend import yardsticks
+from gpupipe.backend import baselines
 from gpupipe.errors import BackendMissing, BadConfig, SchemaMismatch
 from gpupipe.models import MLP
 
@@ -167,8 +167,8 @@ def test_xgboost_asked_for_by_name_has_to_be_there() -> None:
         with pytest.raises(BackendMissing, match="XGBoost is not installed") as caught:
             gp.baselines(train, valid, only=["xgboost"])
         assert caught.value.remedy == "pip install xgboost"
-        every = yardsticks.yardsticks(yardsticks.YARDSTICKS, yardsticks.Columns(1, [], "binary", 1), on_gpu=False)
-        assert len(every) == len(yardsticks.YARDSTICKS) - 1
+        every = baselines.yardsticks(baselines.YARDSTICKS, baselines.Columns(1, [], "binary", 1), on_gpu=False)
+        assert len(every) == len(baselines.YARDSTICKS) - 1
 
 
 def test_what_makes_no_sense_is_refused() -> None:

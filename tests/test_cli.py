@@ -16,7 +16,7 @@ from pyarrow import feather, orc
 
 import gpupipe as gp
 from gpupipe import __version__, backend
-from gpupipe.backend.probe import probe
+from gpupipe.backend.device.probe import probe
 from gpupipe.cli.main import main
 from gpupipe.pipeline.pipeline import warm_up
 

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import gpupipe
-from gpupipe.backend.probe import CUPY_VERSION, RAPIDS, RAPIDS_VERSION
+from gpupipe.backend.device.probe import CUPY_VERSION, RAPIDS, RAPIDS_VERSION
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

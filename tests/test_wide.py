@@ -20,9 +20,9 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import selectors as sel
 from gpupipe import transforms as T
-from gpupipe.backend import Column, Matrix, compiled, select
+from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.numbers import look
+from gpupipe.backend.float_kernels import look
 from gpupipe.monitoring.profiles import Sample, drawn_rows
 from gpupipe.preprocessing.blocks import tabulate
 from gpupipe.preprocessing.moments import Moments
@@ -255,7 +255,7 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             found: Counter[str] = Counter()
             for name in ("look", "scale", "fill"):
-                patch.setattr(compiled, name, _counting(getattr(compiled, name), found))
+                patch.setattr(numba_kernels, name, _counting(getattr(compiled, name), found))
             frame = table(60, columns=columns)
             pipeline(CHAINS["mean"]()).fit(frame).transform(frame)
             numbers.append(sum(found.values()))

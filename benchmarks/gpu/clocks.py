@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 from environment import spread
 
-from gpupipe.backend.probe import probe
+from gpupipe.backend.device.probe import probe
 from gpupipe.support.nvml import throttles
 
 __all__ = ["card", "watched"]

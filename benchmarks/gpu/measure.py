@@ -28,7 +28,7 @@ from clocks import card, watched
 from environment import HERE, RESULTS, failures, write_result
 from stage import Stage
 
-from gpupipe.backend.probe import choose_backend, probe
+from gpupipe.backend.device.probe import choose_backend, probe
 
 # Shares of the time. The ceilings come first: others are put beside them.
 PARTS = {

@@ -33,7 +33,7 @@ from lab import CHECKS, GIB, Lab, check
 import gpupipe as gp
 from gpupipe import preprocessing
 from gpupipe.backend import select
-from gpupipe.backend.memory import etl_limit, explained
+from gpupipe.backend.device.memory import etl_limit, explained
 from gpupipe.cli.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from threading import Lock
 
-from gpupipe.backend.probe import choose_backend, this_machine
+from gpupipe.backend.device.probe import choose_backend, this_machine
 from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, Stored, Transfers
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch

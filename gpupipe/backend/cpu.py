@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from gpupipe.backend import arrow, lists
-from gpupipe.backend.allocator import keep_freed_memory
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, parts_of, refuse_times, refuse_type, stored_of, with_readings
+from gpupipe.backend.device.malloc import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, Stored, Transfers
 from gpupipe.errors import BadData, SchemaMismatch

@@ -33,8 +33,8 @@ from cuml.decomposition import PCA
 from gpupipe.backend import arrow
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
-from gpupipe.backend.fusing import FusedRows
-from gpupipe.backend.memory import etl_limit, explained, free_unused
+from gpupipe.backend.device.memory import etl_limit, explained, free_unused
+from gpupipe.backend.fused.switch import FusedRows
 from gpupipe.backend.protocol import (
     LEAST_PAGE_ROWS,
     Array,

@@ -14,7 +14,7 @@ from gpupipe.backend.protocol import Array, Backend
 
 __all__ = ["KeyIndex", "count_keys"]
 
-_LOOPS = "gpupipe.backend.compiled"
+_LOOPS = "gpupipe.backend.numba_kernels"
 
 # Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
 _DIRECT_SPAN = 1 << 22

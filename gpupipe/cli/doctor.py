@@ -12,7 +12,7 @@ from enum import StrEnum
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpupipe.backend.probe import (
+from gpupipe.backend.device.probe import (
     CUPY_VERSION,
     LIBCUDA,
     RAPIDS,
@@ -88,7 +88,7 @@ def diagnose(machine: Machine, requested: str | None = None) -> Report:
         requested: the backend that has to work: `"auto"`, `"cpu"` or `"gpu"`; by default the one in force.
 
     Example:
-        >>> from gpupipe.backend.probe import probe
+        >>> from gpupipe.backend.device.probe import probe
         >>> report = diagnose(probe({"CUDA_VISIBLE_DEVICES": ""}), "cpu")
         >>> report.rows[0].name, report.exit_code
         ('Python', 0)

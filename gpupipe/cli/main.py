@@ -74,7 +74,7 @@ def _demo(parsed: argparse.Namespace) -> int:
 
 def _doctor(_: argparse.Namespace) -> int:
     from gpupipe import backend
-    from gpupipe.backend.probe import probe
+    from gpupipe.backend.device.probe import probe
     from gpupipe.cli.doctor import Report, diagnose
 
     report = diagnose(probe())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpupipe.backend.yardsticks import YARDSTICKS, Columns, yardsticks
+from gpupipe.backend.baselines import YARDSTICKS, Columns, yardsticks
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
 from gpupipe.support.tables import flush_right, html_table, text_table

@@ -17,8 +17,8 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.backend.device.out_of_memory import is_out_of_memory
 from gpupipe.backend.hashing import shuffle_bits
-from gpupipe.backend.shortage import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.spill_source import from_all_files

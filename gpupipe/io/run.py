@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
 
-from gpupipe.backend.shortage import is_out_of_memory
+from gpupipe.backend.device.out_of_memory import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.planning.partitions import Partition, Source

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.numbers import ends
+from gpupipe.backend.float_kernels import ends
 from gpupipe.preprocessing.blocks import tabulate
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.moments import Moments

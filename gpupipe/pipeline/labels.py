@@ -10,7 +10,7 @@ from typing import Any, Self
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import as_floats, refuse_passengers
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
-from gpupipe.backend.evaluate import evaluate
+from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.columns import floats
-from gpupipe.backend.numbers import ends, fill_each, look, look_each, scale_each, scale_into
-from gpupipe.backend.pointwise import Scale
+from gpupipe.backend.float_kernels import ends, fill_each, look, look_each, scale_each, scale_into
+from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, dictionary_of, positions_in, united
-from gpupipe.backend.numbers import GroupSums
+from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.counts import integers
 from gpupipe.schema import FLOATS

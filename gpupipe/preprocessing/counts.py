@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, dictionary_of, frequent, merged_counts, ranked
 from gpupipe.backend.key_index import count_keys
-from gpupipe.backend.spilling import SpilledCounts
+from gpupipe.backend.spilled_counts import SpilledCounts
 from gpupipe.config import settings
 from gpupipe.preprocessing.blocks import floats, refuse
 from gpupipe.preprocessing.fold import Columns

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.dates import CYCLES, check_zone, date_parts, local_time, turn
+from gpupipe.backend.expressions.dates import CYCLES, check_zone, date_parts, local_time, turn
 from gpupipe.errors import SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing.fold import Columns

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend
-from gpupipe.backend.numbers import ends
+from gpupipe.backend.float_kernels import ends
 from gpupipe.preprocessing.blocks import refuse, tabulate
 from gpupipe.preprocessing.fold import Columns
 

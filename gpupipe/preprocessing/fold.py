@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from gpupipe.backend import Backend, Column, Frame, backend_of
 from gpupipe.backend.columns import missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.pointwise import Pointwise
+from gpupipe.backend.fused.program import Pointwise
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import FLOATS, Field, element_of
 from gpupipe.step import Step

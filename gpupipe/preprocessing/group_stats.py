@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.aggregates import FUNCTIONS, State, outcome
 from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.dictionaries import ordered, positions_in
-from gpupipe.backend.reduction import FUNCTIONS, State, outcome
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.blocks import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.cells import coded

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.ordering import Groups, grouped
-from gpupipe.backend.reduction import State, of_rows, reduced
+from gpupipe.backend.aggregates import State, of_rows, reduced
+from gpupipe.backend.sorting import Groups, grouped
 from gpupipe.preprocessing.blocks import floats
 from gpupipe.preprocessing.fold import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field

@@ -10,8 +10,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
-from gpupipe.backend.numbers import fill_into
-from gpupipe.backend.pointwise import Pointwise
+from gpupipe.backend.float_kernels import fill_into
+from gpupipe.backend.fused.program import Pointwise
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.blocks import check_numeric, filled_matrix, refuse, row_blocks
 from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.backend.numbers import GroupSums
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import check_numeric, floats, num_rows, refuse, row_blocks, stacked
 from gpupipe.preprocessing.fold import Columns

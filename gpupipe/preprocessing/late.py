@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from gpupipe.backend import Backend, Column, Stored
-from gpupipe.backend.pointwise import LateColumn, Pointwise
+from gpupipe.backend.fused.program import LateColumn, Pointwise
 from gpupipe.preprocessing.fold import FoldStep
 from gpupipe.step import in_step
 

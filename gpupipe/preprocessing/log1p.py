@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.pointwise import Pointwise
+from gpupipe.backend.fused.program import Pointwise
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import float32_columns, float32_fields, float64_columns, floats
 from gpupipe.preprocessing.fold import Columns, Invertible

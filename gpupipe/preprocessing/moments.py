@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend
-from gpupipe.backend.numbers import look
+from gpupipe.backend.float_kernels import look
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.blocks import LARGEST_SQUARED, floats, num_rows, refuse, stacked, tabulate
 from gpupipe.preprocessing.extremes import Extremes

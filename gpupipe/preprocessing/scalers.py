@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.pointwise import Pointwise, Scale
+from gpupipe.backend.fused.program import Pointwise, Scale
 from gpupipe.preprocessing.blocks import check_finite, check_values, float32_fields, float64_columns, scaled_columns
 from gpupipe.preprocessing.extremes import Extremes
 from gpupipe.preprocessing.fold import Columns, Invertible

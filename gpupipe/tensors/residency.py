@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpupipe.backend.host_memory import free_host_memory
+from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.support.validation import check_choice
 
 __all__ = ["RESIDENCIES", "choose_residency", "room_on"]

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.arithmetic import seconds_between
 from gpupipe.backend.columns import require_comparable_times
-from gpupipe.backend.dates import CYCLES, check_zone, date_parts, local_time, turn
+from gpupipe.backend.expressions.arithmetic import seconds_between
+from gpupipe.backend.expressions.dates import CYCLES, check_zone, date_parts, local_time, turn
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.expressions.source import Span

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.evaluate import evaluate
+from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
 from gpupipe.support.validation import refuse_argument

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_times, with_missing_row
-from gpupipe.backend.nearness import Distance, check_distance, distance_in, order_dtype
-from gpupipe.backend.ordering import grouped
+from gpupipe.backend.sorting import grouped
+from gpupipe.backend.time_distance import Distance, check_distance, distance_in, order_dtype
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.durations import microseconds_of

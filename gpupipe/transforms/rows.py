@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.backend.evaluate import evaluate, truth
+from gpupipe.backend.expressions.evaluate import evaluate, truth
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.arithmetic import compute, transformed
 from gpupipe.backend.columns import require_comparable
-from gpupipe.backend.texts import replaced
+from gpupipe.backend.expressions.arithmetic import compute, transformed
+from gpupipe.backend.expressions.strings import replaced
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds

@@ -105,7 +105,7 @@ COMPOSE: dict[str, set[str]] = {
     "warming": {"numpy", "pyarrow"},
 }
 ONLY_IN = {
-    "torch": {"backend/memory.py"},
+    "torch": {"backend/device/memory.py"},
     **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
 }
 LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli/main.py"}

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.evaluate import evaluate
+from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
 

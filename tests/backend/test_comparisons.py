@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
-from gpupipe.backend.comparisons import compare
+from gpupipe.backend.expressions.comparisons import compare
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from gpupipe.backend import Backend
-from gpupipe.backend.evaluate import evaluate, truth
+from gpupipe.backend.expressions.evaluate import evaluate, truth
 from gpupipe.errors import ColumnNotFound, ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema

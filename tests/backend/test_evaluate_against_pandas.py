@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.evaluate import truth
+from gpupipe.backend.expressions.evaluate import truth
 
 from .evaluated import COMPARE, column, plain, result_of, run
 

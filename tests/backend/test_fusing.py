@@ -13,9 +13,10 @@ import pytest
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend import Column, Stored, fusing
+from gpupipe.backend import Column, Stored
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.pointwise import LateColumn, Pointwise, Scale
+from gpupipe.backend.fused import switch
+from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
 from tests.kernels.reference import block_of, results_of, values_of
 
 
@@ -51,8 +52,8 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
-    monkeypatch.setattr(fusing, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(fusing, "import_module", lambda name: made)
+    monkeypatch.setattr(switch, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(switch, "import_module", lambda name: made)
     return made
 
 
@@ -60,7 +61,7 @@ SCALE = Pointwise(fill=0.0, scale=Scale(1.0, 2.0))
 LOG = Pointwise(log=True, scale=Scale(1.0, 1e-3))
 
 
-def write(rows: fusing.FusedRows, kernel: Kernel, program: Pointwise, num_rows: int = 300, halves: int = 0) -> bool:
+def write(rows: switch.FusedRows, kernel: Kernel, program: Pointwise, num_rows: int = 300, halves: int = 0) -> bool:
     numbers = np.random.default_rng(0).gamma(2, 5, num_rows)
     columns = [
         kernel.late(numbers, program),
@@ -71,7 +72,7 @@ def write(rows: fusing.FusedRows, kernel: Kernel, program: Pointwise, num_rows: 
 
 
 def test_each_kind_of_columns_is_compared_once(kernel: Kernel) -> None:
-    rows = fusing.FusedRows(np, 0)
+    rows = switch.FusedRows(np, 0)
     for program, num_rows, halves, looked_at in [
         (SCALE, 300, 0, 1),
         (SCALE, 400, 0, 1),
@@ -88,7 +89,7 @@ def test_each_kind_of_columns_is_compared_once(kernel: Kernel) -> None:
 def test_after_a_difference_it_is_not_used_again(
     kernel: Kernel, caplog: pytest.LogCaptureFixture, spoils: int, halves: int
 ) -> None:
-    rows, kernel.spoils = fusing.FusedRows(np, 0), spoils
+    rows, kernel.spoils = switch.FusedRows(np, 0), spoils
     with caplog.at_level(logging.WARNING, "gpupipe"):
         assert rows.works() and not write(rows, kernel, SCALE, halves=halves)
         assert not rows.works() and not write(rows, kernel, SCALE, halves=halves)
@@ -98,18 +99,18 @@ def test_after_a_difference_it_is_not_used_again(
 
 def test_the_last_bit_of_a_logarithm_is_no_difference(kernel: Kernel) -> None:
     kernel.spoils, kernel.by = 0, 1e-5
-    assert write(fusing.FusedRows(np, 0), kernel, LOG)
+    assert write(switch.FusedRows(np, 0), kernel, LOG)
 
 
 def test_a_block_that_was_written_wrong_is_written_again(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame({"x": [1.0, None, 3.0], "n": [3, 1, 2], "y": [0.0, 1.0, 2.0]})
     features = gp.Features((["x", "n"], [pre.SimpleImputer(), pre.StandardScaler()]), target="y")
     pipeline = gp.Pipeline([], features, backend="cpu").fit(frame)
-    wanted, rows = pipeline.loader(frame).block, fusing.FusedRows(np, 0)
+    wanted, rows = pipeline.loader(frame).block, switch.FusedRows(np, 0)
     monkeypatch.setattr(CpuBackend, "fuses", lambda _: rows.works())
     monkeypatch.setattr(CpuBackend, "write_rows", lambda _, words, *given: rows.write(words, *given))
     assert pipeline.loader(frame).block.numeric.tolist() == wanted.numeric.tolist()
     assert rows.works()
-    rows, kernel.spoils = fusing.FusedRows(np, 0), 0
+    rows, kernel.spoils = switch.FusedRows(np, 0), 0
     assert pipeline.loader(frame).block.numeric.tolist() == wanted.numeric.tolist()
     assert not rows.works()

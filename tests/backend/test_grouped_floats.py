@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend.numbers import GroupedFloats
+from gpupipe.backend.float_kernels import GroupedFloats
 
 
 @settings(deadline=None, max_examples=40)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpupipe.backend.numbers import ends, fill_into, look, scale_into
-from gpupipe.backend.pointwise import Scale
+from gpupipe.backend.float_kernels import ends, fill_into, look, scale_into
+from gpupipe.backend.fused.program import Scale
 
 ARRAY_CODE = ModuleType("what a GPU runs")
 vars(ARRAY_CODE).update(vars(np))
@@ -97,7 +97,7 @@ def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> N
         import numpy as np
         from numba.core.caching import CacheImpl
         CacheImpl._locator_classes = []  # as if no folder could be written to, which root cannot be told
-        from gpupipe.backend.numbers import ends
+        from gpupipe.backend.float_kernels import ends
         print(ends(np.ones(3), np))
     """
     assert _in_a_process(code, tmp_path) == "(0, 1.0, 1.0)"
@@ -116,7 +116,7 @@ def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
     code = """
         import resource
         import numpy as np
-        from gpupipe.backend.numbers import ends, look
+        from gpupipe.backend.float_kernels import ends, look
         resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
         print(ends(np.ones(3), np), look(np.ones(3), np, 1.0))
     """
@@ -130,7 +130,7 @@ def test_what_the_compiler_does_is_logged_if_somebody_asks_for_it(said: str, tol
         import logging
         import sys
         import numpy as np
-        from gpupipe.backend.numbers import ends
+        from gpupipe.backend.float_kernels import ends
         {said}
         logging.basicConfig(level="DEBUG", stream=sys.stdout)
         print(ends(np.ones(3), np))

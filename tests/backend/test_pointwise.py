@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpupipe.backend import Column, Stored
-from gpupipe.backend.pointwise import LateColumn, Pointwise, Scale
+from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
 
 FILL, CLIP, LOG = Pointwise(fill=0.0, dtype="int8"), Pointwise(clip=(0.0, 1.0), dtype="float64"), Pointwise(log=True)
 SCALE = Pointwise(scale=Scale(1.0, 2.0))

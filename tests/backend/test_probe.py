@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.backend.devices import Gpu
-from gpupipe.backend.probe import Library, Machine, choose_backend, probe
+from gpupipe.backend.device.devices import Gpu
+from gpupipe.backend.device.probe import Library, Machine, choose_backend, probe
 from gpupipe.errors import BackendMissing, BadConfig
 
 from .fake_nvml import FakeGpu, FakeNvml
@@ -85,7 +85,7 @@ def test_only_the_metadata_of_what_is_looked_for_is_read(tmp_path: Path) -> None
 
 def test_this_machine_is_looked_at_once() -> None:
     code = (
-        "import gpupipe.backend.probe as p; calls = []; original = p.probe; "
+        "import gpupipe.backend.device.probe as p; calls = []; original = p.probe; "
         "p.probe = lambda *a: calls.append(1) or original(*a); import gpupipe as gp, pandas as pd; "
         "from gpupipe.backend import select; select('auto'); select('cpu'); "
         "gp.from_frame(pd.DataFrame({'x': [1.0]})); print(len(calls))"
@@ -145,7 +145,7 @@ def test_a_driver_without_its_cuda_library_is_seen(tmp_path: Path) -> None:
 
 def test_probing_imports_none_of_what_it_looks_for() -> None:
     code = (
-        "import sys; from gpupipe.backend.probe import probe; probe(); "
+        "import sys; from gpupipe.backend.device.probe import probe; probe(); "
         "print([name for name in ('cudf', 'cuml', 'cupy', 'rmm', 'torch', 'sklearn') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.dates import local_time
+from gpupipe.backend.expressions.dates import local_time
 from gpupipe.errors import BadConfig, ExpressionError
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.support.time_zones import transitions

@@ -14,12 +14,12 @@ import pytest
 from gpupipe.backend import Column
 from gpupipe.backend.cpu import CpuBackend
 
-KERNEL, ROWS = "gpupipe.backend.feature_kernel", "gpupipe.backend.feature_rows"
+KERNEL, ROWS = "gpupipe.backend.fused.kernel", "gpupipe.backend.fused.launch"
 
 
 @pytest.fixture(scope="session")
 def feature_rows() -> ModuleType:
-    """`gpupipe.backend.feature_rows` with a kernel that NumPy runs; Triton asks for it where the kernel is defined."""
+    """`gpupipe.backend.fused.launch` with a kernel that NumPy runs; Triton asks for it where the kernel is defined."""
     pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")

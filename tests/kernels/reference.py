@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Column, Stored
-from gpupipe.backend.pointwise import LateColumn, Pointwise
+from gpupipe.backend.fused.program import LateColumn, Pointwise
 
 
 def values_of(stored: Stored) -> Any:

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from gpupipe.backend import Column, Stored
-from gpupipe.backend.pointwise import LateColumn, Pointwise, Scale
+from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
 
 triton = pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 
-from gpupipe.backend import feature_rows  # noqa: E402
+from gpupipe.backend.fused import launch
 
 SIMPLE = Pointwise(fill=0.0, scale=Scale(1.0, 2.0))
 FULL = Pointwise(1.0, (0.0, 9.0), log=True, scale=Scale(1.0, 2.0, 3.0, 4.0, 0.0, 1.0))
@@ -42,7 +42,7 @@ class Chip:
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
     """What `write_rows` would launch on that chip, in order, as (arguments, compiled kernel)."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel, launched = feature_rows.write_tile, []
+    kernel, launched = launch.write_tile, []
 
     def compile_for(grid: tuple[int], *args: Any, **kwargs: Any) -> None:
         made = kernel.warmup(*args, grid=grid, **kwargs)
@@ -53,7 +53,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
         def __getitem__(self, grid: tuple[int]) -> Any:
             return lambda *args, **kwargs: compile_for(grid, *args, **kwargs)
 
-    monkeypatch.setattr(feature_rows, "write_tile", Compiling())
+    monkeypatch.setattr(launch, "write_tile", Compiling())
     driver.set_active(Chip(request.param))
     yield launched
     with suppress(RuntimeError):  # there may be no other
@@ -76,7 +76,7 @@ def write(dtypes: list[str], program: Pointwise, num_rows: int, halves: int = 0)
     columns.append(Column("int32", np.ones(num_rows, np.int32)))
     width = -(-(len(columns) - halves + -(-halves // 2)) // 8) * 8
     ids = [False] * len(dtypes) + [True]
-    assert feature_rows.write_rows(np.zeros((num_rows, width), np.int32), columns, ids, np, halves)
+    assert launch.write_rows(np.zeros((num_rows, width), np.int32), columns, ids, np, halves)
 
 
 def report(made: Any, tmp_path: Path) -> SimpleNamespace:
@@ -124,7 +124,7 @@ def test_columns_at_odd_addresses_are_read_one_value_at_a_time(compiled: list[An
     data = np.ones(TILE + 1, np.float32)
     at = 1 if data.ctypes.data % 16 == 0 else 0
     late = LateColumn(Stored(data[at : at + TILE]), SIMPLE, nobody)
-    assert feature_rows.write_rows(np.zeros((TILE, 8), np.int32), [late], [False], np)
+    assert launch.write_rows(np.zeros((TILE, 8), np.int32), [late], [False], np)
     ((arguments, made),) = compiled
     assert not arguments["WHOLE"]
     assert not widest({name for name in report(made, tmp_path).ptx if ".b32" in name}, "ld.global")

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, Stored
-from gpupipe.backend.pointwise import LateColumn, Pointwise, Scale
+from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
 
 from .reference import block_of, is_refused, values_of
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpupipe.backend import Backend, Column, select
-from gpupipe.backend.memory import explained
+from gpupipe.backend.device.memory import explained
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Block, share

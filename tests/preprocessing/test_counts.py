@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpupipe import configure
 from gpupipe.backend import select
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.spilling import SpilledCounts
+from gpupipe.backend.spilled_counts import SpilledCounts
 from gpupipe.errors import BadFile
 from gpupipe.preprocessing import counts
 from gpupipe.preprocessing.counts import ValueCounts

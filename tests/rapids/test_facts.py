@@ -17,7 +17,7 @@ from cuml.cluster import KMeans  # noqa: E402
 from cuml.decomposition import PCA  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
-from gpupipe.backend.probe import CUPY_VERSION  # noqa: E402
+from gpupipe.backend.device.probe import CUPY_VERSION  # noqa: E402
 
 
 def default(target: Any, name: str) -> Any:

@@ -19,13 +19,13 @@ import rmm
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend import fusing
+from gpupipe.backend.fused import switch
 from gpupipe.backend.protocol import Backend
 from gpupipe.schema import Field
 
 from .oracle import CPU, host
 
-KERNEL = ("gpupipe.backend.feature_kernel", "gpupipe.backend.feature_rows")
+KERNEL = ("gpupipe.backend.fused.kernel", "gpupipe.backend.fused.launch")
 TABLE = pa.table(
     {
         "whole": pa.array([1, None, 3, 4, None], pa.int32()),
@@ -75,7 +75,7 @@ def test_stored_values_and_mask_are_those_of_the_column(rehearsed_backend: Backe
 def test_a_pipeline_writes_its_block_in_one_pass(
     rehearsed_backend: Any, interpreted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, said = fusing.FusedRows(rehearsed_backend.xp, 0), []
+    rows, said = switch.FusedRows(rehearsed_backend.xp, 0), []
     write = rows.write
     monkeypatch.setattr(rows, "write", lambda *args: said.append(write(*args)) or said[-1])
     monkeypatch.setattr(rehearsed_backend, "_rows", rows)
@@ -100,8 +100,8 @@ def test_a_pipeline_writes_its_block_in_one_pass(
 def test_without_triton_columns_are_written_one_by_one_and_that_is_said_once(
     rehearsed_backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fusing, "find_spec", lambda name: None)
-    rows = fusing.FusedRows(rehearsed_backend.xp, 0)
+    monkeypatch.setattr(switch, "find_spec", lambda name: None)
+    rows = switch.FusedRows(rehearsed_backend.xp, 0)
     with caplog.at_level(logging.WARNING, "gpupipe"):
         assert not rows.works()
         assert not rows.write(None, [], [], 0)
@@ -121,7 +121,7 @@ def test_buffers_of_cudf_are_arrays_to_cupy() -> None:
 def test_what_triton_lacks_is_said(rehearsed_backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Without an interpreter the kernel needs a GPU, which is not here."""
     pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
-    rows = fusing.FusedRows(rehearsed_backend.xp, 0)
+    rows = switch.FusedRows(rehearsed_backend.xp, 0)
     with caplog.at_level(logging.WARNING, "gpupipe"):
         assert not rows.works()
     assert "one pass (Triton: " in caplog.text

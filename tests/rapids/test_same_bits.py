@@ -14,7 +14,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend.numbers import GroupSums
+from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.backend.protocol import Backend
 
 from .oracle import host

@@ -10,8 +10,8 @@ import torch
 
 import gpupipe as gp
 from gpupipe import errors
-from gpupipe.backend import host_memory
 from gpupipe.backend.cpu import CpuBackend
+from gpupipe.backend.device import host_memory
 from gpupipe.pipeline.pipeline import loading
 from gpupipe.tensors import Loader
 from gpupipe.tensors.residency import choose_residency, room_on

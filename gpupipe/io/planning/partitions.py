@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow_types import Reading, arrow_type
-from gpupipe.backend.probe import choose_backend, this_machine
+from gpupipe.backend.device.probe import choose_backend, this_machine
 from gpupipe.cluster import default_threads
 from gpupipe.config import BACKENDS, settings
 from gpupipe.io.planning.statistics import Bounds

@@ -11,8 +11,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.comparisons import compare
-from gpupipe.backend.evaluate import evaluate, truth
+from gpupipe.backend.expressions.comparisons import compare
+from gpupipe.backend.expressions.evaluate import evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span

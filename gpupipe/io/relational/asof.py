@@ -13,7 +13,7 @@ import polars as pl
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.columns import key_dtype, require_comparable_times
-from gpupipe.backend.nearness import Distance, distance_in, order_dtype
+from gpupipe.backend.time_distance import Distance, distance_in, order_dtype
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.relational.join import comparable_key, name_added

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from gpupipe.backend.plans import arrow_of
+from gpupipe.backend.polars_plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.errors import BackendMissing
 from gpupipe.io.relational.gathering import Gathered, batch_rows, memory, types_of

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type, parquet_path
-from gpupipe.backend.host_memory import free_host_memory
-from gpupipe.backend.plans import polars_of
+from gpupipe.backend.device.host_memory import free_host_memory
+from gpupipe.backend.polars_plans import polars_of
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.spill_source import Run, Spooled, from_all_files

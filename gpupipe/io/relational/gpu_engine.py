@@ -23,7 +23,7 @@ from cudf_polars.utils.config import MemoryResourceConfig
 from distributed import Client
 
 from gpupipe.backend import select
-from gpupipe.backend.plans import arrow_of
+from gpupipe.backend.polars_plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.config import settings

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
 from gpupipe.backend.arrow_types import written_type
-from gpupipe.backend.plans import host_table
+from gpupipe.backend.polars_plans import host_table
 from gpupipe.cluster import active
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.io.formats.file_source import FileSource

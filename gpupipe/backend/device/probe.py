@@ -20,7 +20,7 @@ from typing import Any
 import pynvml
 from packaging.version import Version
 
-from gpupipe.backend.devices import Gpu, visible_gpus
+from gpupipe.backend.device.devices import Gpu, visible_gpus
 from gpupipe.config import BACKENDS
 from gpupipe.errors import BackendMissing
 from gpupipe.support.validation import check_choice

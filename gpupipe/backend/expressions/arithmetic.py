@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.backend.logic import Truth
+from gpupipe.backend.expressions.kleene import Truth
 from gpupipe.backend.protocol import Array, Column
 from gpupipe.expressions.tree import Constant, value_as
 from gpupipe.schema import FLOATS

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.numbers import GroupSums
+from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.schema import FLOATS
 
 __all__ = ["Groups", "differs", "grouped", "sort_order"]

@@ -13,14 +13,21 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend.arithmetic import as_numbers, compute, pick_number, seconds_between, transformed, truncated
 from gpupipe.backend.cast import cast_column
-from gpupipe.backend.comparisons import compare, is_in
-from gpupipe.backend.dates import date_part, local_time
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.logic import Truth
+from gpupipe.backend.expressions.arithmetic import (
+    as_numbers,
+    compute,
+    pick_number,
+    seconds_between,
+    transformed,
+    truncated,
+)
+from gpupipe.backend.expressions.comparisons import compare, is_in
+from gpupipe.backend.expressions.dates import date_part, local_time
+from gpupipe.backend.expressions.kleene import Truth
+from gpupipe.backend.expressions.strings import length, matches, pick_text, rewritten
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.backend.texts import length, matches, pick_text, rewritten
 from gpupipe.errors import BadData, ExpressionError
 from gpupipe.expressions import Expression
 from gpupipe.expressions.dtypes import dtype_of

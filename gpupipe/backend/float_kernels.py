@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend.pointwise import Scale
+from gpupipe.backend.fused.program import Scale
 from gpupipe.backend.protocol import Array
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "scale_into",
 ]
 
-_LOOPS = "gpupipe.backend.compiled"
+_LOOPS = "gpupipe.backend.numba_kernels"
 
 
 def ends(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.dictionaries import positions_in, strings, united
-from gpupipe.backend.logic import Truth
+from gpupipe.backend.expressions.kleene import Truth
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.expressions.tree import Constant
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.backend.arithmetic import as_numbers, both_valid
-from gpupipe.backend.logic import Truth
+from gpupipe.backend.expressions.arithmetic import as_numbers, both_valid
+from gpupipe.backend.expressions.kleene import Truth
+from gpupipe.backend.expressions.strings import compare_texts, text_is_in
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.backend.texts import compare_texts, text_is_in
 from gpupipe.expressions.tree import Constant, value_as
 from gpupipe.schema import FLOATS
 

@@ -13,8 +13,8 @@ import numpy as np
 import triton.language as tl
 from triton.errors import TritonError
 
-from gpupipe.backend.feature_kernel import write_tile
-from gpupipe.backend.pointwise import LateColumn, Pointwise, Scale
+from gpupipe.backend.fused.kernel import write_tile
+from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
 from gpupipe.backend.protocol import Array, Column, Stored
 
 __all__ = ["why_not", "write_rows"]

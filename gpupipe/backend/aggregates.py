@@ -10,8 +10,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import floats, with_missing_row
-from gpupipe.backend.numbers import GroupedFloats
-from gpupipe.backend.ordering import Groups, sort_order
+from gpupipe.backend.float_kernels import GroupedFloats
+from gpupipe.backend.sorting import Groups, sort_order
 from gpupipe.schema import FLOATS, Field
 
 __all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced"]

@@ -1,0 +1,1 @@
+"""One GPU kernel that computes and writes whole rows of the feature table."""
