@@ -9,8 +9,8 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
 from gpupipe.pipeline.column_stats import Seen, told_by
-from gpupipe.preprocessing.extremes import Extremes
-from gpupipe.preprocessing.moments import Moments
+from gpupipe.preprocessing.summaries.extremes import Extremes
+from gpupipe.preprocessing.summaries.moments import Moments
 
 CPU = select("cpu")
 COLUMNS = {

@@ -24,9 +24,9 @@ from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import look
 from gpupipe.monitoring.profiles import Sample, drawn_rows
-from gpupipe.preprocessing.blocks import tabulate
-from gpupipe.preprocessing.moments import Moments
-from gpupipe.preprocessing.quantiles import Histogram
+from gpupipe.preprocessing.numeric import tabulate
+from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.quantiles import Histogram
 from gpupipe.support.tables import html_table, text_table
 from gpupipe.support.text import listed
 

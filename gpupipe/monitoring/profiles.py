@@ -12,8 +12,8 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.dictionaries import positions_in
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.preprocessing.blocks import floats
-from gpupipe.preprocessing.counts import ValueCounts
+from gpupipe.preprocessing.numeric import floats
+from gpupipe.preprocessing.summaries.counts import ValueCounts
 
 __all__ = ["SAMPLE_ROWS", "Profile", "Sample", "counts_between", "drawn_rows"]
 

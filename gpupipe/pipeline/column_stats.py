@@ -9,9 +9,9 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.float_kernels import ends
-from gpupipe.preprocessing.blocks import tabulate
-from gpupipe.preprocessing.extremes import Extremes
-from gpupipe.preprocessing.moments import Moments
+from gpupipe.preprocessing.numeric import tabulate
+from gpupipe.preprocessing.summaries.extremes import Extremes
+from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.schema import WIDE
 
 __all__ = [

@@ -12,7 +12,7 @@ from gpupipe.backend.columns import refuse_passengers, stored_of
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
-from gpupipe.preprocessing.late import late_columns, late_from
+from gpupipe.preprocessing.fuse import late_columns, late_from
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step

@@ -13,8 +13,8 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, given_values, ordered, positions_in
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
-from gpupipe.preprocessing.counts import CategoryCounts, ValueCounts
-from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.support.text import counted

@@ -10,7 +10,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.fold import Columns, SeededStep, closed, opened
+from gpupipe.preprocessing.learned_step import Columns, SeededStep, closed, opened
 
 __all__ = ["CrossFittedStep"]
 

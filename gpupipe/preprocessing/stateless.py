@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gpupipe.backend import Backend
-from gpupipe.preprocessing.fold import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, FoldStep
 
 __all__ = ["Names", "StatelessStep"]
 

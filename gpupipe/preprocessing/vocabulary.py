@@ -12,8 +12,8 @@ from gpupipe.backend.dictionaries import Dictionary, index_of_hashes, positions_
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import SchemaMismatch
-from gpupipe.preprocessing.blocks import row_blocks
-from gpupipe.preprocessing.counts import integers
+from gpupipe.preprocessing.numeric import row_blocks
+from gpupipe.preprocessing.summaries.counts import integers
 
 __all__ = ["FIRST", "MISSING", "MOST_BUCKETS", "UNKNOWN", "Lookup", "Lookups", "column_at", "in_buckets", "lookup_of"]
 

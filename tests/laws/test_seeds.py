@@ -14,8 +14,8 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing.kmeans import _uniform
-from gpupipe.preprocessing.rows import GatheredRows
+from gpupipe.preprocessing.steps.kmeans import _uniform
+from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.tensors.order import ByBlocks
 from gpupipe.tensors.permutation import Permutation
 from gpupipe.tensors.sampling import Drawn

@@ -17,8 +17,8 @@ from gpupipe.backend import select
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.spilled_counts import SpilledCounts
 from gpupipe.errors import BadFile
-from gpupipe.preprocessing import counts
-from gpupipe.preprocessing.counts import ValueCounts
+from gpupipe.preprocessing.summaries import counts
+from gpupipe.preprocessing.summaries.counts import ValueCounts
 
 CPU = select("cpu")
 

@@ -8,7 +8,7 @@ import sklearn.cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.preprocessing.line import centres_on_a_line
+from gpupipe.preprocessing.summaries.kmeans_1d import centres_on_a_line
 
 
 def start(values: np.ndarray, k: int) -> np.ndarray:

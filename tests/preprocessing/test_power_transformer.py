@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import PowerTransformer
-from gpupipe.preprocessing.likelihood import Bent, likeliest_power
+from gpupipe.preprocessing.summaries.power_lambda import Bent, likeliest_power
 
 METHODS = ["yeo-johnson", "box-cox"]
 

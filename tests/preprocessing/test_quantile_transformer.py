@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe import errors
-from gpupipe.preprocessing import QuantileTransformer, quantiles
+from gpupipe.preprocessing import QuantileTransformer
+from gpupipe.preprocessing.summaries import quantiles
 
 both = pytest.mark.parametrize("output", ["uniform", "normal"])
 

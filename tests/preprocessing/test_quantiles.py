@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing import quantiles
-from gpupipe.preprocessing.quantiles import Histogram
+from gpupipe.preprocessing.summaries import quantiles
+from gpupipe.preprocessing.summaries.quantiles import Histogram
 
 CPU = select("cpu")
 SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.999, 1.0)

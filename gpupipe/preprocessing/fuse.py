@@ -1,0 +1,77 @@
+"""Chains of steps of which each number's results follow from it alone: done when the rows of a block are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from gpupipe.backend import Backend, Column, Stored
+from gpupipe.backend.fused.program import LateColumn, Pointwise
+from gpupipe.preprocessing.learned_step import FoldStep
+from gpupipe.step import in_step
+
+__all__ = ["late_columns", "late_from"]
+
+
+def late_from(steps: Sequence[FoldStep]) -> int:
+    """The place in a chain of fitted steps from where on they are one program for each column.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpupipe.preprocessing import PCA, SimpleImputer, StandardScaler
+        >>> frame = pd.DataFrame({"x": [1.0, None, 4.0], "y": [2.0, 3.0, 5.0]})
+        >>> steps = [SimpleImputer(), PCA(1), StandardScaler()]
+        >>> for step in steps:
+        ...     frame = step.fit_transform(frame)
+        >>> late_from(steps), late_from(steps[:1])
+        (2, 0)
+    """
+    place = len(steps)
+    # A program's parts are the same for all columns and types: any column tells whether there is one.
+    while (
+        place
+        and steps[place - 1].names_in_
+        and all(program_of(steps[place - 1 :], name, "float64") for name in steps[place - 1].names_in_)
+    ):
+        place -= 1
+    return place
+
+
+def program_of(steps: Sequence[FoldStep], name: str, dtype: str) -> Pointwise | None:
+    """What the steps do to each number of a column; None where that is not one program."""
+    program: Pointwise | None = Pointwise(dtype=dtype)
+    for step in steps:
+        after = None if program is None else step.pointwise(name, program.dtype)
+        program = None if program is None or after is None else program.then(after)
+    return program
+
+
+def late_columns(
+    stored: Mapping[str, Stored | None],
+    read: Mapping[str, Callable[[], Column]],
+    steps: Sequence[FoldStep],
+    backend: Backend,
+) -> dict[str, Column] | None:
+    """The columns that fitted steps make of these, to be worked out later; None where one holds no numbers.
+
+    Args:
+        stored: what they are made of, by name.
+        read: gives the same as columns, for whoever looks at what was to be worked out later.
+        steps: a chain that `late_from` calls one program.
+        backend: theirs.
+    """
+    made: dict[str, Column] = {}
+    for name, source in stored.items():
+        program = None if source is None else program_of(steps, name, source.data.dtype.name)
+        if source is None or program is None:
+            return None
+        made[name] = LateColumn(source, program, partial(_worked_out, name, read[name], steps, backend))
+    return made
+
+
+def _worked_out(name: str, read: Callable[[], Column], steps: Sequence[FoldStep], backend: Backend) -> Column:
+    columns: Mapping[str, Column] = {name: read()}
+    for step in steps:
+        with in_step(step):
+            columns = step.transform_columns(columns, backend)
+    return columns[name]

@@ -1,0 +1,185 @@
+"""Steps that cannot be folded: their columns are gathered, all rows or a seeded sample, and fitted at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.estimators import FittedEstimator, applied, fitted, is_estimator, names_out, needs_target, rebuilt
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.preprocessing.learned_step import Columns, SeededStep
+from gpupipe.preprocessing.numeric import check_numeric, refuse, stacked
+from gpupipe.preprocessing.summaries.row_sample import GatheredRows
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_integer, check_seed
+
+__all__ = ["WholeFrame", "WholeFrameStep"]
+
+_STATE = ("names_in_", "random_state_", "num_outputs_", "num_rows_", "num_fitted_")
+
+
+class WholeFrameStep(SeededStep):
+    """A step fitted on rows gathered from all partitions.
+
+    It has the parameters `max_rows` (beyond it a seeded sample of about half as many or more stands for the rest) and
+    `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on. The
+    seed of the sample is `random_state_`, which the base class draws where `random_state` is None.
+    """
+
+    fills_late = True
+    needs_row_numbers = True
+    """`summarise` wants `row_numbers`, the rows' numbers in the dataset: with them a sample is the same for any
+    partitioning. Without them each partition's rows are numbered from 0."""
+
+    max_rows: int
+
+    def summarise(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
+        where = type(self).__name__
+        return GatheredRows.of(
+            columns, backend, where, row_numbers=row_numbers, max_rows=self.max_rows, seed=self.random_state_
+        )
+
+    def finish(self, summary: GatheredRows) -> Self:
+        if not summary.num_kept:
+            raise BadData(
+                type(self).__name__,
+                "there are no rows to learn from",
+                expected="at least one",
+                remedy="fit on more rows",
+            )
+        self._learn(summary)
+        self.num_rows_, self.num_fitted_ = summary.num_rows, summary.num_kept
+        self.names_in_ = list(summary.names)
+        return self
+
+    @abstractmethod
+    def _learn(self, rows: GatheredRows) -> None:
+        """Learn from the gathered rows."""
+
+
+class WholeFrame(WholeFrameStep):
+    """A scikit-learn or cuML estimator of numbers as a step: one that learns without a target, and `transform`s rows.
+
+    One without `transform` gives what it `predict`s (k-means its labels). Text, and estimators that want a target, are
+    refused. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer,
+    PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit` and `explain` warn.
+
+    An estimator put in a list of steps as it is becomes one of these. What is given is copied and never fitted itself.
+    Its outputs become float32 columns, named by its `get_feature_names_out` where it has one, else `<class name>0`, ...
+
+    A scikit-learn estimator works on the host: on the GPU backend its columns are copied there and back.
+
+    Args:
+        estimator: unfitted; hyperparameters and random state are its own.
+        max_rows: fitted on at most this many rows.
+        random_state: the seed of the sample of rows; None draws one.
+
+    Attributes:
+        estimator_: the fitted copy.
+        random_state_: the seed, whether it was given or drawn.
+
+    Raises:
+        BadConfig: it is no estimator, or learns from a target.
+
+    Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
+
+    Example:
+        >>> import pandas as pd
+        >>> from sklearn.preprocessing import MaxAbsScaler
+        >>> WholeFrame(MaxAbsScaler()).fit_transform(pd.DataFrame({"x": [1.0, -4.0]}))["x"].tolist()
+        [0.25, -1.0]
+    """
+
+    def __init__(self, estimator: Any, *, max_rows: int = 10_000_000, random_state: int | None = 0) -> None:
+        check_integer(self, "[1, inf)", max_rows=max_rows)
+        check_seed(self, None, random_state=random_state)
+        self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
+        if not is_estimator(estimator):
+            raise BadConfig(
+                "WholeFrame",
+                "not a step and not an estimator",
+                got=estimator,
+                expected="an object with fit and transform (or predict); not a class",
+                remedy="a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator",
+            )
+        if needs_target(estimator):
+            raise BadConfig(
+                self._where,
+                "it learns from a target, which no estimator in a list of steps is given",
+                got=estimator,
+                expected="an estimator that learns from numbers alone",
+                remedy="pre.TargetEncoder(), or gp.baselines(...) for models beside the network",
+            )
+
+    @property
+    def class_name(self) -> str:
+        return type(self.estimator).__name__
+
+    @property
+    def _where(self) -> str:
+        return f"WholeFrame({self.class_name})"
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Before `fit` one field stands for all: how many there are is for the fitted estimator to say."""
+        check_numeric(fields, self._where)
+        names = self.output_names([item.name for item in fields]) if self.is_fitted else [self._stem + "0"]
+        return [Field.derived(name, "float32", fields, self._stem) for name in names]
+
+    @property
+    def _stem(self) -> str:
+        return self.class_name.lower()
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        self.check_fitted()
+        if list(names) == self.names_in_:
+            return list(self._names_out)
+        return names_out(self.estimator_, list(names), self.num_outputs_)
+
+    @property
+    def estimator_(self) -> Any:
+        """The fitted copy; after a fit on a cluster of GPU workers one of cuML needs a GPU here, too."""
+        return self._fitted.estimator
+
+    def _learn(self, rows: GatheredRows) -> None:
+        block = rows.block()
+        first = block[:1].copy()
+        estimator = fitted(self.estimator, block, rows.backend, self._where)
+        self.num_outputs_ = int(applied(estimator, first, rows.backend, self._where).shape[1])
+        self._keep(estimator, rows.names)
+
+    def _keep(self, estimator: Any, names: Sequence[str]) -> None:
+        """Hold what was fitted, with the names of its outputs: another process may not be able to ask it."""
+        self._fitted = FittedEstimator(estimator, self._where)
+        self._names_out = names_out(estimator, list(names), self.num_outputs_)
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp = backend.xp
+        names = self.output_names(list(columns))
+        block = xp.ascontiguousarray(stacked(columns, slice(None), xp).T)
+        if not len(block):
+            return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
+        with np.errstate(over="ignore"):
+            result = self._fitted.apply(block, backend).astype(xp.float32)
+        if backend.to_host(xp.isinf(result).any()[None])[0]:
+            refuse(columns, backend, self._where, too_large="a result does not fit float32")
+        return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
+
+    def get_state(self) -> dict[str, Any]:
+        """What was learned, the estimator as its class name, parameters and arrays.
+
+        Raises:
+            NotFitted: before `fit`.
+            ArtifactError: the estimator's class is not one of those that can be saved without pickle.
+        """
+        self.check_fitted()
+        return {name: getattr(self, name) for name in _STATE} | self._fitted.state()
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self._keep(rebuilt(state, self._where), self.names_in_)
+        return self

@@ -1,0 +1,82 @@
+"""Steps that work on the elements of lists as they do on the values of other columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
+
+from gpupipe.backend import Backend, Column
+from gpupipe.preprocessing.learned_step import FoldStep
+from gpupipe.schema import Field, Kind, element_of, list_of
+
+__all__ = ["by_element"]
+
+StepClass = TypeVar("StepClass", bound=type[FoldStep])
+
+
+def by_element(cls: StepClass) -> StepClass:
+    """Let a step that gives a column of the same name for each of its columns take lists too.
+
+    What it is given of a column of lists are all their elements, as one column; what it makes of them goes back into
+    lists of the same lengths. A missing list stays missing; a missing element is to the step what a missing value is.
+    The rest of the step need not know.
+
+    Memory: shares the offsets.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpupipe.preprocessing import Categorify
+        >>> frame = pd.DataFrame({"words": [["b", "a"], None, ["b", None], []]})
+        >>> Categorify().fit_transform(frame)["words"].tolist()
+        [[2, 3], <NA>, [2, 0], []]
+    """
+    cls.summarise = _of_elements(cls.summarise)  # type: ignore[method-assign]
+    cls.transform_columns = _closing(cls.transform_columns)  # type: ignore[method-assign]
+    if hasattr(cls, "inverse_columns"):
+        cls.inverse_columns = _closing(cls.inverse_columns)
+    cls.output_fields = _closing_fields(cls.output_fields)  # type: ignore[method-assign]
+    return cls
+
+
+def _elements(columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {name: column if column.elements is None else column.elements for name, column in columns.items()}
+
+
+def _of_elements(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def summarise(self: FoldStep, columns: Mapping[str, Column], backend: Backend) -> Any:
+        return method(self, _elements(columns), backend)
+
+    return summarise
+
+
+def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
+    @wraps(method)
+    def transform(self: FoldStep, columns: Mapping[str, Column], backend: Backend) -> dict[str, Column]:
+        made: dict[str, Column] = method(self, _elements(columns), backend)
+        for name, column in columns.items():
+            if column.elements is not None:
+                made[name] = Column(list_of(made[name].dtype), column.data, column.valid, None, made[name])
+        return made
+
+    return transform
+
+
+def _closing_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
+    @wraps(method)
+    def output_fields(self: FoldStep, fields: Sequence[Field]) -> list[Field]:
+        elements = [element_of(item.dtype) for item in fields]
+        opened = [
+            item if element is None else replace(item, dtype=element, kind=None)
+            for item, element in zip(fields, elements, strict=True)
+        ]
+        return [
+            made
+            if item.kind != Kind.LIST
+            else replace(made, dtype=list_of(made.dtype), kind=Kind.LIST, nullable=item.nullable)
+            for item, made in zip(fields, method(self, opened), strict=True)
+        ]
+
+    return output_fields

@@ -1,0 +1,374 @@
+"""Columns as float64 blocks of rows, the loops over them, and what is refused among their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Matrix
+from gpupipe.backend.columns import floats
+from gpupipe.backend.float_kernels import ends, fill_each, look, look_each, scale_each, scale_into
+from gpupipe.backend.fused.program import Scale
+from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
+from gpupipe.support.text import counted
+
+__all__ = [
+    "LARGEST_SQUARED",
+    "check_finite",
+    "check_numeric",
+    "check_squares",
+    "check_values",
+    "filled_matrix",
+    "float32_columns",
+    "float32_fields",
+    "float32_rows",
+    "float64_columns",
+    "floats",
+    "num_rows",
+    "refuse",
+    "row_blocks",
+    "scaled_columns",
+    "stacked",
+    "tabulate",
+]
+
+# 256 KiB of float64: a block and a temporary of its size stay in a core's second-level cache.
+_CACHED_NUMBERS = 1 << 15
+# Compiled loops have no temporaries but a block's own float64, and take longer to call than to leave the cache.
+_LOOPED_NUMBERS = 1 << 17
+# 512 MiB: more at once does not make a GPU faster.
+_DEVICE_NUMBERS = 1 << 26
+# The squares of 10^17 numbers of this size still have a sum that is a float.
+LARGEST_SQUARED = 1e145
+
+
+def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool = False) -> Iterator[slice]:
+    """Slices that cover the rows, for work on `width` float64 per row; none for no rows.
+
+    On a CPU they are pieces that stay in cache, longer ones for compiled loops, on a GPU (nearly always) everything.
+
+    Example:
+        >>> from gpupipe.backend import select
+        >>> [rows.stop for rows in row_blocks(40_000, select("cpu"))]
+        [32768, 40000]
+    """
+    on_cpu = _LOOPED_NUMBERS if looped else _CACHED_NUMBERS
+    size = max((on_cpu if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
+
+
+def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
+    """These rows of all columns as one F x R float64 array of its own, NaN where missing.
+
+    Memory: copies on the device.
+    """
+    if isinstance(columns, Matrix):
+        return columns.data[:, rows].astype(xp.float64)
+    return xp.stack([floats(column.take(rows), xp) for column in columns.values()])
+
+
+def tabulate(
+    columns: Columns,
+    function: Callable[..., Sequence[Any]],
+    width: int,
+    backend: Backend,
+    centres: Sequence[float] | None = None,
+) -> Any:
+    """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
+
+    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared. Columns of a `Matrix`
+    are looked at together where `function` is `ends` or `look`, with the same results.
+
+    Memory: copies B x C x `width` numbers to the host, once.
+    """
+    xp = backend.xp
+    if isinstance(columns, Matrix) and function in (ends, look):
+        return _tabulated(columns, width, backend, np.zeros(len(columns)) if centres is None else np.array(centres))
+    results = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(num_rows(columns), backend, looped=True):
+            for place, column in enumerate(columns.values()):
+                more = () if centres is None else (centres[place],)
+                found = function(floats(column.take(rows), xp), xp, *more)
+                results += [xp.asarray(item, dtype=xp.float64) for item in found]
+    table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
+    return table.reshape(-1, len(columns), width)
+
+
+def _tabulated(columns: Matrix, width: int, backend: Backend, centres: Any) -> Any:
+    """The table of a matrix, of which a compiled loop looks at many columns in one call."""
+    tables = [np.zeros((0, width))]
+    for rows in row_blocks(columns.num_rows, backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            tables.append(look_each(block, centres[places])[:, :width])
+    return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
+
+
+def filled_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
+    """The columns with C float64 for missing values.
+
+    Raises:
+        BadData: an infinity.
+
+    Memory: allocates the result.
+    """
+    out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
+    for rows in row_blocks(columns.num_rows, backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            infinite |= fill_each(out[places, rows], columns.data[places, rows], instead[places])
+    if infinite:
+        refuse(columns, backend, where)
+    return Matrix(columns.names, out)
+
+
+def float32_columns(
+    columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str
+) -> dict[str, Column]:
+    """Each column through `function(name, block)`, worked out in float64 and stored as float32; missing stays NaN.
+
+    Raises:
+        BadData: a result is infinite.
+
+    Memory: n float32 per column on the device, and one float64 block at a time.
+    """
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        out[:] = function(name, block)
+        return backend.xp.isinf(out).any()
+
+    return _written(columns, write, backend, where, looped=False)
+
+
+def float64_columns(
+    columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str
+) -> dict[str, Column]:
+    """As `float32_columns`, stored as float64: for values in units of their own, whose size float32 may not resolve.
+
+    Memory: n float64 per column on the device.
+    """
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        out[:] = function(name, block)
+        return backend.xp.isinf(out).any()
+
+    return _written(columns, write, backend, where, looped=False, dtype="float64")
+
+
+def scaled_columns(
+    columns: Columns,
+    offsets: Mapping[str, float],
+    divisors: Mapping[str, float],
+    by: Scale,
+    backend: Backend,
+    where: str,
+) -> Columns:
+    """As `float32_columns`, each column by the scale that has its offset and divisor, and the rest of `by`.
+
+    Memory: n float32 per column on the device, and one float64 block of a column of another type at a time.
+    """
+    if isinstance(columns, Matrix):
+        first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
+        return _scaled(columns, first, second, by, backend, where)
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
+
+    return _written(columns, write, backend, where, looped=True)
+
+
+def _scaled(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Backend, where: str) -> Matrix:
+    out, infinite = np.empty(columns.data.shape, dtype=np.float32), False
+    for rows in row_blocks(columns.num_rows, backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            infinite |= scale_each(out[places, rows], block, offsets[places], divisors[places], by)
+    if infinite:
+        refuse(columns, backend, where, too_large="a result does not fit float32")
+    return Matrix(columns.names, out)
+
+
+def _written(
+    columns: Columns,
+    write: Callable[[str, Array, Array], Array],
+    backend: Backend,
+    where: str,
+    *,
+    looped: bool,
+    dtype: str = "float32",
+) -> dict[str, Column]:
+    """Columns that `write(name, out, block)` fills block by block, and tells whether a result is infinite."""
+    xp = backend.xp
+    made, names, infinite = {}, [], []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, column in columns.items():
+            out = xp.empty(len(column), dtype=dtype)
+            for rows in row_blocks(len(column), backend, looped=looped):
+                infinite.append(xp.asarray(write(name, out[rows], floats(column.take(rows), xp))))
+                names.append(name)
+            made[name] = Column(dtype, out)
+    found = backend.to_host(xp.stack(infinite)) if infinite else np.zeros(0, dtype=bool)
+    if found.any():
+        name = names[int(found.argmax())]
+        refuse({name: columns[name]}, backend, where, too_large=f"a result does not fit {dtype}")
+    return made
+
+
+def float32_rows(
+    columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
+) -> dict[str, Column]:
+    """Columns of these names from blocks of whole rows: `function` makes as many rows of results of F x R float64.
+
+    Raises:
+        BadData: a value is missing, or a result is infinite.
+
+    Memory: n float32 per output on the device, and one float64 block at a time.
+    """
+    xp, size = backend.xp, num_rows(columns)
+    made = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
+    finite = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(size, backend, len(columns)):
+            for column, values in zip(made.values(), function(stacked(columns, rows, xp)), strict=True):
+                column.data[rows] = values
+                finite.append(xp.isfinite(column.data[rows]).all())
+    if finite and not backend.to_host(xp.stack(finite)).all():
+        refuse(columns, backend, where, too_large="a result does not fit float32", missing=True)
+    return made
+
+
+def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
+    """The fields of numbers or booleans that become other numbers, under their own names; checks types."""
+    check_numeric(fields, where)
+    return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
+
+
+def num_rows(columns: Columns) -> int:
+    """How many rows these columns have."""
+    return len(next(iter(columns.values())))
+
+
+def refuse(
+    columns: Columns, backend: Backend, where: str, *, too_large: str = "a value is too large", missing: bool = False
+) -> NoReturn:
+    """Raise what stands in the way of working with these columns; called once something was found to.
+
+    Args:
+        columns: numeric columns of which one holds an infinity, a value that is too large, or a missing value.
+        backend: where they live.
+        where: the step, for the message.
+        too_large: the problem where all values are finite.
+        missing: whether a missing value is a problem.
+
+    Raises:
+        BadData: naming column, count and value.
+    """
+    xp = backend.xp
+    largest = (0.0, "")
+    for name, column in columns.items():
+        values = floats(column, xp)
+        absent, infinite = xp.isnan(values), xp.isinf(values)
+        counts = backend.to_host(xp.stack([infinite.sum(), absent.sum()]))
+        if counts[0]:
+            value = float(backend.to_host(values[infinite][:1])[0])
+            raise BadData(
+                f"{where}, column {name!r}",
+                counted(int(counts[0]), "infinite value"),
+                got=value,
+                expected="finite numbers or missing values",
+                remedy=f"Derive({name}='clip({name}, low, high)'), or 'where(...)' to replace them",
+            )
+        if missing and counts[1]:
+            raise BadData(
+                f"{where}, column {name!r}",
+                counted(int(counts[1]), "missing value"),
+                expected="no missing values",
+                remedy="put a SimpleImputer before this step",
+            )
+        known = xp.abs(values[~absent])
+        if len(known):
+            largest = max(largest, (float(backend.to_host(known.max()[None])[0]), name))
+    raise BadData(
+        f"{where}, column {largest[1]!r}",
+        too_large,
+        got=largest[0],
+        expected="values of a size that can be worked with",
+        remedy=f"Derive({largest[1]}='clip({largest[1]}, low, high)'), or another unit",
+    )
+
+
+def check_finite(names: Sequence[str], numbers: Any, where: str) -> None:
+    """Raise `BadData` for the first column whose number (C float64) has left the range of floats."""
+    for name, number in zip(names, numbers, strict=True):
+        if not np.isfinite(number):
+            raise BadData(
+                f"{where}, column {name!r}",
+                "its range is too large for a float",
+                expected="values less than 1.8e308 apart",
+                remedy=f"Derive({name}='clip({name}, low, high)'), or another unit",
+            )
+
+
+def check_values(names: Sequence[str], counts: Any, where: str) -> None:
+    """Raise `BadData` for the first column without a value, its count being 0."""
+    for name, count in zip(names, counts, strict=True):
+        if not count:
+            raise BadData(
+                f"{where}, column {name!r}",
+                "it has no value, so there is no scale to learn",
+                expected="at least one value that is not missing",
+                remedy=f"SimpleImputer(strategy='constant') before it, or leave {name!r} out",
+            )
+
+
+def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str) -> None:
+    """Raise `BadData` where a value is missing, or too large for squares to be summed, however the rows are split.
+
+    Args:
+        columns: numeric columns.
+        mean: their means in this partition, C float64.
+        m2: their sums of squared deviations, C float64: what is small there needs no second look at the values.
+        backend: where the columns live.
+        where: the step, for the message.
+    """
+    farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value lies beyond
+    if (farthest < LARGEST_SQUARED / 2).all():
+        return
+    xp = backend.xp
+    for column in columns.values():
+        fine = xp.abs(floats(column, xp)) <= LARGEST_SQUARED
+        if not backend.to_host(fine.all()[None])[0]:
+            refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
+
+
+def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:
+    """Raise `SchemaMismatch` for the first field that is no number and no boolean; of text with that remedy."""
+    for item in fields:
+        if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
+            remedy = f"Derive(hour='hour({item.name})') for parts of a time"
+            if item.dtype == "string":
+                remedy = of_strings
+            elif item.kind == Kind.LIST:
+                remedy = f"Derive({item.name}_length='len({item.name})') for the number of elements"
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "not a number",
+                got=item.dtype,
+                expected="numbers or booleans",
+                remedy=remedy,
+            )
+        if item.kind == Kind.CATEGORICAL:
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "its values are ids, whose size means nothing",
+                got=item.kind.value,
+                expected="a column of numbers",
+                remedy=f"leave {item.name!r} out of this step",
+            )

@@ -1,0 +1,1 @@
+"""Learned steps for users, one file each."""

@@ -1,0 +1,242 @@
+"""Numbers as the bins they fall into: edges given, or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.errors import ColumnNotFound
+from gpupipe.preprocessing.learned_step import Columns, Invertible
+from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, floats, row_blocks
+from gpupipe.preprocessing.stateless import StatelessStep
+from gpupipe.preprocessing.summaries.extremes import Extremes
+from gpupipe.preprocessing.summaries.kmeans_1d import centres_on_a_line
+from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING
+from gpupipe.schema import Field, Kind
+from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
+
+__all__ = ["Bucketize", "KBinsDiscretizer"]
+
+_STRATEGIES = ("quantile", "uniform", "kmeans")
+_ENCODINGS = ("ordinal", "onehot-dense")
+_QUANTILES = ("averaged_inverted_cdf", "linear")
+
+# Narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it.
+_NARROWEST = 1e-8
+
+
+class Bucketize(StatelessStep):
+    """Numbers as the ids of the bins between given edges: a categorical.
+
+    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`: with k edges there are
+    k + 1 bins, the first below the first edge, the last from the last edge up. Infinities are in the outer bins.
+
+    Args:
+        edges: rising numbers for all columns, or by column name.
+        right: whether a value equal to an edge is in the bin below it.
+
+    Raises:
+        BadConfig: edges that do not rise.
+        ColumnNotFound: a column without edges.
+
+    Memory: transform allocates n int32 per column on the device, and one float64 block at a time.
+
+    Example:
+        >>> import pandas as pd
+        >>> Bucketize([0, 10]).fit_transform(pd.DataFrame({"x": [-1, 0, 10, None]}))["x"].tolist()
+        [2, 3, 4, 0]
+    """
+
+    def __init__(self, edges: Sequence[float] | Mapping[str, Sequence[float]], *, right: bool = False) -> None:
+        for given in edges.values() if isinstance(edges, Mapping) else [edges]:
+            numbers = list(given) if is_sequence(given) else []
+            if not numbers or not all(map(is_number, numbers)) or not all(a < b for a, b in pairwise(numbers)):
+                expected = "numbers, each larger than the one before, or a mapping from columns to such"
+                raise refuse_argument(self, "edges", edges, expected, "edges=[0, 10, 100]")
+        check_bool(self, right=right)
+        self.edges, self.right = edges, right
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_numeric(fields, "Bucketize")
+        return [_ids_of(item, len(self._edges_of(item.name)) + 1) for item in fields]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        side = "left" if self.right else "right"
+        found = {name: (column, self._edges_of(name)) for name, column in columns.items()}
+        return {name: _binned(column, edges, backend, side) for name, (column, edges) in found.items()}
+
+    def _edges_of(self, name: str) -> Any:
+        if isinstance(self.edges, Mapping) and name not in self.edges:
+            raise ColumnNotFound.among("Bucketize(edges=...)", name, self.edges)
+        given = self.edges[name] if isinstance(self.edges, Mapping) else self.edges
+        return np.asarray(given, dtype=np.float64)
+
+
+class KBinsDiscretizer(Invertible):
+    """Numbers as the bins of edges learned from the data: of equal width, equally full, or around 1-D k-means centres.
+
+    The outer bins take what lies beyond them. As ids they are those of `Categorify`: 0 missing, 1 never, 2 and up
+    scikit-learn's number of the bin. Quantiles and centres are of all rows (scikit-learn's of a sample of 200,000):
+    exact up to 65,536 distinct values of a column, and with `exact`; else within the error `RobustScaler` states.
+
+    Args:
+        n_bins: at least 2; for all columns, or one number per column. Bins of (nearly) no width are left out.
+        encode: `"ordinal"` gives a categorical of ids, `"onehot-dense"` a float32 column `<name>_<bin>` per bin, all
+            0 where the value is missing. scikit-learn's default, a sparse matrix, is none of ours.
+        strategy: `"quantile"`, `"uniform"` or `"kmeans"`.
+        quantile_method: between two values, as in `numpy.quantile`: `"averaged_inverted_cdf"` or `"linear"`.
+        exact: keep all distinct values while fitting, 16 bytes each on the host.
+
+    Attributes:
+        bin_edges_: for each column the edges, ascending, as float64; a constant column has one bin.
+        n_bins_: bins that are left, C int64.
+
+    Raises:
+        BadConfig: an unknown option, or a number of bins that is none.
+        BadData: an infinity in `fit`, or a column without a value.
+
+    Memory: transform allocates n int32 per column (n float32 per bin) on the device, and one float64 block at a time;
+        fitting sorts a column at a time there.
+
+    Example:
+        >>> import pandas as pd
+        >>> step = KBinsDiscretizer(2, strategy="uniform").fit(pd.DataFrame({"x": [0.0, 1.0, 9.0, 10.0]}))
+        >>> step.transform(pd.DataFrame({"x": [4.0, 5.0, None, 99.0]}))["x"].tolist()
+        [2, 3, 0, 3]
+    """
+
+    fills_late = True
+
+    def __init__(
+        self,
+        n_bins: int | Sequence[int] = 5,
+        *,
+        encode: str = "ordinal",
+        strategy: str = "quantile",
+        quantile_method: str = "averaged_inverted_cdf",
+        exact: bool = False,
+    ) -> None:
+        numbers: Any = n_bins if is_sequence(n_bins) else [n_bins]
+        for number in numbers:
+            if not is_integer(number, 2, MAX_BINS):
+                raise refuse_argument(self, "n_bins", n_bins, f"an integer in [2, {MAX_BINS}], or one per column")
+        check_choice(self, _ENCODINGS, encode=encode)
+        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_choice(self, _QUANTILES, quantile_method=quantile_method)
+        check_bool(self, exact=exact)
+        self.n_bins, self.encode, self.strategy = n_bins, encode, strategy
+        self.quantile_method, self.exact = quantile_method, exact
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_numeric(fields, "KBinsDiscretizer")
+        wanted = self._wanted(len(fields))
+        if self.encode == "ordinal":
+            sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
+            return [_ids_of(item, size) for item, size in zip(fields, sizes, strict=True)]
+        made = []
+        for item, size in zip(fields, self.n_bins_ if self.is_fitted else wanted, strict=True):
+            one = replace(item, dtype="float32", kind=Kind.CONTINUOUS, nullable=False, cardinality=None, classes=None)
+            made += [replace(one, name=f"{item.name}_{place}") for place in range(size)]
+        return made
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        if self.encode == "ordinal":
+            return list(names)
+        sizes = self.n_bins_ if self.is_fitted else self._wanted(len(names))
+        return [f"{name}_{place}" for name, size in zip(names, sizes, strict=True) for place in range(size)]
+
+    def _wanted(self, num_columns: int) -> list[int]:
+        given = [self.n_bins] * num_columns if isinstance(self.n_bins, int | np.integer) else list(self.n_bins)
+        if len(given) != num_columns:
+            raise refuse_argument(self, "n_bins", self.n_bins, f"an integer, or {num_columns} of them, one per column")
+        return given
+
+    def summarise(self, columns: Columns, backend: Backend) -> Extremes | Quantiles:
+        if self.strategy == "uniform":
+            return Extremes.of(columns, backend, "KBinsDiscretizer")
+        return Quantiles.of(columns, backend, "KBinsDiscretizer", exact=self.exact)
+
+    def finish(self, summary: Extremes | Quantiles) -> Self:
+        names, wanted = summary.names, self._wanted(len(summary.names))
+        if isinstance(summary, Extremes):
+            check_values(names, summary.low <= summary.high, "KBinsDiscretizer")
+            ranges = np.stack([summary.low, summary.high], axis=1)
+        else:
+            check_values(names, summary.totals, "KBinsDiscretizer")
+            ranges = np.stack([item.values[[0, -1]] for item in summary.histograms])
+        with np.errstate(over="ignore"):
+            check_finite(names, ranges[:, 1] - ranges[:, 0], "KBinsDiscretizer")
+        histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.histograms
+        self.bin_edges_ = [self._edges(*item) for item in zip(ranges, wanted, histograms, strict=True)]
+        self.n_bins_ = np.array([len(edges) - 1 for edges in self.bin_edges_])
+        self.names_in_ = list(names)
+        return self
+
+    def _edges(self, ends: Any, size: int, histogram: Histogram | None) -> Any:
+        low, high = ends
+        if low == high:
+            return np.array([low, high])
+        if histogram is None:
+            return np.linspace(low, high, size + 1)
+        if self.strategy == "quantile":
+            edges = histogram.quantiles(np.linspace(0, 100, size + 1) / 100, self.quantile_method)
+        else:
+            centres = np.sort(centres_on_a_line(histogram.values, histogram.counts, size))
+            edges = np.concatenate([[low], (centres[1:] + centres[:-1]) / 2, [high]])
+        return edges[np.diff(edges, prepend=-np.inf) > _NARROWEST * min(1.0, high - low)]
+
+    def get_state(self) -> dict[str, Any]:
+        self.check_fitted()
+        return {"names_in_": self.names_in_, "n_bins_": self.n_bins_, "edges": np.concatenate(self.bin_edges_)}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.names_in_, self.n_bins_ = list(state["names_in_"]), state["n_bins_"]
+        self.bin_edges_ = np.split(state["edges"], np.cumsum(self.n_bins_ + 1)[:-1])
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp, edges = backend.xp, dict(zip(self.names_in_, self.bin_edges_, strict=True))
+        ids = {name: _binned(column, edges[name][1:-1], backend, "right") for name, column in columns.items()}
+        if self.encode == "ordinal":
+            return ids
+        return {
+            f"{name}_{place}": Column("float32", (column.data == place + FIRST).astype(xp.float32))
+            for name, column in ids.items()
+            for place in range(len(edges[name]) - 1)
+        }
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The middle of each value's bin; missing where the id is 0, 1 or no bin's."""
+        xp, made = backend.xp, {}
+        for name, edges in zip(self.names_in_, self.bin_edges_, strict=True):
+            middles = np.append(edges[1:] / 2 + edges[:-1] / 2, np.nan)
+            size = len(edges) - 1
+            if self.encode == "ordinal":
+                place = columns[name].data.astype("int64") - FIRST
+            else:
+                flags = xp.stack([columns[f"{name}_{place}"].data for place in range(size)])
+                place = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), size)
+            place = xp.where((place >= 0) & (place < size), place, size)
+            made[name] = Column("float32", backend.to_device(middles.astype("float32"))[place])
+        return made
+
+
+def _ids_of(item: Field, num_bins: int | None) -> Field:
+    size = None if num_bins is None else num_bins + FIRST
+    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=size, classes=None)
+
+
+def _binned(column: Column, edges: Any, backend: Backend, side: str) -> Column:
+    """n int32: 0 missing, and the bins from 2 up."""
+    xp = backend.xp
+    known, out = backend.to_device(edges), xp.empty(len(column), dtype="int32")
+    for rows in row_blocks(len(column), backend):
+        block: Array = floats(column.take(rows), xp)
+        out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(known, block, side=side) + FIRST)
+    return Column("int32", out)

@@ -1,0 +1,218 @@
+"""Categories as ids: 0 missing, 1 unknown or rare, 2.. the vocabulary, and buckets behind it where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column
+from gpupipe.backend.columns import whole_numbers
+from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.preprocessing.categories import check_categories, check_listed, ids_of, listed_by_column, listed_values
+from gpupipe.preprocessing.learned_step import Columns, Invertible
+from gpupipe.preprocessing.list_columns import by_element
+from gpupipe.preprocessing.summaries.counts import CategoryCounts
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, column_at
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_integer
+
+__all__ = ["Categorify"]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The types of all columns, and the counts of those whose vocabulary is learned."""
+
+    dtypes: dict[str, str]
+    counts: CategoryCounts
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.dtypes, self.counts + other.counts)
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`."""
+        return type(self)(self.dtypes, self.counts.filled(values))
+
+
+@by_element
+class Categorify(Invertible):
+    """Strings, integers and booleans as int32 ids, each column with its own vocabulary or all with one.
+
+    Id 0 is a missing value, 1 one that was not there in `fit` or was too rare, 2 and up the vocabulary by count
+    descending, then value ascending (strings by their UTF-8 bytes). With `num_buckets`, what would be 1 is spread by
+    its hash, the same on every backend, over that many ids behind the vocabulary, whose own ids stay the same.
+
+    Args:
+        min_frequency: values that occur less often share id 1; by default every value that occurs is kept.
+        max_categories: at most this many values are kept, the most frequent ones; by default all.
+        num_buckets: over how many ids unknown and rare values are spread; by default they share id 1.
+        joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
+            are of all of them together.
+        vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
+            some. They are taken as they are: limits hold for the columns whose vocabulary is learned.
+
+    Attributes:
+        vocabularies_: for each column, by name, the kept values in the order of their ids, as an Arrow array on the
+        host.
+        dtypes_in_: for each column, by name, its type in `fit`.
+
+    Raises:
+        ColumnNotFound: a vocabulary for a column that is not there.
+        BadConfig: a limit that is no positive integer; a vocabulary that is not of its column's type, names a value
+            twice, or names missing.
+
+    Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
+    has more than 32 MB of them; the vocabulary stays on the host. Transform allocates n int32 per column on the device,
+    and one lookup table.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
+        >>> step = Categorify().fit(frame)
+        >>> step.transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
+        [2, 3, 0, 1]
+        >>> Categorify(vocabulary=["EWR", "JFK"], num_buckets=10).fit_transform(frame)["origin"].tolist()
+        [3, 12, 0, 12]
+    """
+
+    fills_late = True
+
+    def __init__(
+        self,
+        *,
+        min_frequency: int | None = None,
+        max_categories: int | None = None,
+        num_buckets: int | None = None,
+        joint: bool = False,
+        vocabulary: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        sizes = {"min_frequency": min_frequency, "max_categories": max_categories, "num_buckets": num_buckets}
+        check_integer(self, f"[1, {MOST_BUCKETS}]", None, **sizes)
+        check_bool(self, joint=joint)
+        check_listed(self, None, vocabulary=vocabulary)
+        self.min_frequency, self.max_categories, self.num_buckets = min_frequency, max_categories, num_buckets
+        self.joint, self.vocabulary = joint, vocabulary
+        self._lookups = Lookups()
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_categories(fields, "Categorify")
+        self._check_joint(fields)
+        if not self.is_fitted:
+            self._given({item.name: item.dtype for item in fields})
+        sizes = {name: len(values) for name, values in self.vocabularies_.items()} if self.is_fitted else {}
+        behind = FIRST + (self.num_buckets or 0)
+        return [ids_of(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
+
+    def _check_joint(self, fields: Sequence[Field]) -> None:
+        if not self.joint:
+            return
+        if isinstance(self.vocabulary, Mapping):
+            raise BadConfig(
+                "Categorify(joint=True)",
+                "vocabularies by column are not joint",
+                got=sorted(self.vocabulary),
+                expected="one list for all columns",
+                remedy="joint=False",
+            )
+        for item in fields[1:]:
+            if item.dtype != fields[0].dtype:
+                raise SchemaMismatch(
+                    f"Categorify(joint=True), column {item.name!r}",
+                    f"another type than {fields[0].name!r}",
+                    got=item.dtype,
+                    expected=fields[0].dtype,
+                    remedy=f"Cast({{{item.name!r}: {fields[0].dtype!r}}})",
+                )
+
+    def _given(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
+        """The vocabularies that are given, by column name."""
+        if self.vocabulary is None:
+            return {}
+        where = "Categorify(vocabulary=)"
+        if isinstance(self.vocabulary, Mapping):
+            lists = listed_by_column(self.vocabulary, list(dtypes), where)
+        else:
+            lists = dict.fromkeys(dtypes, self.vocabulary)
+        if not isinstance(self.vocabulary, Mapping) and (self.min_frequency or self.max_categories):
+            raise BadConfig(
+                where,
+                "nothing is counted, so there is nothing to limit",
+                got={"min_frequency": self.min_frequency, "max_categories": self.max_categories},
+                expected="a vocabulary, or limits",
+                remedy="leave min_frequency and max_categories out",
+            )
+        found = listed_values(lists, dtypes, where)
+        for name, (_, has_missing) in found.items():
+            if has_missing:
+                raise BadConfig(
+                    f"{where}, column {name!r}",
+                    "missing is no value of a vocabulary: it always has id 0",
+                    got=None,
+                    expected="values",
+                    remedy="leave it out",
+                )
+        return {name: values for name, (values, _) in found.items()}
+
+    def summarise(self, columns: Columns, backend: Backend) -> _Seen:
+        given = (
+            self.vocabulary if isinstance(self.vocabulary, Mapping) else columns if self.vocabulary is not None else ()
+        )
+        learned = {name: column for name, column in columns.items() if name not in given}
+        dtypes = {name: column.dtype for name, column in columns.items()}
+        return _Seen(dtypes, CategoryCounts.of(learned, backend, "Categorify"))
+
+    def finish(self, summary: _Seen) -> Self:
+        names, counts = list(summary.dtypes), summary.counts
+        found = self._given(summary.dtypes)
+        if self.joint and self.vocabulary is not None:
+            found = dict.fromkeys(names, found[names[0]])
+        if counts.names:
+            joined = [reduce(add, counts.columns)] * len(names) if self.joint else list(counts.columns)
+            learned = [item.ranked(self.min_frequency or 1)[0] for item in (joined[:1] if self.joint else joined)]
+            kept = [values[: self.max_categories or len(values)] for values in learned]
+            found |= dict.fromkeys(names, kept[0]) if self.joint else dict(zip(counts.names, kept, strict=True))
+        self.vocabularies_ = {name: found[name] for name in names}
+        self.dtypes_in_ = dict(summary.dtypes)
+        self.names_in_ = names
+        return self
+
+    def get_state(self) -> dict[str, Any]:
+        self.check_fitted()
+        names = self.names_in_[:1] if self.joint else self.names_in_
+        arrays = {f"vocabulary_{position}": self.vocabularies_[name] for position, name in enumerate(names)}
+        return {"names_in_": self.names_in_, "dtypes_in_": [self.dtypes_in_[name] for name in self.names_in_], **arrays}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.names_in_ = list(state["names_in_"])
+        self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
+        places = [0] * len(self.names_in_) if self.joint else range(len(self.names_in_))
+        self.vocabularies_ = {n: state[f"vocabulary_{place}"] for n, place in zip(self.names_in_, places, strict=True)}
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The ids for one partition, int32; inputs are not modified.
+
+        Raises:
+            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
+        """
+        made = {}
+        for name, column in columns.items():
+            vocabulary, dtype = self.vocabularies_[name], self.dtypes_in_[name]
+            lookup = self._lookups.of(name, column, vocabulary, dtype, "Categorify")
+            made[name] = Column("int32", lookup.ids(column, backend, self.num_buckets or 0))
+        return made
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The values of ids; missing where the id is 0, 1, a bucket's or nobody's."""
+        made = {}
+        for name, column in columns.items():
+            ids, there = whole_numbers(column, np.dtype("int64"), backend.xp)
+            places = backend.xp.where(there, ids, MISSING) - FIRST
+            made[name] = column_at(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
+        return made

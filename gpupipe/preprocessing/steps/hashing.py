@@ -1,0 +1,157 @@
+"""Categories as buckets of a hash, which needs no fit and no vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.preprocessing.categories import check_categories, ids_of
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.list_columns import by_element
+from gpupipe.preprocessing.numeric import num_rows, row_blocks
+from gpupipe.preprocessing.stateless import StatelessStep
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, in_buckets
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_integer, check_seed
+
+__all__ = ["HashBucket", "HashedCross"]
+
+
+@by_element
+class HashBucket(StatelessStep):
+    """Strings, integers and booleans as the int32 ids of buckets of a hash: a categorical without a vocabulary.
+
+    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets. The hash depends on the value alone: it is
+    the same on every backend, in every process and version, for any partitions; an integer has the same in any width.
+    Different values may share a bucket, and which value a bucket was cannot be told: there is no way back.
+
+    Args:
+        num_buckets: for all columns, or by column name.
+        seed: of the hash; another one has other values share buckets.
+
+    Raises:
+        BadConfig: a number of buckets that is no positive integer.
+        ColumnNotFound: a column without a number of buckets.
+
+    Memory: transform allocates n int32 per column on the device; strings are hashed once per distinct value, on the
+        host, numbers in blocks.
+
+    Example:
+        >>> import pandas as pd
+        >>> HashBucket(100).fit_transform(pd.DataFrame({"tailnum": ["N14228", None, "N24211"]}))["tailnum"].tolist()
+        [92, 0, 28]
+    """
+
+    def __init__(self, num_buckets: int | Mapping[str, int], *, seed: int = 0) -> None:
+        for size in num_buckets.values() if isinstance(num_buckets, Mapping) else [num_buckets]:
+            check_integer(self, f"[1, {MOST_BUCKETS}]", num_buckets=size)
+        check_seed(self, seed=seed)
+        self.num_buckets, self.seed = num_buckets, seed
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_categories(fields, "HashBucket")
+        return [ids_of(item, self._size(item.name) + FIRST) for item in fields]
+
+    def _size(self, name: str) -> int:
+        if isinstance(self.num_buckets, Mapping) and name not in self.num_buckets:
+            raise ColumnNotFound.among("HashBucket(num_buckets=...)", name, self.num_buckets)
+        return self.num_buckets[name] if isinstance(self.num_buckets, Mapping) else self.num_buckets
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        made = {}
+        for name, column in columns.items():
+            if column.dictionary is not None:
+                buckets = in_buckets(splitmix64(self.seed, hash_strings(column.dictionary)), self._size(name)) + FIRST
+                ids = _gathered(column, np.append(buckets, MISSING).astype(np.int32), backend)
+            else:
+                ids = backend.xp.empty(len(column), dtype="int32")
+                for rows in row_blocks(len(column), backend):
+                    block = column.take(rows)
+                    ids[rows] = in_buckets(hash_column(block, self.seed, backend), self._size(name)) + FIRST
+                    if block.valid is not None:
+                        ids[rows][~block.valid] = MISSING
+            made[name] = Column("int32", ids)
+        return made
+
+
+class HashedCross(StatelessStep):
+    """Two or more columns of strings, integers or booleans as one: the int32 ids of buckets of a hash of each row's.
+
+    The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
+    are two routes, and rows with the same value in both columns have no bucket in common but by chance. Id 0 is a row
+    in which a value is missing, 1 never, 2 and up the buckets; the hash is as stable as `HashBucket`'s.
+
+    Args:
+        num_buckets: of the output.
+        seed: of the hash; another one has other rows share buckets.
+
+    Raises:
+        BadConfig: fewer than two columns, or a number of buckets that is no positive integer.
+
+    Memory: transform allocates n int32 on the device, and blocks of 64-bit hashes; strings are hashed once per distinct
+        value, on the host.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None], "dest": ["LGA", "JFK", "JFK"]})
+        >>> HashedCross(1000).fit_transform(frame)["origin_x_dest"].tolist()
+        [645, 863, 0]
+    """
+
+    def __init__(self, num_buckets: int, *, seed: int = 0) -> None:
+        check_integer(self, f"[1, {MOST_BUCKETS}]", num_buckets=num_buckets)
+        check_seed(self, seed=seed)
+        self.num_buckets, self.seed = num_buckets, seed
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_categories(fields, "HashedCross")
+        if len(fields) < 2:
+            raise BadConfig(
+                "HashedCross",
+                "there is nothing to cross",
+                got=[item.name for item in fields],
+                expected="two columns or more",
+                remedy="HashBucket for one column",
+            )
+        made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
+        return [ids_of(made, self.num_buckets + FIRST)]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return ["_x_".join(names)]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp, size = backend.xp, num_rows(columns)
+        # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
+        # values of one column that share a bucket beside one value of another do not share it beside all of them.
+        seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
+        hashes = [_by_text(column, backend) for column in columns.values()]
+        ids = xp.empty(size, dtype="int32")
+        for rows in row_blocks(size, backend):
+            bits, missing = xp.uint64(0), None
+            for column, seed, known in zip(columns.values(), seeds, hashes, strict=True):
+                block = column.take(rows)
+                own = hash_column(block, 0, backend) if known is None else known[block.data]
+                bits = splitmix64(seed, bits ^ own)
+                absent = block.missing(xp)
+                missing = absent if missing is None else missing if absent is None else missing | absent
+            found = in_buckets(bits, self.num_buckets) + FIRST
+            ids[rows] = found if missing is None else xp.where(missing, MISSING, found)
+        return {self.output_names(list(columns))[0]: Column("int32", ids)}
+
+
+def _by_text(column: Column, backend: Backend) -> Array | None:
+    """The hash of each distinct string on the device, and any for a missing one; None for numbers."""
+    if column.dictionary is None:
+        return None
+    return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))
+
+
+def _gathered(column: Column, table: Array, backend: Backend) -> Array:
+    device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
+    for rows in row_blocks(len(column), backend):
+        out[rows] = device.take(column.data[rows])
+    return out

@@ -1,0 +1,263 @@
+"""Missing values replaced by one value for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Matrix
+from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
+from gpupipe.backend.float_kernels import fill_into
+from gpupipe.backend.fused.program import Pointwise
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.numeric import check_numeric, filled_matrix, refuse, row_blocks
+from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
+from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.quantiles import Quantiles
+from gpupipe.schema import FLOATS, LISTS, Field, Kind
+from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
+
+__all__ = ["SimpleImputer"]
+
+_STRATEGIES = ("mean", "median", "most_frequent", "constant")
+
+
+@dataclass(frozen=True)
+class _Types:
+    """The summary of a strategy that looks at no value."""
+
+    dtypes: dict[str, str]
+
+    def __add__(self, other: Self) -> Self:
+        return self
+
+
+class SimpleImputer(FoldStep):
+    """Missing values replaced by the column's mean, median or most frequent value, or by a constant.
+
+    Mean and median are for numbers and booleans and give float64 (float32 stays); the others keep the type and work on
+    strings too. Of several most frequent values the smallest is taken. The median is exact up to 65,536 distinct
+    values of a column, with `exact=True` always, and else within the error `RobustScaler` states.
+
+    Args:
+        strategy: `"mean"`, `"median"`, `"most_frequent"` or `"constant"`.
+        fill_value: the constant; by default 0 (False) for numbers and `"missing_value"` for strings.
+        add_indicator: add a boolean column `<name>_missing` for each column, true where a value was missing.
+        exact: for the median, keep every distinct value while fitting, at 16 bytes each.
+
+    Attributes:
+        statistics_: the value filled in, by column name.
+
+    Raises:
+        BadConfig: an unknown strategy, or a constant that a column's type cannot hold.
+
+    Memory: transform allocates the output on the device; integers and booleans without missing values are shared where
+    they keep their type.
+
+    Example:
+        >>> import pandas as pd
+        >>> SimpleImputer().fit_transform(pd.DataFrame({"temp": [10.0, None, 20.0]}))["temp"].tolist()
+        [10.0, 15.0, 20.0]
+    """
+
+    keeps_units = True
+    monotone = True
+
+    def __init__(
+        self,
+        strategy: str = "mean",
+        *,
+        fill_value: Any = None,
+        add_indicator: bool = False,
+        exact: bool = False,
+    ) -> None:
+        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_bool(self, add_indicator=add_indicator, exact=exact)
+        if not (fill_value is None or isinstance(fill_value, str) or is_bool(fill_value) or is_number(fill_value)):
+            raise refuse_argument(self, "fill_value", fill_value, "a number, a boolean, text or None")
+        self.strategy, self.fill_value, self.add_indicator, self.exact = strategy, fill_value, add_indicator, exact
+
+    @property
+    def allocates(self) -> bool:  # type: ignore[override]
+        """Numbers are copied where they are averaged; other columns are shared where nothing is missing."""
+        return self.strategy in ("mean", "median")
+
+    @property
+    def summary_key(self) -> Hashable:  # type: ignore[override]
+        """That of the moments or the quantiles it learns from."""
+        return {"mean": "moments", "median": ("quantiles", self.exact)}.get(self.strategy)
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        averaged = self.strategy in ("mean", "median")
+        check_numeric(
+            [item for item in fields if averaged or item.dtype in ("timestamp", *LISTS)],
+            f"SimpleImputer({self.strategy!r})",
+            "SimpleImputer('most_frequent') for strings; Categorify() needs none, and has an id for missing ones",
+        )
+        filled = []
+        for item in fields:
+            if self.strategy == "constant":
+                self._constant(item.name, item.dtype)
+            dtype = "float64" if averaged and item.dtype not in FLOATS else item.dtype
+            filled.append(replace(item, dtype=dtype, nullable=False))
+        if not self.add_indicator:
+            return filled
+        flags = [replace(item, name=_flag_name(item.name), dtype="bool", nullable=False) for item in fields]
+        return filled + [replace(item, kind=Kind.CONTINUOUS, cardinality=None) for item in flags]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [*names, *map(_flag_name, names)] if self.add_indicator else list(names)
+
+    def summarise(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | _Types:
+        where = f"SimpleImputer({self.strategy!r})"
+        if self.strategy == "mean":
+            return Moments.of(columns, backend, where)
+        if self.strategy == "median":
+            return Quantiles.of(columns, backend, where, exact=self.exact)
+        if self.strategy == "most_frequent":
+            return CategoryCounts.of(columns, backend, where)
+        return _Types({name: column.dtype for name, column in columns.items()})
+
+    def finish(self, summary: Moments | Quantiles | CategoryCounts | _Types) -> Self:
+        if isinstance(summary, _Types):
+            learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
+        elif isinstance(summary, Moments):
+            pairs = zip(summary.mean.tolist(), summary.count, strict=True)
+            learned = dict(zip(summary.names, (mean if count else None for mean, count in pairs), strict=True))
+        elif isinstance(summary, Quantiles):
+            middles = (item.quantile(0.5) if item.total else None for item in summary.histograms)
+            learned = dict(zip(summary.names, middles, strict=True))
+        else:
+            learned = {name: _most_frequent(item) for name, item in zip(summary.names, summary.columns, strict=True)}
+        for name, value in learned.items():
+            if value is None:
+                raise BadData(
+                    f"SimpleImputer, column {name!r}",
+                    f"it has no value to take the {self.strategy.replace('_', ' ')} of",
+                    expected="at least one value that is not missing",
+                    remedy="strategy='constant', or leave the column out",
+                )
+        self.statistics_ = learned
+        self.names_in_ = list(learned)
+        return self
+
+    def get_state(self) -> dict[str, Any]:
+        self.check_fitted()
+        return {"names_in_": self.names_in_, "statistics_": [self.statistics_[name] for name in self.names_in_]}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.names_in_ = list(state["names_in_"])
+        self.statistics_ = dict(zip(self.names_in_, state["statistics_"], strict=True))
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
+        if isinstance(columns, Matrix) and not self.add_indicator:
+            return filled_matrix(columns, np.array([*self._fills(columns).values()]), backend, "SimpleImputer")
+        infinite: list[Array] = []
+        fills = self._fills(columns)
+        made = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
+        if infinite and backend.to_host(backend.xp.stack(infinite)).any():
+            refuse({name: item for name, item in columns.items() if item.dtype in FLOATS}, backend, "SimpleImputer")
+        if self.add_indicator:
+            for name, column in columns.items():
+                missing = column.missing(backend.xp)
+                data = backend.xp.zeros(len(column), dtype=bool) if missing is None else missing
+                made[_flag_name(name)] = Column("bool", data)
+        return made
+
+    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+        value = self.statistics_[name]
+        if self.add_indicator or isinstance(value, str):
+            return None
+        averaged = self.strategy in ("mean", "median") and dtype not in FLOATS
+        return Pointwise(
+            fill=float(np.float32(value) if dtype == "float32" else value), dtype="float64" if averaged else dtype
+        )
+
+    def _fills(self, columns: Columns) -> dict[str, Any]:
+        """What missing values become; a constant is known before `fit` has seen the rows."""
+        if self.strategy == "constant":
+            return {name: self._constant(name, column.dtype) for name, column in columns.items()}
+        return {name: self.statistics_[name] for name in columns}
+
+    def _filled(self, column: Column, value: Any, backend: Backend, infinite: list[Array]) -> Column:
+        """The column with `value` where it was missing; whether a block holds an infinity is added to `infinite`."""
+        xp = backend.xp
+        if column.dictionary is not None:
+            return _filled_strings(column, column.dictionary, value, backend)
+        if column.dtype in FLOATS:
+            out = xp.empty_like(column.data)
+            infinite += [
+                xp.asarray(fill_into(out[rows], column.data[rows], value, xp))
+                for rows in row_blocks(len(column), backend, looped=True)
+            ]
+            return Column(column.dtype, out)
+        if self.strategy in ("mean", "median"):
+            data = column.data.astype(xp.float64)
+            return Column("float64", data if column.valid is None else xp.where(column.valid, data, value))
+        if column.valid is None:
+            return Column(column.dtype, column.data)
+        return Column(column.dtype, xp.where(column.valid, column.data, column.data.dtype.type(value)))
+
+    def _constant(self, name: str, dtype: str) -> Any:
+        """The constant as a value of a column's type."""
+        value = self.fill_value
+        if value is None:
+            return "missing_value" if dtype == "string" else np.dtype(dtype).type(0).item()
+        if dtype == "string":
+            fits = isinstance(value, str)
+        else:
+            fits = isinstance(value, bool | int | float | np.number | np.bool_) and _holds(dtype, value)
+        if not fits:
+            raise BadConfig(
+                f"SimpleImputer, column {name!r}",
+                f"fill_value does not fit {dtype}",
+                got=value,
+                expected=f"a value {dtype} can hold",
+                remedy=f"another fill_value, or Cast({{{name!r}: ...}}) before it",
+            )
+        if dtype == "string":
+            return value
+        return bool(value) if dtype == "bool" else float(value) if dtype in FLOATS else int(value)
+
+
+def _flag_name(name: str) -> str:
+    return f"{name}_missing"
+
+
+def _most_frequent(counts: ValueCounts) -> Any:
+    """The first by rank; None where there is no value."""
+    values, _ = counts.ranked()
+    if not len(values):
+        return None
+    return bool(values[0].as_py()) if counts.dtype == "bool" else values[0].as_py()
+
+
+def _holds(dtype: str, value: Any) -> bool:
+    if dtype in FLOATS:
+        return abs(float(value)) <= float(np.finfo(dtype).max)
+    if dtype == "bool":
+        return value in (0, 1)
+    return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max and value == int(value))
+
+
+def _filled_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
+    """Missing codes made the value's code; its code is new where the dictionary does not have it."""
+    xp = backend.xp
+    if not isinstance(value, str):
+        raise SchemaMismatch(
+            "SimpleImputer",
+            "a column of strings, fitted on numbers",
+            got=value,
+            expected="the types it was fitted on",
+            remedy="fit again",
+        )
+    code = int(positions_in(strings([value]), dictionary)[0])
+    if code < 0:
+        code, dictionary = len(dictionary), united([dictionary, strings([value])])
+    codes = column.data.astype(np.promote_types(column.data.dtype, np.min_scalar_type(-code - 1)), copy=False)
+    return Column("string", xp.where(codes < 0, codes.dtype.type(code), codes), None, dictionary)

@@ -1,0 +1,150 @@
+"""Parts of lists, and lists of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import with_missing_row
+from gpupipe.backend.ragged import places_of
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.stateless import StatelessStep
+from gpupipe.schema import FLOATS, Field, element_of
+from gpupipe.support.validation import check_bool, check_integer, is_bool, is_number, refuse_argument
+
+__all__ = ["ListSlice"]
+
+
+class ListSlice(StatelessStep):
+    """Consecutive elements of each list, as NVTabular's operator of that name takes them.
+
+    `ListSlice(10)` is the first ten, `ListSlice(-10)` the last ten, `ListSlice(1, 11)` ten but the first; otherwise
+    `start` and `end` mean what they do in Python's `row[start:end]`. Lists that are shorter stay so, unless `pad` is
+    set: then values are put behind them until all are of one length, and a missing list is one of such values alone.
+
+    Args:
+        start: where to begin, from the end where it is negative; without `end` how many elements there are to be.
+        end: where to stop.
+        pad: whether all lists get one length: `end - start`, or `-start` for the last elements.
+        pad_value: what is put behind; None for a missing element, the only one there is for text and times.
+
+    Raises:
+        BadConfig: places that are no integers, `pad` without a length, or a `pad_value` that the elements' type does
+            not hold.
+        SchemaMismatch: a column of no lists.
+
+    Memory: transform allocates the elements that are kept, and two int64 for each while they are gathered.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"seen": [[7, 8, 9], [5], []]})
+        >>> ListSlice(-2).fit_transform(frame)["seen"].tolist()
+        [[8, 9], [5], []]
+        >>> ListSlice(2, pad=True).fit_transform(frame)["seen"].tolist()
+        [[7, 8], [5, 0], [0, 0]]
+    """
+
+    def __init__(self, start: int, end: int | None = None, pad: bool = False, pad_value: float | None = 0) -> None:
+        check_integer(self, "(-inf, inf)", start=start)
+        check_integer(self, "(-inf, inf)", None, end=end)
+        check_bool(self, pad=pad)
+        if not (pad_value is None or is_bool(pad_value) or is_number(pad_value)):
+            raise refuse_argument(self, "pad_value", pad_value, "a number, a boolean or None")
+        self.start, self.end, self.pad, self.pad_value = start, end, pad, pad_value
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        for item in fields:
+            element = element_of(item.dtype)
+            if element is None:
+                raise SchemaMismatch(
+                    f"ListSlice, column {item.name!r}",
+                    "its values are no lists",
+                    got=item.dtype,
+                    expected="a column of lists",
+                    remedy="slice(text, 0, 10) in an expression, for text",
+                )
+            if self.pad:
+                self._check_pad(item, element)
+        return [replace(item, nullable=item.nullable and not self.pad) for item in fields]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return {name: self._sliced(column, backend.xp) for name, column in columns.items()}
+
+    @property
+    def _bounds(self) -> tuple[int, int | None]:
+        return (0, self.start) if self.start > 0 and self.end is None else (self.start, self.end)
+
+    @property
+    def _length(self) -> int:
+        """Of all lists with `pad`; not positive where there is none."""
+        start, end = self._bounds
+        if start >= 0:
+            return -1 if end is None else end - start
+        return -start if end is None or end >= 0 else end - start
+
+    def _sliced(self, column: Column, xp: Any) -> Column:
+        elements = column.elements
+        assert elements is not None
+        begins, lengths = column.data[:-1], column.data[1:] - column.data[:-1]
+        start, end = self._bounds
+        first = _place(start, lengths, xp)
+        last = lengths if end is None else _place(end, lengths, xp)
+        counts = xp.maximum(last - first, 0)
+        if self.pad:
+            return self._padded(column, begins + first, counts, xp)
+        places, offsets = places_of(begins + first, counts, xp)
+        return Column(column.dtype, offsets, column.valid, None, elements.take(places))
+
+    def _padded(self, column: Column, starts: Array, counts: Array, xp: Any) -> Column:
+        elements, length = column.elements, self._length
+        assert elements is not None
+        steps = xp.arange(length)
+        there = (steps < counts[:, None]).ravel()
+        places = (starts[:, None] + steps).ravel()
+        made = with_missing_row(elements, xp).take(xp.where(there, places, -1))
+        if self.pad_value is not None:
+            valid = None if elements.valid is None else made.valid | ~there
+            data = xp.where(there, made.data, made.data.dtype.type(self.pad_value))
+            made = Column(elements.dtype, data, valid)
+        return Column(column.dtype, xp.arange(len(column) + 1) * length, None, None, made)
+
+    def _check_pad(self, item: Field, element: str) -> None:
+        if self._length < 1:
+            raise BadConfig(
+                "ListSlice(pad=True)",
+                "there is no length to pad to",
+                got={"start": self.start, "end": self.end},
+                expected="a number of elements",
+                remedy="ListSlice(10, pad=True), or ListSlice(-10, pad=True) for the last ones",
+            )
+        if self.pad_value is None and item.cardinality is None:
+            return
+        holds = _holds(element, self.pad_value)
+        if not holds or (item.cardinality is not None and not 0 <= (self.pad_value or 0) < item.cardinality):
+            ids = "" if item.cardinality is None else f" below {item.cardinality}"
+            raise BadConfig(
+                f"ListSlice(pad_value=), column {item.name!r}",
+                "the elements' type does not hold it",
+                got=self.pad_value,
+                expected=f"a value of {element}{ids}",
+                remedy="pad_value=None, a missing element" if item.cardinality is None else "pad_value=0, a missing id",
+            )
+
+
+def _place(place: int, lengths: Array, xp: Any) -> Array:
+    """A place in each list, from its end where it is negative; its end where the list is shorter."""
+    return xp.maximum(lengths + place, 0) if place < 0 else xp.minimum(lengths, place)
+
+
+def _holds(dtype: str, value: Any) -> bool:
+    if value is None or dtype in ("string", "timestamp"):
+        return False
+    if dtype in FLOATS:
+        return not np.isinf(value)
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(low <= value <= high and value == int(value))

@@ -1,0 +1,186 @@
+"""Categories as their place in an order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column
+from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.preprocessing.categories import (
+    CategoryStep,
+    Learned,
+    check_categories,
+    check_listed,
+    listed_by_column,
+    listed_values,
+    number_of,
+)
+from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
+from gpupipe.preprocessing.learned_step import Columns, Invertible
+from gpupipe.preprocessing.numeric import floats
+from gpupipe.preprocessing.vocabulary import column_at
+from gpupipe.schema import FLOATS, Field
+from gpupipe.support.validation import check_choice, is_number, refuse_argument
+
+__all__ = ["OrdinalEncoder"]
+
+_WHERE = "OrdinalEncoder"
+_UNKNOWN = ("error", "use_encoded_value")
+
+
+class OrdinalEncoder(CategoryStep, Invertible):
+    """Strings, integers and booleans as the number of their place in an order, 0 and up; scikit-learn's.
+
+    They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
+    unknown and no category: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn treats one
+    that `fit` did not see as unknown).
+
+    Args:
+        categories: `"auto"` for ascending order, or the values in their order, as a list per column or by column name.
+        dtype: `"float32"`, or `"float64"` for more than 16.7 million categories.
+        handle_unknown: a value that is no category is an `"error"`, or becomes `unknown_value`
+            (`"use_encoded_value"`).
+        unknown_value: that number; NaN, or none that a category has.
+        encoded_missing_value: the number of a missing value; NaN, or none that a category has.
+        min_frequency: categories of fewer rows, or of a smaller share of them, share the number behind the others.
+        max_categories: at most this many numbers, that of the rare ones included.
+
+    Attributes:
+        categories_: for each column, by name, its categories in order, as an Arrow array on the host.
+        infrequent_: for each column, by name, which of them are rare.
+
+    Raises:
+        ColumnNotFound: categories for a column that is not there.
+        BadConfig: an option that makes no sense, or categories that do not go with the columns.
+        BadData: an unknown value, where that is an error.
+
+    Memory: distinct values and their counts go to the host once a partition. Transform allocates n floats per column on
+        the device, and one lookup table.
+
+    Example:
+        >>> import pandas as pd
+        >>> step = OrdinalEncoder(categories={"size": ["small", "medium", "large"]})
+        >>> step.fit_transform(pd.DataFrame({"size": ["medium", None, "small"]}))["size"].tolist()
+        [1.0, nan, 0.0]
+    """
+
+    infrequent_: dict[str, Any]
+
+    _by_name = ("infrequent_",)
+
+    def __init__(
+        self,
+        *,
+        categories: str | Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]] = "auto",
+        dtype: str = "float32",
+        handle_unknown: str = "error",
+        unknown_value: float | None = None,
+        encoded_missing_value: float = np.nan,
+        min_frequency: float | None = None,
+        max_categories: int | None = None,
+    ) -> None:
+        check_listed(self, "auto", categories=categories)
+        check_choice(self, FLOATS, dtype=dtype)
+        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_limits(self, min_frequency, max_categories)
+        self.categories, self.dtype, self.handle_unknown = categories, dtype, handle_unknown
+        self.unknown_value, self.encoded_missing_value = unknown_value, encoded_missing_value
+        self.min_frequency, self.max_categories = min_frequency, max_categories
+        self._check_numbers()
+
+    # the schema -------------------------------------------------------------------------------------------------------
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_categories(fields, _WHERE)
+        if not self.is_fitted:
+            self._given({item.name: item.dtype for item in fields})
+        nullable = any(math.isnan(number) for number in self._numbers.values())
+        return [number_of(item, item.name, self.dtype, nullable=nullable) for item in fields]
+
+    @property
+    def _numbers(self) -> dict[str, Any]:
+        """The numbers that are no category's."""
+        unknown = {} if self.handle_unknown == "error" else {"unknown_value": self.unknown_value}
+        return {"encoded_missing_value": self.encoded_missing_value, **unknown}
+
+    def _check_numbers(self) -> None:
+        if self.handle_unknown == "error" and self.unknown_value is not None:
+            raise BadConfig(
+                f"{_WHERE}(unknown_value=)",
+                "unknown values are an error",
+                got=self.unknown_value,
+                expected="handle_unknown='use_encoded_value', or no unknown_value",
+                remedy="handle_unknown='use_encoded_value'",
+            )
+        for name, number in self._numbers.items():
+            if not is_number(number) or abs(number) > float(np.finfo(self.dtype).max):
+                raise refuse_argument(self, name, number, f"a number that {self.dtype} holds, or NaN", f"{name}=-1")
+
+    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
+        if isinstance(self.categories, str):
+            return {}
+        where = f"{_WHERE}(categories=)"
+        return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
+
+    # learning ---------------------------------------------------------------------------------------------------------
+    @property
+    def _refuses_unknown(self) -> bool:
+        return self.handle_unknown == "error"
+
+    def _learn(self, name: str, found: Learned) -> None:
+        is_rare = rare(found.counts[:-1], found.num_rows, self.min_frequency, self.max_categories)
+        _, num_groups = groups_of(is_rare)
+        for parameter, number in self._numbers.items():
+            if 0 <= number < num_groups and number == int(number):
+                raise BadConfig(
+                    f"{_WHERE}({parameter}=), column {name!r}",
+                    "it is a category's number",
+                    got=number,
+                    expected=f"NaN, or a number that is not among 0 to {num_groups - 1}",
+                    remedy=f"{parameter}=-1",
+                )
+        if self.dtype == "float32" and num_groups > 1 << 24:
+            raise BadData(
+                f"{_WHERE}, column {name!r}",
+                "it has more categories than float32 has integers",
+                got=num_groups,
+                expected=f"at most {1 << 24:,}",
+                remedy="dtype='float64'",
+            )
+        self.infrequent_[name] = is_rare
+
+    # applying ---------------------------------------------------------------------------------------------------------
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The numbers for one partition; inputs are not modified.
+
+        Raises:
+            BadData: an unknown value, where that is an error.
+            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
+        """
+        xp, made = backend.xp, {}
+        # An unknown value that is an error is infinite until it is found.
+        unknown = self._numbers.get("unknown_value", np.inf)
+        for name, column in columns.items():
+            groups, _ = groups_of(self.infrequent_[name])
+            table = np.concatenate([[self.encoded_missing_value, unknown], groups]).astype(self.dtype)
+            made[name] = Column(self.dtype, self._lookup(name, column).gathered(column, table, backend))
+        if self._refuses_unknown and made:
+            found = backend.to_host(xp.stack([xp.isinf(column.data).any() for column in made.values()]))
+            for name, _ in (item for item, flag in zip(made.items(), found, strict=True) if flag):
+                self._refuse_unknown(name, columns[name], backend)
+        return made
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """The category of each number; missing for a rare one's, and for numbers that are no category's."""
+        xp, made = backend.xp, {}
+        for name, column in columns.items():
+            frequent = backend.to_device(np.append(np.flatnonzero(~self.infrequent_[name]), -1))
+            last, numbers = len(frequent) - 1, floats(column, xp)
+            known = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
+            places = frequent[xp.where(known, numbers, last).astype("int64")]
+            made[name] = column_at(places, self.categories_[name], self.dtypes_in_[name], backend)
+        return made

@@ -1,0 +1,203 @@
+"""Principal components, learned by the library or from a folded covariance; the projection is our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.learned_step import Columns, Invertible, opened
+from gpupipe.preprocessing.numeric import check_numeric, float32_rows
+from gpupipe.preprocessing.summaries.covariance import Covariance
+from gpupipe.schema import Field
+from gpupipe.support.text import counted
+from gpupipe.support.validation import check_bool, check_choice, check_integer
+
+__all__ = ["PCA", "IncrementalPCA", "signed"]
+
+LIBRARY_BYTES = 64 << 20
+"""With `solver="auto"`, columns of at most this many bytes as float64 are given to the library."""
+
+_MAX_BYTES = {"auto": LIBRARY_BYTES, "library": 1 << 62, "fold": 0}
+
+
+class PCA(Invertible):
+    """Columns rotated to the directions in which they vary most, as `pca0`, `pca1`, ...
+
+    Args:
+        n_components: how many directions are kept; by default all.
+        whiten: scale each output to variance 1.
+        solver: `"library"` gathers all rows and gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of
+            the covariance, which is summed over partitions in float64; `"auto"` is the library up to 64 MiB. They
+            agree to 1e-5, components with (nearly) equal variance apart.
+
+    Attributes:
+        mean_: F float64.
+        components_: K x F float64; in each the loading of largest absolute value is positive.
+        explained_variance_, explained_variance_ratio_: K float64, descending; divisor n - 1.
+        n_samples_: rows seen.
+
+    Raises:
+        BadConfig: an unknown solver, or more components than columns.
+
+    Memory: transform allocates K x n float32 on the device, and a float64 block at a time (on a GPU: all columns at
+        once).
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 6.0]})
+        >>> PCA(n_components=1).fit(frame).explained_variance_ratio_.round(6).tolist()
+        [1.0]
+    """
+
+    def __init__(self, n_components: int | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
+        check_integer(self, "[1, inf)", None, n_components=n_components)
+        check_bool(self, whiten=whiten)
+        check_choice(self, _MAX_BYTES, solver=solver)
+        self.n_components, self.whiten, self.solver = n_components, whiten, solver
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_integer(self, f"[1, {len(fields)}]", None, n_components=self.n_components)
+        check_numeric(fields, type(self).__name__)
+        names = self.output_names([item.name for item in fields])
+        step = type(self).__name__
+        return [replace(Field.derived(name, "float32", fields, step), nullable=False) for name in names]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [f"{type(self).__name__.lower()}{position}" for position in range(self.n_components or len(names))]
+
+    def summarise(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
+
+    def finish(self, summary: Covariance) -> Self:
+        if summary.count < 2:
+            raise BadData(
+                type(self).__name__,
+                f"it was given {counted(summary.count, 'row')}",
+                expected="at least two",
+                remedy="fit on more rows, or leave the step out",
+            )
+        kept = self.n_components or len(summary.names)
+        covariance = summary.m2 / (summary.count - 1)
+        total = float(np.trace(covariance))
+        if summary.kept is not None and summary.count >= kept and total > 0:
+            # Centred beforehand, columns far from zero keep their digits, whatever the library does.
+            learned = summary.backend.pca(summary.deviations(), kept)
+            components, variance = learned.components, learned.explained_variance
+        else:
+            variance, vectors = np.linalg.eigh(covariance)
+            components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
+        self.mean_, self.components_ = summary.mean, signed(components)
+        self.explained_variance_ = np.maximum(variance, 0.0)
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
+        self.n_samples_ = summary.count
+        self.names_in_ = list(summary.names)
+        return self
+
+    def _scale(self) -> Any:
+        """What each output is divided by: K float64; a direction without variance is left as it is."""
+        variance = self.explained_variance_
+        varies = variance > np.finfo(np.float64).eps * variance.max(initial=0.0)
+        return np.sqrt(np.where(varies & self.whiten, variance, 1.0))
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        matrix = self.components_ / self._scale()[:, None]
+        names = self.output_names(list(columns))
+        return self._mapped(columns, names, -self.mean_, matrix, np.zeros(len(matrix)), backend)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        matrix = (self.components_ * self._scale()[:, None]).T
+        return self._mapped(columns, self.names_in_, np.zeros(matrix.shape[1]), matrix, self.mean_, backend)
+
+    def _mapped(
+        self, columns: Columns, names: Sequence[str], before: Any, matrix: Any, after: Any, backend: Backend
+    ) -> dict[str, Column]:
+        """`matrix @ (column + before) + after` for each row, as float32 columns; refuses what is not finite."""
+        before, matrix, after = (backend.to_device(part) for part in (before[:, None], matrix, after[:, None]))
+
+        def mapped(block: Array) -> Array:
+            block += before
+            result = matrix @ block
+            result += after
+            return result
+
+        return float32_rows(columns, names, mapped, backend, type(self).__name__)
+
+
+class IncrementalPCA(PCA):
+    """`PCA(solver="fold")` that can be given more rows: frame by frame, the state is that of all rows so far.
+
+    scikit-learn's forgets, from one batch to the next, what lies beyond the components it keeps; this one keeps the
+    whole covariance, so there is no batch size to choose and no error that depends on it. Outputs are
+    `incrementalpca0`, ...
+
+    Args:
+        n_components: how many directions are kept; by default all.
+        whiten: scale each output to variance 1.
+
+    Attributes:
+        mean_, components_, explained_variance_, explained_variance_ratio_, n_samples_: as `PCA` has them.
+
+    Raises:
+        BadConfig: more components than columns.
+
+    Memory: as `PCA`; F² float64 are kept for `partial_fit`.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 4.0, 6.0, 9.0]})
+        >>> step = IncrementalPCA().partial_fit(frame[:2]).partial_fit(frame[2:])
+        >>> step.n_samples_, bool(abs(step.mean_[1] - 5.25) < 1e-12)
+        (4, True)
+    """
+
+    _seen: Covariance | None = None
+
+    def __init__(self, n_components: int | None = None, *, whiten: bool = False) -> None:
+        super().__init__(n_components, whiten=whiten, solver="fold")
+
+    def finish(self, summary: Covariance) -> Self:
+        super().finish(summary)
+        self._seen = summary
+        return self
+
+    def partial_fit(self, frame: Frame, y: object = None) -> Self:
+        """Learn from a user's frame beside all that was learned before. `y` is ignored.
+
+        Raises:
+            BadConfig: it was loaded, and what it had seen was not saved with it.
+            SchemaMismatch: the columns are not those it was fitted on.
+        """
+        names = list(frame.columns)
+        if not self.is_fitted:
+            return self.fit(frame)
+        if self._seen is None:
+            raise BadConfig(
+                type(self).__name__,
+                "it cannot go on: only its components were saved, not all that it had seen",
+                expected="a step that was fitted in this process",
+                remedy="fit on all rows",
+            )
+        if names != self.names_in_:
+            raise SchemaMismatch(
+                type(self).__name__,
+                "other columns than before",
+                got=names,
+                expected=str(self.names_in_),
+                remedy=f"partial_fit(frame[{self.names_in_}])",
+            )
+        columns, fields, backend = opened(frame, None, type(self).__name__)
+        self.output_fields(fields)
+        return self.finish(self._seen + self.summarise(columns, backend))
+
+
+def signed(components: Any) -> Any:
+    """Each row with the sign that makes its largest loading positive; among equal ones (to 1e-6) the first decides."""
+    size = np.abs(components)
+    first = (size >= size.max(axis=1, keepdims=True) * (1 - 1e-6)).argmax(axis=1)
+    signs = np.sign(components[np.arange(len(components)), first])
+    return components * signs[:, None]

@@ -1,0 +1,269 @@
+"""Scalers: `(x - offset) / divisor` for each column, moved into a range by one of them; learned in one pass."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from statistics import NormalDist
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.fused.program import Pointwise, Scale
+from gpupipe.preprocessing.learned_step import Columns, Invertible
+from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, float64_columns, scaled_columns
+from gpupipe.preprocessing.summaries.extremes import Extremes
+from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.quantiles import Quantiles
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_pair
+
+__all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]
+
+
+class _Scaler(Invertible):
+    """What the scalers share: numbers in, float32 out, missing stays missing."""
+
+    fills_late = True
+    monotone = True
+    allocates = True
+
+    @abstractmethod
+    def _affine(self) -> tuple[Any, Any]:
+        """Offsets and divisors of the columns."""
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        return float32_fields(fields, type(self).__name__)
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
+        offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
+        return scaled_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
+
+    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+        offsets, divisors = self._affine()
+        place = self.names_in_.index(name)
+        return Pointwise(scale=self._scale(float(offsets[place]), float(divisors[place])))
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        affine = self._by_name()
+
+        def restored(name: str, block: Array) -> Array:
+            offset, divisor = affine[name]
+            return self._unranged(block) * divisor + offset
+
+        return float64_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform")
+
+    def _by_name(self) -> dict[str, tuple[float, float]]:
+        offsets, divisors = self._affine()
+        return dict(zip(self.names_in_, zip(offsets.tolist(), divisors.tolist(), strict=True), strict=True))
+
+    def _scale(self, offset: float, divisor: float) -> Scale:
+        return Scale(offset, divisor)
+
+    def _unranged(self, block: Array) -> Array:
+        return block
+
+
+class StandardScaler(_Scaler):
+    """Each column less its mean, divided by its standard deviation.
+
+    The deviation is the population's (divisor n). A constant column is only centred.
+
+    Args:
+        with_mean: subtract the mean.
+        with_std: divide by the standard deviation.
+
+    Attributes:
+        mean_, var_, scale_: C float64; `scale_` is 1 for a constant column and without `with_std`.
+        n_samples_seen_: values that were there, C int64.
+
+    Raises:
+        BadData: an infinity, a column without a value, or a value beyond 1e145, whose square could not be summed.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> StandardScaler().fit_transform(pd.DataFrame({"x": [1e9, 1e9 + 2, None]}))["x"].tolist()
+        [-1.0, 1.0, nan]
+    """
+
+    summary_key = "moments"
+
+    def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
+        check_bool(self, with_mean=with_mean, with_std=with_std)
+        self.with_mean, self.with_std = with_mean, with_std
+
+    def summarise(self, columns: Columns, backend: Backend) -> Moments:
+        return Moments.of(columns, backend, "StandardScaler")
+
+    def finish(self, summary: Moments) -> Self:
+        check_values(summary.names, summary.count, "StandardScaler")
+        self.names_in_ = list(summary.names)
+        self.mean_, self.var_, self.n_samples_seen_ = summary.mean, summary.variance, summary.count
+        deviation = np.sqrt(self.var_)
+        self.scale_ = np.where((deviation > 0) & self.with_std, deviation, 1.0)
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        return self.mean_ if self.with_mean else np.zeros_like(self.mean_), self.scale_
+
+
+class MaxAbsScaler(_Scaler):
+    """Each column divided by its largest absolute value: zeros stay zeros.
+
+    A column of zeros stays as it is.
+
+    Attributes:
+        max_abs_, scale_: C float64; `scale_` is 1 for a column of zeros.
+
+    Raises:
+        BadData: an infinity, or a column without a value.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> MaxAbsScaler().fit_transform(pd.DataFrame({"x": [2, None, -4], "zero": [0, 0, 0]})).values.tolist()
+        [[0.5, 0.0], [nan, 0.0], [-1.0, 0.0]]
+    """
+
+    def summarise(self, columns: Columns, backend: Backend) -> Extremes:
+        return Extremes.of(columns, backend, "MaxAbsScaler")
+
+    def finish(self, summary: Extremes) -> Self:
+        check_values(summary.names, summary.low <= summary.high, "MaxAbsScaler")
+        self.names_in_ = list(summary.names)
+        self.max_abs_ = np.maximum(-summary.low, summary.high)
+        self.scale_ = np.where(self.max_abs_ > 0, self.max_abs_, 1.0)
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        return np.zeros_like(self.scale_), self.scale_
+
+
+class MinMaxScaler(_Scaler):
+    """Each column moved and stretched to a range; values outside the fitted ones leave it unless clipped.
+
+    A constant column becomes the range's lower end.
+
+    Args:
+        feature_range: the range, low before high.
+        clip: hold later values to the range.
+
+    Attributes:
+        data_min_, data_max_: C float64.
+
+    Raises:
+        BadConfig: the range is empty or no range.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> MinMaxScaler().fit_transform(pd.DataFrame({"x": [2, 4, 3], "same": [7, 7, 7]})).values.tolist()
+        [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
+    """
+
+    def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
+        check_pair(self, "(-inf, inf)", feature_range=feature_range)
+        check_bool(self, clip=clip)
+        self.feature_range, self.clip = feature_range, clip
+
+    def summarise(self, columns: Columns, backend: Backend) -> Extremes:
+        return Extremes.of(columns, backend, "MinMaxScaler")
+
+    def finish(self, summary: Extremes) -> Self:
+        check_values(summary.names, summary.low <= summary.high, "MinMaxScaler")
+        with np.errstate(over="ignore"):
+            check_finite(summary.names, summary.high - summary.low, "MinMaxScaler")
+        self.names_in_ = list(summary.names)
+        self.data_min_, self.data_max_ = summary.low, summary.high
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        width = self.data_max_ - self.data_min_
+        return self.data_min_, np.where(width > 0, width, 1.0)
+
+    def _scale(self, offset: float, divisor: float) -> Scale:
+        low, high = self.feature_range
+        held = (low, high) if self.clip else (-np.inf, np.inf)
+        return Scale(offset, divisor, high - low, low, *held)
+
+    def _unranged(self, block: Array) -> Array:
+        low, high = self.feature_range
+        return (block - low) / (high - low)
+
+
+class RobustScaler(_Scaler):
+    """Each column less its median, divided by the distance of two quantiles; outliers have no say.
+
+    Quantiles are exact up to 65,536 distinct values of a column, and with `exact`; else their error is in
+    `relative_error_`. A column whose two quantiles are equal is only centred.
+
+    Args:
+        with_centering: subtract the median.
+        with_scaling: divide by the distance.
+        quantile_range: the two quantiles, in percent.
+        unit_variance: scale so that a normal distribution would get variance 1.
+        exact: keep all distinct values while fitting, 16 bytes each on the host.
+
+    Attributes:
+        center_, scale_: C float64.
+        relative_error_: how far a quantile may be off, relative to its value, C float64; 0 where exact.
+
+    Raises:
+        BadConfig: the quantiles are not two rising numbers between 0 and 100.
+
+    Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
+
+    Example:
+        >>> import pandas as pd
+        >>> RobustScaler().fit_transform(pd.DataFrame({"x": [1, 2, 3, 4, 1000]}))["x"].tolist()
+        [-1.0, -0.5, 0.0, 0.5, 498.5]
+    """
+
+    def __init__(
+        self,
+        *,
+        with_centering: bool = True,
+        with_scaling: bool = True,
+        quantile_range: tuple[float, float] = (25.0, 75.0),
+        unit_variance: bool = False,
+        exact: bool = False,
+    ) -> None:
+        check_bool(
+            self, with_centering=with_centering, with_scaling=with_scaling, unit_variance=unit_variance, exact=exact
+        )
+        # A normal distribution has no value at its ends.
+        check_pair(self, "[1e-9, 99.999999999]" if unit_variance else "[0, 100]", quantile_range=quantile_range)
+        self.with_centering, self.with_scaling, self.quantile_range = with_centering, with_scaling, quantile_range
+        self.unit_variance, self.exact = unit_variance, exact
+
+    @property
+    def summary_key(self) -> Hashable:  # type: ignore[override]
+        """That of the quantiles it learns from."""
+        return "quantiles", self.exact
+
+    def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
+        return Quantiles.of(columns, backend, "RobustScaler", exact=self.exact)
+
+    def finish(self, summary: Quantiles) -> Self:
+        check_values(summary.names, summary.totals, "RobustScaler")
+        shares = np.array([self.quantile_range[0], 50.0, self.quantile_range[1]]) / 100
+        lower, middle, upper = np.array([item.quantiles(shares) for item in summary.histograms]).T
+        with np.errstate(over="ignore"):
+            width = upper - lower
+        check_finite(summary.names, width, "RobustScaler")
+        if self.unit_variance:
+            normal = NormalDist()
+            width = width / (normal.inv_cdf(shares[2]) - normal.inv_cdf(shares[0]))
+        self.names_in_ = list(summary.names)
+        self.center_ = middle if self.with_centering else np.zeros_like(middle)
+        self.scale_ = np.where((width > 0) & self.with_scaling, width, 1.0)
+        self.relative_error_ = np.array([item.relative_error for item in summary.histograms])
+        return self
+
+    def _affine(self) -> tuple[Any, Any]:
+        return self.center_, self.scale_

@@ -1,0 +1,96 @@
+"""Singular vectors of columns, from their Gram matrix; the projection is our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column
+from gpupipe.errors import BadData
+from gpupipe.preprocessing.learned_step import Columns, Invertible
+from gpupipe.preprocessing.numeric import check_numeric, float32_rows
+from gpupipe.preprocessing.steps.pca import signed
+from gpupipe.preprocessing.summaries.covariance import Covariance
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_integer
+
+__all__ = ["TruncatedSVD"]
+
+
+class TruncatedSVD(Invertible):
+    """Columns rotated to the directions in which they are largest, as `truncatedsvd0`, ...: PCA without centring.
+
+    The directions are the eigenvectors of the columns' Gram matrix, which is summed over partitions in float64: they
+    agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly) equal singular values apart, and
+    those whose singular value is below 1e-7 of the largest, which a Gram matrix cannot tell from 0.
+
+    Args:
+        n_components: how many directions are kept, at most as many as there are columns.
+
+    Attributes:
+        components_: K x F float64; in each the loading of largest absolute value is positive.
+        singular_values_: K float64, descending.
+        explained_variance_, explained_variance_ratio_: K float64, of the outputs; divisor n.
+        n_samples_: rows seen.
+
+    Raises:
+        BadConfig: more components than columns.
+        BadData: a missing value, an infinity, a value beyond 1e145, or no row.
+
+    Memory: transform allocates K x n float32 on the device, and a float64 block at a time (on a GPU: all columns at
+        once); fitting takes a block of rows at a time.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 6.0]})
+        >>> TruncatedSVD(n_components=1).fit(frame).singular_values_.round(6).tolist()
+        [8.3666]
+    """
+
+    def __init__(self, n_components: int = 2) -> None:
+        check_integer(self, "[1, inf)", n_components=n_components)
+        self.n_components = n_components
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        check_integer(self, f"[1, {len(fields)}]", n_components=self.n_components)
+        check_numeric(fields, "TruncatedSVD")
+        names = self.output_names([item.name for item in fields])
+        return [replace(Field.derived(name, "float32", fields, "TruncatedSVD"), nullable=False) for name in names]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [f"truncatedsvd{position}" for position in range(self.n_components)]
+
+    def summarise(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
+
+    def finish(self, summary: Covariance) -> Self:
+        if not summary.count:
+            raise BadData(
+                "TruncatedSVD", "there are no rows to learn from", expected="at least one", remedy="fit on more rows"
+            )
+        gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
+        squares, vectors = np.linalg.eigh(gram)
+        kept = self.n_components
+        self.components_ = signed(vectors.T[::-1][:kept])
+        self.singular_values_ = np.sqrt(np.maximum(squares[::-1][:kept], 0.0))
+        covariance = summary.m2 / summary.count
+        variance = np.einsum("kf,fg,kg->k", self.components_, covariance, self.components_)
+        self.explained_variance_ = np.maximum(variance, 0.0)
+        total = float(np.trace(covariance))
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
+        self.n_samples_ = summary.count
+        self.names_in_ = list(summary.names)
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return self._mapped(columns, self.output_names(list(columns)), self.components_, backend)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return self._mapped(columns, self.names_in_, self.components_.T, backend)
+
+    def _mapped(self, columns: Columns, names: Sequence[str], matrix: Any, backend: Backend) -> dict[str, Column]:
+        known = backend.to_device(np.ascontiguousarray(matrix))
+        return float32_rows(columns, names, lambda block: known @ block, backend, "TruncatedSVD")

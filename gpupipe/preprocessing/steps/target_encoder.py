@@ -1,0 +1,282 @@
+"""Categories as the mean of the target in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.dictionaries import Dictionary, dictionary_of, ordered
+from gpupipe.errors import BadData, NotFitted
+from gpupipe.preprocessing.categories import (
+    check_categories,
+    check_distinct,
+    check_listed,
+    listed_by_column,
+    listed_values,
+    number_of,
+)
+from gpupipe.preprocessing.cross_fitted import CrossFittedStep
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import num_rows, row_blocks
+from gpupipe.preprocessing.summaries.moments import joined
+from gpupipe.preprocessing.summaries.target_stats import ClassCells, NumberCells
+from gpupipe.preprocessing.summaries.target_summary import TargetSummary
+from gpupipe.preprocessing.vocabulary import Lookups
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
+
+__all__ = ["TargetEncoder"]
+
+_TYPES = ("auto", "continuous", "binary", "multiclass")
+_WHERE = "TargetEncoder"
+
+
+class TargetEncoder(CrossFittedStep):
+    """Each category as the mean of the target in its rows, drawn towards the mean of all; scikit-learn's, by a fold.
+
+    With n rows in a category whose mean is m, of all rows M, the value is `(n m + s M) / (n + s)` for `smooth=s`, and
+    for `"auto"` the empirical Bayes estimate `l m + (1 - l) M`, `l = v n / (v n + w)`, v and w being the target's
+    variance in all rows and within the category. A missing value is a category of its own. One that was not there in
+    `fit` gets M. `transform` never asks for the target.
+
+    Rows it was fitted on get values learned from the other folds: by `fit_transform`, `Pipeline.fit_transform` and
+    `Pipeline.loader(..., out_of_fold=True)`. Folds are drawn by row (see `CrossFittedStep`), of nearly the same size;
+    scikit-learn's are of equal size, and stratified for classes.
+
+    A target of several classes gives a column `<name>_<class>` each, several targets `<name>_<target>`. Weights do not
+    count, and a `target_transform` does not either.
+
+    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
+    prediction problems", SIGKDD Explorations 3 (2001).
+
+    Args:
+        categories: `"auto"`, or those that count, as a list per column in order or by column name; others are unknown,
+            missing ones too unless None is listed.
+        target_type: `"auto"` (strings are classes, numbers are numbers), `"continuous"`, `"binary"` or `"multiclass"`.
+        smooth: `"auto"`, or how many rows of the mean M are added to each category.
+        cv: how many folds, at least 2.
+        random_state: the seed of the folds; None draws one when the step is made.
+
+    Attributes:
+        categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
+        encodings_: for each column, by name, (2 + categories) x outputs float64: missing, unknown, then `categories_`.
+        target_mean_: M of each output.
+        target_type_, classes_: what the target was; `classes_` is None for a continuous one.
+
+    Raises:
+        BadConfig: a parameter that makes no sense, or a target that is not of that type.
+        BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
+        ColumnNotFound: categories for a column that is not there.
+
+    Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (2 outputs + 1) x cv x 8 bytes per
+        category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame, y = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"]}), [1.0, 3.0, 2.0, 4.0]
+        >>> step = TargetEncoder(smooth=2.0).fit(frame, y)
+        >>> step.transform(pd.DataFrame({"origin": ["JFK", "LGA", "EWR"]}))["origin"].tolist()
+        [2.0, 3.0, 2.5]
+        >>> TargetEncoder(smooth=0.0, cv=2).fit_transform(frame, y)["origin"].tolist()
+        [2.0, 4.0, 1.0, 3.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        categories: str | Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]] = "auto",
+        target_type: str = "auto",
+        smooth: str | float = "auto",
+        cv: int = 5,
+        random_state: int | None = 0,
+    ) -> None:
+        check_listed(self, "auto", categories=categories)
+        check_choice(self, _TYPES, target_type=target_type)
+        check_number(self, "[0, inf)", "auto", smooth=smooth)
+        check_integer(self, "[2, 1000]", cv=cv)
+        check_seed(self, None, random_state=random_state)
+        self.categories, self.target_type, self.smooth = categories, target_type, smooth
+        self.cv, self.random_state = cv, random_state
+        self._lookups = Lookups()
+        self._folds: dict[str, Any] = {}
+
+    # the schema -------------------------------------------------------------------------------------------------------
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Before `fit` one field per column stands for all its outputs."""
+        check_categories(fields, _WHERE)
+        if not self.is_fitted:
+            self._given({item.name: item.dtype for item in fields})
+        return [number_of(item, name) for item in fields for name in self._outputs(item.name)]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [made for name in names for made in self._outputs(name)]
+
+    def _outputs(self, name: str) -> list[str]:
+        return self._named(name) if self.is_fitted else [name]
+
+    def _named(self, name: str) -> list[str]:
+        return [f"{name}_{suffix}" for suffix in self.suffixes_] or [name]
+
+    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
+        """The categories the user named, and whether missing is among them, by column."""
+        if isinstance(self.categories, str):
+            return {}
+        where = f"{_WHERE}(categories=)"
+        return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
+
+    # learning ---------------------------------------------------------------------------------------------------------
+    def summarise(
+        self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
+    ) -> TargetSummary:
+        assert target, "the target comes with the columns"
+        numbers = backend.xp.arange(num_rows(columns)) if row_numbers is None else row_numbers
+        folds = self.folds(numbers, backend.xp)
+        return TargetSummary.of(columns, target, folds, self.cv, self.target_type, _WHERE, backend)
+
+    def finish(self, summary: TargetSummary) -> Self:
+        columns, whole = summary.merged()
+        classes = self._learn_type(summary, whole)
+        overall = _moments(_numbers(whole, classes))[:, :, 0]
+        if not overall[0].any():
+            raise BadData(_WHERE, "there are no rows to learn from", expected="at least one", remedy="fit on more rows")
+        # The rows all values are learned from, then for each fold those of the others.
+        every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
+        self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
+        self.target_mean_ = joined(*overall)[1]
+        check_distinct([made for name in summary.names for made in self._named(name)], _WHERE)
+        self.names_in_ = list(summary.names)
+        self.dtypes_in_ = dict(zip(summary.names, summary.dtypes, strict=True))
+        self.categories_, self.encodings_, self._folds = {}, {}, {}
+        given = self._given(self.dtypes_in_)
+        for name, cells in zip(summary.names, columns, strict=True):
+            values, has_missing = given.get(name, (cells.categories, True))
+            categories = ordered(values)
+            moments = _moments(_numbers(cells, classes).among(categories))
+            tables = [self._table(joined(*moments[:, rows]), joined(*overall[:, rows]), has_missing) for rows in every]
+            self.categories_[name], self.encodings_[name] = categories, tables[0]
+            self._folds[name] = np.stack(tables[1:])
+        return self
+
+    def _learn_type(self, summary: TargetSummary, whole: NumberCells | ClassCells) -> Dictionary | None:
+        """Set what the target is, and give the classes that become outputs, if it has any."""
+        self.classes_: list[Any] | None = None
+        self.target_type_, self.suffixes_ = "continuous", list(summary.targets) if len(summary.targets) > 1 else []
+        if isinstance(whole, NumberCells):
+            if summary.is_binary and self.target_type == "auto" and len(summary.targets) == 1:
+                self.target_type_, self.classes_ = "binary", [0, 1]
+            return None
+        classes = ordered(whole.classes)
+        if summary.is_binary and self.target_type != "multiclass":
+            classes = dictionary_of([0, 1], "bool").cast(classes.type)
+        if len(classes) < 2 or (self.target_type == "binary" and len(classes) > 2):
+            raise BadData(
+                f"{_WHERE}, target {summary.targets[0]!r}",
+                "it has one class" if len(classes) < 2 else f"it has {len(classes)} classes",
+                got=classes.to_pylist()[:5],
+                expected="two classes" if self.target_type == "binary" else "at least two classes",
+                remedy="target_type='auto'" if len(classes) > 2 else "more rows, or another target",
+            )
+        self.classes_ = classes.to_pylist()
+        if len(classes) == 2 and self.target_type != "multiclass":
+            self.target_type_ = "binary"
+            return classes[1:]
+        self.target_type_, self.suffixes_ = "multiclass", [str(value) for value in self.classes_]
+        return classes
+
+    def _table(self, there: tuple[Any, Any, Any], overall: tuple[Any, Any, Any], has_missing: bool) -> Any:
+        """The values of missing, unknown and each category, from the moments in each (missing last) and of all rows."""
+        (count, mean, m2), (total, middle, spread) = there, overall
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.smooth == "auto":
+                between = spread / total * count
+                share = between / (between + m2 / count)
+                found = share * mean + (1 - share) * middle
+            else:
+                found = (count * mean + float(self.smooth) * middle) / (count + float(self.smooth))
+        found = np.where(np.isnan(found), middle, found)
+        return np.concatenate([found[-1:] if has_missing else middle[None], middle[None], found[:-1]])
+
+    def get_state(self) -> dict[str, Any]:
+        """What all rows taught; what the single folds did stays in the process."""
+        self.check_fitted()
+        kept = ("names_in_", "random_state_", "target_type_", "classes_", "suffixes_", "target_mean_")
+        arrays = {f"categories_{place}": self.categories_[name] for place, name in enumerate(self.names_in_)}
+        arrays |= {f"encodings_{place}": self.encodings_[name] for place, name in enumerate(self.names_in_)}
+        dtypes = [self.dtypes_in_[name] for name in self.names_in_]
+        return {name: getattr(self, name) for name in kept} | {"dtypes_in_": dtypes} | arrays
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self.names_in_ = list(state["names_in_"])
+        for name in ("random_state_", "target_type_", "classes_", "suffixes_", "target_mean_"):
+            setattr(self, name, state[name])
+        self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
+        self.categories_ = {name: state[f"categories_{place}"] for place, name in enumerate(self.names_in_)}
+        self.encodings_ = {name: state[f"encodings_{place}"] for place, name in enumerate(self.names_in_)}
+        self._folds = {}
+        return self
+
+    # applying ---------------------------------------------------------------------------------------------------------
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        """What all rows of the fit taught, float32; inputs are not modified.
+
+        Raises:
+            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
+        """
+        made: dict[str, Column] = {}
+        for name, column in columns.items():
+            made |= self._gathered(name, self._ids(name, column, backend), self.encodings_[name], backend)
+        return made
+
+    def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
+        self.check_fitted()
+        if not self._folds:
+            raise NotFitted(
+                _WHERE,
+                "what its single folds taught is not there: a file holds only what all rows taught",
+                expected="the step as it was fitted in this process",
+                remedy="fit again before out-of-fold values are asked for",
+            )
+        folds = self.folds(row_numbers, backend.xp)
+        alone = backend.to_device(self._others == 0)[folds]
+        if backend.to_host(alone.any()[None])[0]:
+            raise BadData(
+                _WHERE,
+                "all rows fell into one fold, so there are no others to learn from",
+                got=f"{int(self._others.max())} rows, {self.cv} folds",
+                expected="more rows",
+                remedy="a larger cv, or fit(...).transform(...)",
+            )
+        made: dict[str, Column] = {}
+        for name, column in columns.items():
+            tables = self._folds[name]
+            ids = self._ids(name, column, backend) + (folds * tables.shape[1])
+            made |= self._gathered(name, ids, tables.reshape(-1, tables.shape[2]), backend)
+        return made
+
+    def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
+        """The table's columns at these rows."""
+        xp, made = backend.xp, {}
+        for output, values in zip(self._outputs(name), table.T, strict=True):
+            device = backend.to_device(np.ascontiguousarray(values, dtype=np.float32))
+            out = xp.empty(len(ids), dtype="float32")
+            for rows in row_blocks(len(ids), backend):
+                out[rows] = device[ids[rows]]
+            made[output] = Column("float32", out)
+        return made
+
+    def _ids(self, name: str, column: Column, backend: Backend) -> Array:
+        """0 for missing, 1 for unknown, 2 and up for the place in `categories_`."""
+        lookup = self._lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], _WHERE)
+        return lookup.ids(column, backend)
+
+
+def _numbers(cells: NumberCells | ClassCells, classes: Dictionary | None) -> NumberCells:
+    return cells if isinstance(cells, NumberCells) else cells.numbers(classes)
+
+
+def _moments(cells: NumberCells) -> Any:
+    """Count, mean and M2 of each output: 3 x folds x (categories + 1) x outputs."""
+    return np.stack([np.broadcast_to(cells.count[..., None], cells.mean.shape), cells.mean, cells.m2])

@@ -1,0 +1,151 @@
+"""How often each distinct value of a column occurs: strings, integers, booleans, floats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.dictionaries import Dictionary, dictionary_of, frequent, merged_counts, ranked
+from gpupipe.backend.key_index import count_keys
+from gpupipe.backend.spilled_counts import SpilledCounts
+from gpupipe.config import settings
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import floats, refuse
+from gpupipe.schema import FLOATS
+
+__all__ = ["CategoryCounts", "ValueCounts", "integers"]
+
+# Parts wait to be merged until together they have this many values: merging a thousand small dictionaries one by one
+# would hash the large one they make a thousand times.
+_WAITING_VALUES = 1 << 20
+
+# The bytes of distinct values of one column that stay in memory while partitions are read.
+_RESIDENT_BYTES = 32 << 20
+
+# Integers are counted by direct addressing where their range is at most this, or the number of rows if that is more.
+_DIRECT_RANGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class ValueCounts:
+    """The counts of one column's values, all distinct ones kept.
+
+    Args:
+        dtype: the column's type.
+        parts: pairs of dictionary (Arrow) and counts (int64, on the host); a value may stand in several.
+        missing: how many values are not there.
+        spilled: pairs that are too many to stay in memory, on disk.
+    """
+
+    dtype: str
+    parts: tuple[tuple[Dictionary, Any], ...]
+    missing: int
+    spilled: SpilledCounts = field(default_factory=SpilledCounts)
+
+    @classmethod
+    def of(cls, column: Column, backend: Backend) -> Self:
+        """The counts of one partition's column."""
+        if column.dictionary is not None:
+            values, counts, missing = _counted_codes(column, column.dictionary, backend)
+        else:
+            values, counts = _counted_numbers(column, backend)
+            missing = len(column) - int(counts.sum())
+        return cls(column.dtype, ((values, counts),), missing)
+
+    def __add__(self, other: Self) -> Self:
+        parts, spilled = (*self.parts, *other.parts), self.spilled + other.spilled
+        sizes = [len(values) for values, _ in parts]
+        if sum(sizes) > max(_WAITING_VALUES, 2 * max(sizes, default=0)):
+            values, counts = merged_counts(parts)
+            fits = values.nbytes <= _resident_bytes()
+            parts, spilled = (((values, counts),), spilled) if fits else ((), spilled.with_run(values, counts))
+        return replace(self, parts=parts, missing=self.missing + other.missing, spilled=spilled)
+
+    def filled(self, value: Any) -> Self:
+        """As if each missing value had been `value`."""
+        if not self.missing:
+            return self
+        extra = dictionary_of([value], self.dtype), np.array([self.missing])
+        return replace(self, parts=(*self.parts, extra), missing=0)
+
+    def ranked(self, min_count: int = 1) -> tuple[Dictionary, Any]:
+        """The values that occur at least `min_count` times and how often, by count descending, then value ascending.
+
+        Memory: the values it gives three times; those on disk a 64th at a time.
+        """
+        if self.spilled.runs:
+            rest = self.spilled.with_run(*merged_counts(self.parts)) if self.parts else self.spilled
+            return ranked(*rest.merged(min_count))
+        return ranked(*frequent(*merged_counts(self.parts), min_count))
+
+
+@dataclass(frozen=True)
+class CategoryCounts:
+    """The value counts of some columns."""
+
+    names: tuple[str, ...]
+    columns: tuple[ValueCounts, ...]
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
+        """The counts of one partition.
+
+        Raises:
+            BadData: an infinity.
+
+        Memory: a temporary of 8 bytes a row; distinct values and their counts go to the host.
+        """
+        counted = tuple(ValueCounts.of(column, backend) for column in columns.values())
+        for item in counted:
+            if item.dtype in FLOATS and not np.isfinite(item.parts[0][0].to_numpy()).all():
+                refuse(columns, backend, where)
+        return cls(tuple(columns), counted)
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.names, tuple(a + b for a, b in zip(self.columns, other.columns, strict=True)))
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`."""
+        pairs = zip(self.names, self.columns, strict=True)
+        return type(self)(self.names, tuple(item.filled(values[name]) for name, item in pairs))
+
+
+def _resident_bytes() -> int:
+    limit = settings().memory_limit
+    return _RESIDENT_BYTES if limit is None else min(_RESIDENT_BYTES, limit // 32)
+
+
+def integers(data: Array, dtype: str) -> Array:
+    """Integers or booleans as int64, or uint64 where they are; shares memory where they are already."""
+    return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
+
+
+def _counted_codes(column: Column, dictionary: Dictionary, backend: Backend) -> tuple[Dictionary, Any, int]:
+    codes = column.data.astype("int64") + 1
+    counts = backend.to_host(backend.xp.bincount(codes, minlength=len(dictionary) + 1)).astype(np.int64)
+    used = np.flatnonzero(counts[1:])
+    values = dictionary if len(used) == len(dictionary) else dictionary.take(used)
+    return values, counts[1:][used], int(counts[0])
+
+
+def _counted_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
+    xp = backend.xp
+    if column.dtype in FLOATS:
+        data = floats(column, xp)
+        data = data[~xp.isnan(data)] + 0.0  # both zeros are one value
+    else:
+        data = integers(column.data if column.valid is None else column.data[column.valid], column.dtype)
+        low, high = (0, -1) if not len(data) else backend.to_host(xp.stack([data.min(), data.max()])).tolist()
+        if high - low < max(_DIRECT_RANGE, len(data)):
+            counts = backend.to_host(xp.bincount((data - data.dtype.type(low)).astype("int64"))).astype(np.int64)
+            offsets = np.flatnonzero(counts)
+            return dictionary_of(offsets.astype(data.dtype) + data.dtype.type(low), column.dtype), counts[offsets]
+        if xp is np:
+            values, counts = count_keys([(data, np.ones(1, dtype=np.int64))])
+            return dictionary_of(values, column.dtype), counts
+    values, counts = xp.unique(data, return_counts=True)
+    return dictionary_of(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)

@@ -1,0 +1,105 @@
+"""Means and co-moments of several columns, summed over partitions; few rows are kept beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, select
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import check_squares, num_rows, row_blocks, stacked
+
+__all__ = ["Covariance"]
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Number of rows, means and co-moments of F columns, and the rows themselves while they are few.
+
+    Args:
+        names: the columns.
+        count: rows.
+        mean: F float64.
+        m2: F x F float64.
+        kept: the columns of all partitions, while they are at most `max_bytes` as float64; else None.
+        max_bytes: the limit.
+        backend: where the rows live.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    mean: Any
+    m2: Any
+    kept: tuple[Columns, ...] | None
+    max_bytes: int
+    backend: Backend
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str, *, max_bytes: int) -> Self:
+        """The co-moments of one partition.
+
+        Raises:
+            BadData: a missing value, an infinity, or a value beyond 1e145, whose squares may not have a sum.
+
+        Memory: one block of rows at a time; F + F² numbers per block go to the host. Kept columns are shared.
+        """
+        xp, width = backend.xp, len(columns)
+        total = cls(tuple(columns), 0, np.zeros(width), np.zeros((width, width)), (), max_bytes, backend)
+        parts, sizes = [], []
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in row_blocks(num_rows(columns), backend, len(columns)):
+                deviation = stacked(columns, rows, xp)
+                mean = deviation.mean(axis=1, keepdims=True)
+                deviation -= mean
+                rest = deviation.mean(axis=1, keepdims=True)
+                deviation -= rest
+                parts.append(xp.concatenate([(mean + rest).T, deviation @ deviation.T]))
+                sizes.append(rows.stop - rows.start)
+        if parts:
+            for size, part in zip(sizes, backend.to_host(xp.stack(parts)), strict=True):
+                total = total + replace(total, count=size, mean=part[0], m2=part[1:])
+            check_squares(columns, total.mean, np.diag(total.m2), backend, where)
+        return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes from a worker to the process that drives it, which leaves GPUs alone: all of it on the host."""
+        kept = self.kept and tuple({n: c.moved(self.backend.to_host) for n, c in part.items()} for part in self.kept)
+        return {name: value for name, value in vars(self).items() if name != "backend"} | {"kept": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, backend=select("cpu"))
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether a fit of it belongs on the backend's device, not where sums are added up."""
+        return self.kept is not None
+
+    def on(self, backend: Backend) -> Self:
+        """The same where that backend works. Memory: a copy of the kept columns on the device."""
+        kept = self.kept and tuple({n: c.moved(backend.to_device) for n, c in part.items()} for part in self.kept)
+        return replace(self, backend=backend, kept=kept)
+
+    def __add__(self, other: Self) -> Self:
+        if not self.count or not other.count:
+            return other if other.count else self
+        count = self.count + other.count
+        share = other.count / count
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = other.mean - self.mean
+            m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
+        kept = None
+        if self.kept is not None and other.kept is not None and count * len(self.names) * 8 <= self.max_bytes:
+            kept = (*self.kept, *other.kept)
+        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
+
+    def deviations(self) -> Array:
+        """All rows kept, less the means: n x F float64, private to the caller.
+
+        Memory: on the device, twice the rows at its peak.
+        """
+        xp = self.backend.xp
+        rows = xp.concatenate([stacked(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
+        rows -= self.backend.to_device(self.mean[:, None])
+        return xp.ascontiguousarray(rows.T)

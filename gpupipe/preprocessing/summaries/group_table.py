@@ -1,0 +1,75 @@
+"""A row for each group of rows, with one key column or several, put together of those of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Backend, Column, Frame, select
+from gpupipe.backend.aggregates import State, of_rows, reduced
+from gpupipe.backend.sorting import Groups, grouped
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import floats
+from gpupipe.schema import FLOATS, INTEGERS, Field
+
+__all__ = ["GroupTable"]
+
+# Parts wait to be merged until together they have this many groups.
+_WAITING = 1 << 18
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """The groups, and what is known of the values of each.
+
+    Args:
+        keys: the columns in which the rows of a group are alike; two missing values are alike.
+        states: what is known of each group, numbers as float64.
+        parts: Arrow tables on the host, in each of which a group stands once.
+    """
+
+    keys: tuple[Field, ...]
+    states: tuple[State, ...]
+    parts: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, columns: Columns, by: Sequence[str], states: Sequence[State], backend: Backend) -> Self:
+        """The groups of one partition.
+
+        Memory: the values as float64, and three arrays of 8 bytes a row at a time; a row per group goes to the host.
+        """
+        values = {state.column: _numbers(columns[state.column], backend) for state in states}
+        keys = {name: columns[name] for name in by}
+        frame = backend.frame(values | keys, len(columns[by[0]]))
+        table = backend.to_arrow(of_rows(frame, grouped(list(keys.values()), backend), by, states, backend))
+        return cls(tuple(Field(name, columns[name].dtype) for name in by), tuple(states), (table,))
+
+    def __add__(self, other: Self) -> Self:
+        parts = (*self.parts, *other.parts)
+        sizes = [64 + part.num_rows for part in parts]
+        both = replace(self, parts=parts)
+        if sum(sizes) <= max(_WAITING, 2 * max(sizes)):
+            return both
+        return replace(self, parts=(select("cpu").to_arrow(both.merged()),))
+
+    def merged(self) -> Frame:
+        """A row for each group, on the host."""
+        cpu, fields = select("cpu"), [*self.keys, *(state.field(Field("", "float64")) for state in self.states)]
+        frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
+        names = [item.name for item in self.keys]
+        return reduced(frame, grouped([cpu.column(frame, name) for name in names], cpu), names, self.states, cpu)
+
+    def overall(self, merged: Frame) -> Frame:
+        """One row for all groups together, or none where there is none."""
+        size = len(merged)
+        everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
+        return reduced(merged, everything, [], self.states, select("cpu"))
+
+
+def _numbers(column: Column, backend: Backend) -> Column:
+    """What can be added up, as float64; text and times, which can be counted, as they are."""
+    is_number = column.dtype in (*FLOATS, *INTEGERS, "bool")
+    return Column("float64", floats(column, backend.xp)) if is_number else column

@@ -1,0 +1,134 @@
+"""Mean, spread and range of columns, summed over partitions without losing digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Backend
+from gpupipe.backend.float_kernels import look
+from gpupipe.errors import BadData
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows, refuse, stacked, tabulate
+from gpupipe.preprocessing.summaries.extremes import Extremes
+
+__all__ = ["Moments", "joined"]
+
+_SAMPLED = 1024
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number of values, range, mean and sum of squared deviations of C columns, missing values apart.
+
+    Deviations are taken from a value among a partition's own, and partitions are joined by the formula of Chan, Golub
+    and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
+    keeps its digits.
+
+    Args:
+        extremes: the columns' range, and how many values are missing.
+        count: values that are there, C int64.
+        mean: C float64, 0 where there is no value.
+        m2: sums of squared deviations from the mean, C float64.
+    """
+
+    extremes: Extremes
+    count: Any
+    mean: Any
+    m2: Any
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
+        """The moments of one partition.
+
+        Raises:
+            BadData: an infinity, or a value beyond 1e145, whose squares may not have a sum.
+
+        Memory: one float64 block at a time; 5 numbers per block and column go to the host.
+        """
+        centres = _centres(columns, backend)
+        table = tabulate(columns, look, 5, backend, centres.tolist())
+        extremes = Extremes.of_blocks(columns, table[..., :3])
+        if (np.maximum(-extremes.low, extremes.high) > LARGEST_SQUARED).any():
+            refuse(columns, backend, where, too_large="a value is too large to be squared")
+        count, (total, squares) = num_rows(columns) - extremes.missing, table[..., 3:].sum(axis=0).T
+        rest = total / np.maximum(count, 1)
+        mean = np.where(count > 0, centres + rest, 0.0)
+        return cls(extremes, count, mean, np.maximum(squares - total * rest, 0.0))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return self.extremes.names
+
+    @property
+    def missing(self) -> Any:
+        """Values that are not there, C int64."""
+        return self.extremes.missing
+
+    def __add__(self, other: Self) -> Self:
+        pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
+        return type(self)(self.extremes + other.extremes, *joined(*(np.stack(pair) for pair in pairs)))
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`.
+
+        Raises:
+            BadData: one of them, used, is beyond 1e145.
+        """
+        fill = np.array([float(values[name]) for name in self.names])
+        for name, value, gaps in zip(self.names, fill, self.missing, strict=True):
+            if gaps and abs(value) > LARGEST_SQUARED:
+                raise BadData(
+                    f"column {name!r}",
+                    "what missing values are filled with is too large to be squared",
+                    got=float(value),
+                    expected=f"at most {LARGEST_SQUARED:g}",
+                    remedy="another fill_value",
+                )
+        pairs = (self.count, self.missing), (self.mean, fill), (self.m2, np.zeros_like(fill))
+        return type(self)(self.extremes.filled(values), *joined(*(np.stack(pair) for pair in pairs)))
+
+    @property
+    def variance(self) -> Any:
+        """C float64, divided by the number of values; 0 where it is below what the mean's last digit tells apart."""
+        variance = self.m2 / np.maximum(self.count, 1)
+        return np.where(np.sqrt(variance) <= np.finfo(np.float64).eps * np.abs(self.mean), 0.0, variance)
+
+
+def _centres(columns: Columns, backend: Backend) -> Any:
+    """A number amid each column's values, C float64; 0 where there is none.
+
+    The mean of some will do, whichever they are: squares around it exceed those around the mean by so little that the
+    difference keeps its digits.
+    """
+    xp, size = backend.xp, num_rows(columns)
+    some = stacked(columns, slice(0, size, size // _SAMPLED + 1), xp)
+    missing = xp.isnan(some)
+    with np.errstate(over="ignore", invalid="ignore"):
+        known = xp.where(missing, 0.0, some).sum(axis=1)
+    count, total = backend.to_host(xp.stack([(~missing).sum(axis=1).astype(xp.float64), known]))
+    names = list(columns)
+    for place in np.flatnonzero(count == 0):
+        values = floats(columns[names[place]], xp)
+        present = values[~xp.isnan(values)][:_SAMPLED]
+        if len(present):
+            count[place], total[place] = len(present), float(backend.to_host(present).sum())
+    centres = total / np.maximum(count, 1)
+    return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
+
+
+def joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
+    """Moments of the union of parts; all three are parts x C, or parts x any one shape."""
+    total = count.sum(axis=0)
+    if not len(count):
+        return total, np.zeros_like(total), np.zeros_like(total)
+    # Means are averaged around that of the largest part, so that equal ones stay what they are to the last digit.
+    centre = np.take_along_axis(mean, count.argmax(axis=0)[None], axis=0)[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        shift = np.where(count > 0, mean - centre, 0.0)
+        step = (count / np.maximum(total, 1) * shift).sum(axis=0)
+        return total, centre + step, m2.sum(axis=0) + (count * np.square(shift - step)).sum(axis=0)

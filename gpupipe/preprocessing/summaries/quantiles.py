@@ -1,0 +1,198 @@
+"""Quantiles of columns, exact for few distinct values, and for many with a known error, or exact at a price."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import floats, refuse
+
+__all__ = ["MAX_BINS", "Histogram", "Quantiles"]
+
+MAX_BINS = 65_536
+"""Up to this many distinct values a column's counts are exact; at 16 bytes a bin, a summary stays below 1 MiB a
+column."""
+
+_MANTISSA_BITS = 52
+_ALL_BUT_SIGN = np.int64(2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often each value occurs, values being told apart by the leading bits of their float64.
+
+    Floats are mapped to integers of the same order; a bin holds the values whose integers agree but for the last
+    `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `limit` of them, and else
+    the smallest that leaves so few. It depends on the set of values alone, so any order of adding partitions gives the
+    same bins.
+
+    Args:
+        keys: B int64, ascending: the ordered integers without their last `shift` bits.
+        counts: values per bin, B int64.
+        shift: bits left out.
+        missing: how many values are not there.
+        limit: of the number of bins.
+    """
+
+    keys: Any
+    counts: Any
+    shift: int
+    missing: int
+    limit: int = MAX_BINS
+
+    @classmethod
+    def of(cls, column: Column, backend: Backend, limit: int = MAX_BINS) -> Self:
+        """The histogram of one partition's column. Infinities are counted like any value."""
+        xp = backend.xp
+        values = floats(column, xp)
+        values = values[~xp.isnan(values)]
+        keys, counts = xp.unique(_ordered(values), return_counts=True)
+        keys, counts, shift = _coarsened(keys, counts, 0, limit, xp)
+        return cls(backend.to_host(keys), backend.to_host(counts), shift, len(column) - len(values), limit)
+
+    def __add__(self, other: Self) -> Self:
+        shift = max(self.shift, other.shift)
+        keys = np.concatenate([self.keys >> (shift - self.shift), other.keys >> (shift - other.shift)])
+        order = np.argsort(keys, kind="stable")
+        keys, counts = _grouped(keys[order], np.concatenate([self.counts, other.counts])[order], np)
+        keys, counts, shift = _coarsened(keys, counts, shift, self.limit, np)
+        return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
+
+    def filled(self, value: float) -> Self:
+        """As if each missing value had been `value`."""
+        known = replace(self, missing=0)
+        if not self.missing:
+            return known
+        return known + replace(known, keys=_ordered(np.array([value])), counts=np.array([self.missing]), shift=0)
+
+    @property
+    def total(self) -> int:
+        """How many values there are."""
+        return int(self.counts.sum())
+
+    @property
+    def relative_error(self) -> float:
+        """How far a quantile may be from the true one, relative to it; 0 when exact."""
+        return 0.0 if self.shift == 0 else 2.0 ** (self.shift - _MANTISSA_BITS)
+
+    def quantile(self, share: float) -> float:
+        """The value below which `share` of the values lie, interpolated linearly between neighbours."""
+        return float(self.quantiles(np.array([share]))[0])
+
+    def quantiles(self, shares: Any, method: str = "linear") -> Any:
+        """The values below which these shares of the values lie, Q float64 for Q float64.
+
+        The values of a bin are taken to be spread evenly over it.
+
+        Args:
+            shares: between 0 and 1.
+            method: what is between two neighbours, as in `numpy.quantile`: `"linear"` or `"averaged_inverted_cdf"`.
+        """
+        if method == "linear":
+            rank = shares * (self.total - 1)
+            lower = np.floor(rank)
+            part = rank - lower
+        else:
+            rank = shares * self.total - 1
+            lower = np.floor(rank)
+            part = np.where(rank == lower, 0.5, 1.0)
+        below, above = self._ranked(lower), self._ranked(lower + 1)
+        gap = above - below
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
+
+    def _ranked(self, ranks: Any) -> Any:
+        """The values with so many others before them."""
+        ends = np.cumsum(self.counts)
+        ranks = np.clip(ranks, 0, ends[-1] - 1).astype(np.int64)
+        position = np.searchsorted(ends, ranks, side="right")
+        low, width = self._bins(position)
+        count = self.counts[position]
+        return low + width * ((ranks - (ends[position] - count) + 0.5) / count)
+
+    @property
+    def values(self) -> Any:
+        """The middle of each bin, B float64, ascending: the value itself where `shift` is 0."""
+        low, width = self._bins(slice(None))
+        return low + width * 0.5
+
+    def _bins(self, positions: Any) -> tuple[Any, Any]:
+        """The smallest value a bin may hold, and how far the largest is from it."""
+        first = self.keys[positions] << self.shift
+        low = _unordered(first)
+        with np.errstate(over="ignore"):
+            return low, _unordered(first + (1 << self.shift) - 1) - low
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """One histogram for each of some columns."""
+
+    names: tuple[str, ...]
+    histograms: tuple[Histogram, ...]
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str, *, exact: bool = False) -> Self:
+        """The histograms of one partition; with `exact` each distinct value has a bin of its own, however many.
+
+        Raises:
+            BadData: an infinity.
+
+        Memory: three columns at a time on the device; at most `MAX_BINS` keys and counts per column go to the host,
+        with `exact` all.
+        """
+        limit = sys.maxsize if exact else MAX_BINS
+        histograms = tuple(Histogram.of(column, backend, limit) for column in columns.values())
+        for item in histograms:
+            if len(item.keys) and not np.isfinite(_unordered(item.keys[[0, -1]] << item.shift)).all():
+                refuse(columns, backend, where)
+        return cls(tuple(columns), histograms)
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.names, tuple(a + b for a, b in zip(self.histograms, other.histograms, strict=True)))
+
+    @property
+    def totals(self) -> list[int]:
+        """How many values each column has."""
+        return [item.total for item in self.histograms]
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`."""
+        pairs = zip(self.names, self.histograms, strict=True)
+        return type(self)(self.names, tuple(item.filled(float(values[name])) for name, item in pairs))
+
+
+def _ordered(values: Array) -> Array:
+    """Floats as int64 of the same order; both zeros are one."""
+    bits = (values + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
+
+
+def _unordered(keys: Any) -> Any:
+    """The floats that `_ordered` made these integers of."""
+    return (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
+
+
+def _coarsened(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
+    """Ascending keys without as many trailing bits as have to go for at most `limit` to differ."""
+    if len(keys) <= limit:
+        return keys, counts, shift
+    # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to
+    # close.
+    gaps = (keys[1:] ^ keys[:-1]).view(np.uint64)
+    widest = int(xp.partition(gaps, len(gaps) - limit)[len(gaps) - limit])
+    bits = widest.bit_length()
+    return *_grouped(keys >> bits, counts, xp), shift + bits
+
+
+def _grouped(keys: Array, counts: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Distinct keys of an ascending list, their counts added."""
+    last = xp.flatnonzero(xp.append(keys[1:] != keys[:-1], True)) if len(keys) else xp.zeros(0, dtype=np.int64)
+    sums = xp.cumsum(counts)[last]
+    return keys[last], xp.diff(sums, prepend=0)

@@ -1,0 +1,136 @@
+"""Rows gathered from all partitions for what cannot be folded: all of them, or a seeded sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, select
+from gpupipe.backend.hashing import splitmix64
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import refuse, stacked
+
+__all__ = ["GatheredRows"]
+
+
+@dataclass(frozen=True)
+class GatheredRows:
+    """Rows of some columns, kept on the device.
+
+    As long as there are at most `max_rows` all are kept. Beyond that a row is kept if the first `halvings` bits of
+    splitmix64(seed, its number) are zero, with as few halvings as do: about half of `max_rows` or more stay, and which
+    ones depends on the rows' numbers alone, not on partitions or their order.
+
+    Args:
+        names: the columns, F of them.
+        blocks: arrays of n x F float64, NaN where missing.
+        numbers: for each block the numbers of its rows in the dataset, n int64.
+        num_rows: how many rows there were.
+        max_rows: how many are kept at most.
+        seed: of the sample.
+        backend: where the blocks live.
+        halvings: how often the sample was thinned out.
+    """
+
+    names: tuple[str, ...]
+    blocks: tuple[Array, ...]
+    numbers: tuple[Array, ...]
+    num_rows: int
+    max_rows: int
+    seed: int
+    backend: Backend
+    halvings: int = 0
+
+    @classmethod
+    def of(
+        cls, columns: Columns, backend: Backend, where: str, *, row_numbers: Array | None, max_rows: int, seed: int
+    ) -> Self:
+        """The rows of one partition. Without `row_numbers` they are numbered from 0.
+
+        Raises:
+            BadData: an infinity.
+
+        Memory: one n x F float64 array on the device, which the summary keeps.
+        """
+        xp = backend.xp
+        block = xp.ascontiguousarray(stacked(columns, slice(None), xp).T)
+        if backend.to_host(xp.isinf(block).any()[None])[0]:
+            refuse(columns, backend, where)
+        numbers = xp.arange(len(block)) if row_numbers is None else row_numbers
+        return cls(tuple(columns), (block,), (numbers,), len(block), max_rows, seed, backend).within_limit()
+
+    def __add__(self, other: Self) -> Self:
+        halvings = max(self.halvings, other.halvings)
+        mine, theirs = self.thinned(halvings), other.thinned(halvings)
+        joined = replace(
+            mine,
+            blocks=(*mine.blocks, *theirs.blocks),
+            numbers=(*mine.numbers, *theirs.numbers),
+            num_rows=self.num_rows + other.num_rows,
+        )
+        return joined.within_limit()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes from a worker to the process that drives it, which leaves GPUs alone: the rows on the host."""
+        host = self.backend.to_host
+        moved = {"blocks": tuple(map(host, self.blocks)), "numbers": tuple(map(host, self.numbers))}
+        return {name: value for name, value in vars(self).items() if name != "backend"} | moved
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, backend=select("cpu"))
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether a fit of them belongs on the backend's device, not where sums are added up."""
+        return True
+
+    def on(self, backend: Backend) -> Self:
+        """The same rows where that backend works. Memory: a copy on the device."""
+        move = backend.to_device
+        return replace(
+            self, backend=backend, blocks=tuple(map(move, self.blocks)), numbers=tuple(map(move, self.numbers))
+        )
+
+    def within_limit(self) -> Self:
+        """With as few halvings as leave at most `max_rows`."""
+        rows = self
+        while rows.num_kept > self.max_rows:
+            rows = rows.thinned(rows.halvings + 1)
+        return rows
+
+    def thinned(self, halvings: int) -> Self:
+        """Only the rows that so many halvings leave."""
+        if halvings == self.halvings:
+            return self
+        keep = [splitmix64(self.seed, numbers) >> np.uint64(64 - halvings) == 0 for numbers in self.numbers]
+        blocks = tuple(block[mask] for block, mask in zip(self.blocks, keep, strict=True))
+        numbers = tuple(number[mask] for number, mask in zip(self.numbers, keep, strict=True))
+        return replace(self, blocks=blocks, numbers=numbers, halvings=halvings)
+
+    @property
+    def num_kept(self) -> int:
+        """How many rows are kept."""
+        return sum(map(len, self.blocks))
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """As if each missing value had been `values[name]`."""
+        xp = self.backend.xp
+        fill = self.backend.to_device(np.array([float(values[name]) for name in self.names]))
+        return replace(self, blocks=tuple(xp.where(xp.isnan(block), fill, block) for block in self.blocks))
+
+    def block(self) -> Array:
+        """All kept rows by number: m x F float64, private to the caller.
+
+        Memory: a copy on the device; with the blocks it is made of, twice the rows.
+        """
+        xp = self.backend.xp
+        return xp.concatenate(self.blocks)[xp.argsort(xp.concatenate(self.numbers))]
+
+    def subsample(self, size: int) -> Any:
+        """The kept rows whose seeded numbers are smallest, `size` at most, on the host."""
+        xp = self.backend.xp
+        chosen = xp.argsort(splitmix64(self.seed, xp.concatenate(self.numbers)))[:size]
+        return self.backend.to_host(xp.concatenate(self.blocks)[chosen])

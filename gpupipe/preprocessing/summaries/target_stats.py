@@ -1,0 +1,189 @@
+"""What the target is like in each category and fold: counts, means and spreads, summed over partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.dictionaries import Dictionary, dictionary_of, positions_in, united
+from gpupipe.backend.float_kernels import GroupSums
+from gpupipe.preprocessing.numeric import floats
+from gpupipe.preprocessing.summaries.counts import integers
+from gpupipe.schema import FLOATS
+
+__all__ = ["ClassCells", "NumberCells", "coded"]
+
+# Integers are numbered by direct addressing where their range is at most this, or the number of rows if that is more.
+_DIRECT_RANGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class NumberCells:
+    """T numbers in N categories (and a last one, missing) and K folds, as `Moments` has them.
+
+    Args:
+        categories: N distinct values.
+        count: rows, K x (N + 1) int64.
+        mean: K x (N + 1) x T float64, 0 where there is no row.
+        m2: sums of squared deviations from the mean, K x (N + 1) x T float64.
+    """
+
+    categories: Dictionary
+    count: Any
+    mean: Any
+    m2: Any
+
+    @classmethod
+    def of(
+        cls,
+        codes: Array,
+        categories: Dictionary,
+        folds: Array,
+        num_folds: int,
+        target: Sequence[Array],
+        backend: Backend,
+    ) -> Self:
+        """The cells of one partition, for T arrays of numbers that are all there.
+
+        Memory: two temporaries of 8 bytes a row, on a GPU six; three numbers per cell go to the host.
+        """
+        xp, width = backend.xp, len(categories) + 1
+        cell, size = folds * width + codes, num_folds * width
+        count, sums = xp.bincount(cell, minlength=size), GroupSums(cell, size, xp)
+        divisor = xp.maximum(count, 1)
+        found = [count.astype("float64")]
+        for values in target:
+            mean = sums.of(values) / divisor
+            deviation = values - mean[cell]
+            rest, square = sums.of(deviation), sums.of(deviation * deviation)
+            found += [mean + rest / divisor, xp.maximum(square - rest * rest / divisor, 0.0)]
+        table = backend.to_host(xp.stack(found, axis=-1)).reshape(num_folds, width, -1)
+        used = np.append(table[:, :-1, 0].any(axis=0), True)
+        table = table[:, used]
+        return cls(_taken(categories, used[:-1]), table[..., 0].astype(np.int64), table[..., 1::2], table[..., 2::2])
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """All rows of some parts, by the formula of Chan, Golub and LeVeque (see `Moments`)."""
+        categories, places = _united(parts)
+        shape = (*parts[0].count.shape[:1], len(categories) + 1, *parts[0].mean.shape[2:])
+        count, centre = np.zeros(shape[:2], np.int64), np.zeros(shape)
+        for part, at in zip(parts, places, strict=True):
+            count[:, at] += part.count
+            centre[:, at] = np.where(part.count[..., None] > 0, part.mean, centre[:, at])
+        share, step, m2 = 1 / np.maximum(count, 1), np.zeros(shape), np.zeros(shape)
+        for part, at in zip(parts, places, strict=True):
+            shift = np.where(part.count[..., None] > 0, part.mean - centre[:, at], 0.0)
+            step[:, at] += (part.count * share[:, at])[..., None] * shift
+        for part, at in zip(parts, places, strict=True):
+            shift = np.where(part.count[..., None] > 0, part.mean - centre[:, at] - step[:, at], 0.0)
+            m2[:, at] += part.m2 + part.count[..., None] * np.square(shift)
+        return cls(categories, count, centre + step, m2)
+
+    def among(self, categories: Dictionary) -> Self:
+        """The cells of these categories, and of missing; those that were never seen have no row."""
+        places = positions_in(categories, self.categories)
+        missing = self.count.shape[1] - 1
+
+        def taken(values: Any) -> Any:
+            padded = np.concatenate([values, np.zeros_like(values[:, :1])], axis=1)  # -1 is the last
+            return padded[:, np.append(places, missing)]
+
+        return type(self)(categories, taken(self.count), taken(self.mean), taken(self.m2))
+
+
+@dataclass(frozen=True)
+class ClassCells:
+    """How often each of C classes occurs in N categories (and a last one, missing) and K folds.
+
+    Args:
+        categories: N distinct values.
+        classes: C distinct values.
+        counts: K x (N + 1) x C int64.
+    """
+
+    categories: Dictionary
+    classes: Dictionary
+    counts: Any
+
+    @classmethod
+    def of(
+        cls, codes: Array, categories: Dictionary, folds: Array, num_folds: int, target: Column, backend: Backend
+    ) -> Self:
+        """The cells of one partition, for a target that is all there.
+
+        Memory: two temporaries of 8 bytes a row; a count per cell and class goes to the host.
+        """
+        xp = backend.xp
+        of_class, classes = coded(target, backend)
+        width, depth = len(categories) + 1, len(classes) + 1
+        cell = (folds * width + codes) * depth + of_class
+        table = backend.to_host(xp.bincount(cell, minlength=num_folds * width * depth))
+        counts = table.reshape(num_folds, width, depth)[..., :-1].astype(np.int64)
+        used = np.append(counts[:, :-1].any(axis=(0, 2)), True)
+        there = counts.any(axis=(0, 1))
+        return cls(_taken(categories, used[:-1]), _taken(classes, there), counts[:, used][..., there])
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """All rows of some parts."""
+        categories, places = _united(parts)
+        classes = united([part.classes for part in parts])
+        counts = np.zeros((parts[0].counts.shape[0], len(categories) + 1, len(classes)), np.int64)
+        for part, at in zip(parts, places, strict=True):
+            counts[:, at[:, None], positions_in(part.classes, classes)] += part.counts
+        return cls(categories, classes, counts)
+
+    def numbers(self, classes: Dictionary) -> NumberCells:
+        """Of each of these classes, as a number that is 1 in its rows and 0 in all others."""
+        places = positions_in(classes, self.classes)
+        none = np.zeros((*self.counts.shape[:2], 1), np.int64)
+        counts = np.concatenate([self.counts, none], axis=-1)[..., places]  # -1 is the last
+        total = self.counts.sum(axis=-1)
+        mean = counts / np.maximum(total, 1)[..., None]
+        return NumberCells(self.categories, total, mean, counts * (1 - mean))
+
+
+def coded(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
+    """For each row the place of its value in a dictionary of distinct ones, their number where it is missing.
+
+    Memory: n int64 on the device, and a sort of the values where they are integers that lie far apart.
+    """
+    xp = backend.xp
+    if column.dictionary is not None:
+        codes = column.data.astype("int64")
+        return xp.where(codes < 0, len(column.dictionary), codes), column.dictionary
+    data = floats(column, xp) + 0.0 if column.dtype in FLOATS else integers(column.data, column.dtype)
+    missing = column.missing(xp)
+    present = data if missing is None else data[~missing]
+    places = None
+    if column.dtype not in FLOATS and len(present):
+        low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+        if high - low < max(_DIRECT_RANGE, len(data)):
+            places = (present - present.dtype.type(low)).astype("int64")
+            values = np.arange(high - low + 1, dtype=np.uint64).astype(data.dtype) + data.dtype.type(low)
+    if places is None:
+        found, places = xp.unique(present, return_inverse=True)
+        values = backend.to_host(found)
+    dictionary = dictionary_of(values, column.dtype)
+    if missing is None:
+        return places, dictionary
+    codes = xp.full(len(data), len(dictionary), dtype="int64")
+    codes[~missing] = places
+    return codes, dictionary
+
+
+def _taken(values: Dictionary, used: Any) -> Dictionary:
+    return values if used.all() else values.take(np.flatnonzero(used))
+
+
+def _united(parts: Sequence[Any]) -> tuple[Dictionary, list[Any]]:
+    """The categories of all parts, and for each part the places of its own, missing last."""
+    categories = united([part.categories for part in parts])
+    return categories, [
+        np.append(positions_in(part.categories, categories), len(categories)).astype(np.int64) for part in parts
+    ]
