@@ -31,8 +31,8 @@ from torch import nn
 from gpupipe.models import MLP
 from gpupipe.tensors import Batch, Block, Loader
 from gpupipe.training import Trainer
-from gpupipe.training.optimizers import parameter_groups
-from gpupipe.training.schedules import learning_rates
+from gpupipe.training.optim.optimizers import parameter_groups
+from gpupipe.training.optim.schedules import learning_rates
 
 SMALL, LARGE = 64, 8192
 MOST_MS, MOST_SHARE, MOST_LARGE = 0.1, 0.10, 1.02

@@ -38,12 +38,12 @@ from gpupipe.cli.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
 from gpupipe.tensors.batch import Batch
-from gpupipe.training.assembly import objective_of
-from gpupipe.training.device import forward_in, session
-from gpupipe.training.losses import LOSSES
-from gpupipe.training.optimizers import make_optimizer, parameter_groups
-from gpupipe.training.schedules import learning_rates
-from gpupipe.training.update import Update
+from gpupipe.training.loop.build import objective_of
+from gpupipe.training.loop.device import forward_in, session
+from gpupipe.training.loop.losses import LOSSES
+from gpupipe.training.loop.train_step import Update
+from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.optim.schedules import learning_rates
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,13 +28,13 @@ from torch.profiler import ProfilerActivity, profile
 from gpupipe.models import MLP
 from gpupipe.tensors import Block, Loader
 from gpupipe.training import Trainer
-from gpupipe.training.assembly import assembled
-from gpupipe.training.capture import CapturedUpdate, CursorBatches
-from gpupipe.training.device import session
-from gpupipe.training.losses import LOSSES
-from gpupipe.training.schedules import learning_rates
-from gpupipe.training.together import Together
-from gpupipe.training.update import Update
+from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches
+from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.loop.build import assembled
+from gpupipe.training.loop.device import session
+from gpupipe.training.loop.losses import LOSSES
+from gpupipe.training.loop.train_step import Update
+from gpupipe.training.optim.schedules import learning_rates
 
 BATCHES = [1024, 8192, 65_536, 131_072, 262_144, 1_048_576]
 WAYS = {

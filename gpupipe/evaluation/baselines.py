@@ -19,8 +19,8 @@ from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import Block, Loader, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.losses import LOSS_OF_TASK
-from gpupipe.training.metrics import InUnits, Metric, choose_metrics
+from gpupipe.training.loop.losses import LOSS_OF_TASK
+from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
 
 __all__ = ["Baselines", "baselines", "block_of"]
 

@@ -19,7 +19,7 @@ from gpupipe.support.tables import flush_right, html_table, text_table
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.assembly import loss_and_metrics
+from gpupipe.training.loop.build import loss_and_metrics
 
 __all__ = ["Importance", "importance"]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from gpupipe.training.callbacks import Callback
-from gpupipe.training.checkpoints import Checkpoints
-from gpupipe.training.finetune import LoadReport, freeze, load_weights, unfreeze
-from gpupipe.training.history import History
-from gpupipe.training.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
-from gpupipe.training.metrics import Metric
-from gpupipe.training.per_target import PerTarget
-from gpupipe.training.ranking import PairwiseRanking
-from gpupipe.training.run import Run
-from gpupipe.training.schedules import Plateau, scaled_rate
-from gpupipe.training.stopping import EarlyStopping
-from gpupipe.training.trainer import Trainer
-from gpupipe.training.tuning import BatchSizes, tune_batch_size
+from gpupipe.training.batch_size_finder import BatchSizes, tune_batch_size
+from gpupipe.training.callbacks.callback import Callback
+from gpupipe.training.callbacks.early_stopping import EarlyStopping
+from gpupipe.training.callbacks.history import History
+from gpupipe.training.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
+from gpupipe.training.checkpointing.checkpoints import Checkpoints
+from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.per_target import PerTarget
+from gpupipe.training.loop.ranking_loss import PairwiseRanking
+from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.trainer import Trainer
+from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze
+from gpupipe.training.optim.schedules import Plateau, scaled_rate
 
 __all__ = [
     "BatchSizes",

@@ -21,7 +21,8 @@ import torch
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, Block, Loader, Ragged
-from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer, rowwise
+from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer
+from gpupipe.training.optim import rowwise_adagrad
 from tests.training.resumed import SCHEMA, block
 
 RANK = int(os.environ.get("RANK", "0"))

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpupipe.training import assembly, losses
-from gpupipe.training.capture import WARM_UP, CapturedUpdate, not_resident
+from gpupipe.training.cuda.cuda_graph import WARM_UP, CapturedUpdate, not_resident
+from gpupipe.training.loop import build, losses
 
 
 class Graph:
@@ -70,7 +70,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", _record)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
-    monkeypatch.setattr(assembly, "why_not", lambda _, loader, device, *__, **___: not_resident(loader, device))
+    monkeypatch.setattr(build, "why_not", lambda _, loader, device, *__, **___: not_resident(loader, device))
     monkeypatch.setattr(losses, "_TOGETHER", 1)  # losses are summed at once, as on a device
     monkeypatch.setattr(Graph, "made", 0)
     return Graph

@@ -19,14 +19,14 @@ from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors import Block, Loader
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
-from gpupipe.training.assembly import objective_of
-from gpupipe.training.capture import CapturedUpdate, CursorBatches, not_resident, why_not
-from gpupipe.training.device import session
-from gpupipe.training.history import History
-from gpupipe.training.losses import LOSSES
-from gpupipe.training.optimizers import make_optimizer, parameter_groups
-from gpupipe.training.run import Run
-from gpupipe.training.update import Update
+from gpupipe.training.callbacks.history import History
+from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, not_resident, why_not
+from gpupipe.training.loop.build import objective_of
+from gpupipe.training.loop.device import session
+from gpupipe.training.loop.losses import LOSSES
+from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_step import Update
+from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
 
 CPU = torch.device("cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpupipe.errors import ArtifactError, BadConfig, BadFile, SchemaMismatch
 from gpupipe.models import MLP
 from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer, freeze
-from gpupipe.training.checkpoints import TENSORS, folders
-from gpupipe.training.saving import EXIT_CODE
+from gpupipe.training.checkpointing.checkpoint_callback import EXIT_CODE
+from gpupipe.training.checkpointing.checkpoints import TENSORS, folders
 from tests.training import resumed
 
 ROOT = Path(__file__).parents[2]
@@ -362,7 +362,7 @@ def test_every_so_many_seconds(tmp_path: Path) -> None:
 
 def test_other_state(problem: Callable[..., Any]) -> None:
     """What a state may hold comes back as it was."""
-    from gpupipe.training.trees import joined, parted, snapshot
+    from gpupipe.training.checkpointing.checkpoint_format import joined, parted, snapshot
 
     tree = {"a": (1, None, True, [2.5, {3: torch.ones(2), (1, "x"): "y"}]), "$b": float("inf"), "c": torch.tensor(7)}
     text, tensors = parted(tree)

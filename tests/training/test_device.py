@@ -13,9 +13,9 @@ import torch
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.models import MLP
 from gpupipe.training import Trainer
-from gpupipe.training import device as room
-from gpupipe.training.device import choose_device, fork_rng, forward_in, session
-from gpupipe.training.losses import LOSSES
+from gpupipe.training.loop import device as room
+from gpupipe.training.loop.device import choose_device, fork_rng, forward_in, session
+from gpupipe.training.loop.losses import LOSSES
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.models import MLP
 from gpupipe.training import Trainer
-from gpupipe.training.finetune import freeze, load_weights, unfreeze
+from gpupipe.training.optim.finetune import freeze, load_weights, unfreeze
 
 
 @pytest.mark.parametrize("form", ["mapping", "safetensors", "torch.save"])

@@ -22,7 +22,7 @@ from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PerTarget, Trainer
-from gpupipe.training.losses import LOSSES, LossMean, check_loss_task, choose_loss, mean_loss
+from gpupipe.training.loop.losses import LOSSES, LossMean, check_loss_task, choose_loss, mean_loss
 
 CPU = torch.device("cpu")
 

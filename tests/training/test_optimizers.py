@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, FTTransformer, Periodic
-from gpupipe.training.lamb import Lamb
-from gpupipe.training.optimizers import make_optimizer, parameter_groups
-from gpupipe.training.rowwise import RowWise, compact, sparse_tables
+from gpupipe.training.optim.lamb import Lamb
+from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.optim.rowwise_adagrad import RowWise, compact, sparse_tables
 
 RATES = (0.1, 0.03, 0.2, 0.05)
 
@@ -65,7 +65,7 @@ def rowwise_of(model: nn.Module, lr: Tensor) -> RowWise:
 
 
 def test_it_is_row_wise_adagrad_and_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.training.rowwise.TABLE", 12)
+    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 12)
     torch.manual_seed(0)
     model, theirs = Looked(), Looked()
     theirs.load_state_dict(model.state_dict())

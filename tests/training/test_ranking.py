@@ -15,7 +15,7 @@ from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.models import Linear
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PairwiseRanking
-from gpupipe.training.losses import LossMean, mean_loss
+from gpupipe.training.loop.losses import LossMean, mean_loss
 
 
 def batch_of(target: list[float], groups: list[int] | None = None, weight: list[float] | None = None) -> Batch:

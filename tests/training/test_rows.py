@@ -10,7 +10,7 @@ import torch
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.tensors import Batch, Ragged
-from gpupipe.training.rows import full_precision, matching_target, move, num_batches, num_rows, split_rows
+from gpupipe.training.loop.batches import full_precision, matching_target, move, num_batches, num_rows, split_rows
 
 
 class Pair(NamedTuple):

@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpupipe.training.checkpoints import folders
-from gpupipe.training.rollcall import RollCall, host_for
-from gpupipe.training.together import Together
+from gpupipe.training.checkpointing.checkpoints import folders
+from gpupipe.training.distributed.failure_store import RollCall, host_for
+from gpupipe.training.distributed.rank_group import Together
 from tests.training import ranked
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from gpupipe.errors import BadConfig
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, Block, Loader
-from gpupipe.training import Trainer, tune_batch_size, tuning
-from gpupipe.training.losses import LOSSES
+from gpupipe.training import Trainer, batch_size_finder, tune_batch_size
+from gpupipe.training.loop.losses import LOSSES
 
 
 def loader_of(rows: int = 600) -> Loader:
@@ -43,7 +43,7 @@ class TooLarge:
 
 
 def speeds(monkeypatch: pytest.MonkeyPatch, of_size: dict[int, float | None]) -> None:
-    monkeypatch.setattr(tuning, "_speed", lambda trainer, loader, size, updates, device: of_size[size])
+    monkeypatch.setattr(batch_size_finder, "_speed", lambda trainer, loader, size, updates, device: of_size[size])
 
 
 def test_the_fit_after_it_is_the_fit_without_it() -> None:

@@ -1,0 +1,183 @@
+"""The batch size from which on larger batches are hardly faster, found by trying; the model is as it was before."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from gpupipe.errors import BadConfig
+from gpupipe.tensors.loader import Loader
+from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.loop.build import assembled, captured, loss_and_metrics, prepared
+from gpupipe.training.loop.device import choose_device, session
+from gpupipe.training.loop.trainer import Trainer
+from gpupipe.training.optim.schedules import learning_rates
+
+__all__ = ["BatchSizes", "tune_batch_size"]
+
+WARM_UP = 5  # updates before the clock: libraries choose their kernels, and a graph is captured after three
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """How fast a model trains with each batch size that was tried.
+
+    Args:
+        best: the knee.
+        rows_per_second: by batch size.
+        stopped: why no larger one was tried.
+
+    Example:
+        >>> print(BatchSizes(512, {256: 1e6, 512: 1.8e6, 1024: 1.9e6}, "1024 was hardly faster than 512"))
+        batch_size=512: 1,800,000 rows/s; 1024 was hardly faster than 512
+    """
+
+    best: int
+    rows_per_second: dict[int, float]
+    stopped: str
+
+    def __str__(self) -> str:
+        return f"batch_size={self.best}: {self.rows_per_second[self.best]:,.0f} rows/s; {self.stopped}"
+
+
+def tune_batch_size(
+    trainer: Trainer,
+    loader: Loader,
+    *,
+    smallest: int = 256,
+    largest: int | None = None,
+    updates: int = 20,
+    least_gain: float = 1.1,
+) -> BatchSizes:
+    """Train some updates with ever doubled batches, until they are hardly faster or do not fit in memory.
+
+    The fastest batch is not the one that learns best: bring the rate along with `scaled_rate`. Afterwards weights,
+    random numbers and the loader's place are as they were; optimisers are made anew by each fit.
+
+    Args:
+        trainer: whose model, loss, optimiser and precision are used.
+        loader: over a table that is not streamed; its own batch size does not matter.
+        smallest: the first batch size.
+        largest: the last one; by default all rows.
+        updates: that are timed, at each size.
+        least_gain: how many times as fast a doubled batch has to be.
+
+    Raises:
+        BadConfig: no such loader, no memory for the smallest batch, or sizes that make no sense.
+
+    Memory:
+        As training with the largest batch that was tried, and one more copy of the weights.
+
+    Example:
+        >>> from gpupipe.models import MLP
+        >>> from gpupipe.schema import Field, Role, Schema
+        >>> from gpupipe.tensors import Block
+        >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
+        >>> block = Block.allocate(schema, 64, "cpu")
+        >>> _ = block.words.zero_()
+        >>> trainer = Trainer(MLP(1, hidden=(4,)), max_epochs=1, loss="mse", device="cpu")
+        >>> tune_batch_size(trainer, Loader(block), smallest=64, updates=2).best
+        64
+    """
+    if not isinstance(loader, Loader):
+        raise BadConfig(
+            "tune_batch_size",
+            "the loader cannot be made with another batch size",
+            got=type(loader).__name__,
+            expected="a Loader, as pipeline.loader(...) gives it",
+            remedy="measure it yourself: history.rows[-1]['rows_per_second']",
+        )
+    most = min(largest or loader.num_rows, loader.num_rows)
+    if not 1 <= smallest <= most:
+        raise BadConfig(
+            "tune_batch_size",
+            "no batch size to try",
+            got=f"from {smallest} to {most}",
+            expected=f"1 <= smallest <= largest, and no more than the {loader.num_rows} rows there are",
+            remedy="smallest=256",
+        )
+    model, device = trainer.model, choose_device(trainer.device, loader)
+    weights, training = {name: value.clone() for name, value in model.state_dict().items()}, model.training
+    found: dict[int, float] = {}
+    size, before, stopped = smallest, 0, ""
+    try:
+        while not stopped:
+            speed = _speed(trainer, loader, size, updates, device)
+            if speed is None:
+                stopped = f"{size} rows do not fit in memory"
+                break
+            found[size] = speed
+            if before and speed < least_gain * found[before]:
+                stopped, size = f"{size} was hardly faster than {before}", before
+            elif 2 * size > most:
+                stopped, before = "larger ones were not asked for", size
+            else:
+                before, size = size, 2 * size
+    finally:
+        model.load_state_dict(weights)
+        model.train(training).zero_grad()
+    if not found:
+        raise BadConfig(
+            "tune_batch_size",
+            "the smallest batch does not fit in memory",
+            got=smallest,
+            expected="one that does",
+            remedy=f"smallest={max(smallest // 8, 1)}",
+        )
+    sizes = BatchSizes(before, found, stopped)
+    logger.info("%s", sizes)
+    return sizes
+
+
+def _speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: torch.device) -> float | None:
+    """Rows per second of updates of that many rows; None where they do not fit in memory."""
+    batches: Any = Loader(
+        loader.block,
+        batch_size=size,
+        shuffle=loader.shuffle,
+        block_rows=loader.block_rows,
+        window=loader.window,
+        drop_last=True,
+        reuse_buffers=True,
+        device=loader.device,
+        rank=0,
+        world_size=1,
+    )
+    rates = learning_rates("constant", lr=trainer.learning_rate, steps=WARM_UP + updates)
+    with session(device, seed=trainer.seed, precision=trainer.precision), prepared(trainer):
+        loss, _ = loss_and_metrics(trainer, loader)
+        trainer.model.to(device).train()
+        update = assembled(trainer, loss, rates, device, batches, Together())
+        learner, batches = captured(trainer, update, batches, device)
+        endless = _endless(batches)
+        try:
+            for number in range(WARM_UP + updates):
+                if number == WARM_UP:
+                    _wait(device)
+                    started = time.perf_counter()
+                for batch in islice(endless, trainer.accumulate):
+                    learner.learn(batch)
+                learner.step()
+            _wait(device)
+        except torch.OutOfMemoryError:
+            return None
+        taken = time.perf_counter() - started
+    return None if update.parts > 1 else updates * trainer.accumulate * size / max(taken, 1e-9)
+
+
+def _endless(batches: Any) -> Iterator[Any]:
+    while True:
+        yield from batches
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

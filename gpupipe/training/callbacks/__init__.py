@@ -1,0 +1,1 @@
+"""Callbacks of a fit, and what they leave: history, logs, statistics of the GPU, profiles."""

@@ -1,0 +1,1 @@
+"""Checkpoints: when a fit saves its state, and how that lies on disk."""

@@ -1,0 +1,197 @@
+"""Where a fit stands, as folders on the disk: written whole or not at all, beside the training, and without pickle.
+
+runs/flights/step-0000012000/state.json             numbers, history, shapes, checksums
+runs/flights/step-0000012000/tensors.safetensors    weights, moments, random states
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from gpupipe.errors import ArtifactError
+from gpupipe.support.files import replacing
+from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
+from gpupipe.training.checkpointing.checkpoint_format import joined
+
+__all__ = ["Checkpoints", "Folder", "find", "read", "write"]
+
+FORMAT = 2
+STATE, TENSORS = "state.json", "tensors.safetensors"
+NAME = re.compile(r"step-(\d{10})")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where and how often a fit saves where it stands.
+
+    Saving goes on beside the training: the state is copied, and a thread writes the copy while updates go on. The next
+    save waits for the one before. With checkpoints a fit also heeds SIGTERM: it saves and leaves with exit code 143.
+
+    Args:
+        folder: of this run alone; made where it is not there.
+        every_steps: batches between two; with accumulation at the next update.
+        every_epochs: epochs between two, saved after validation; None for none but the last epoch's.
+        every_seconds: seconds between two, at the least.
+        keep: how many of the last stay; the best by the history's monitored figure stays too.
+
+    Raises:
+        BadConfig: an argument that makes no sense.
+
+    Memory:
+        One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
+
+    Example:
+        >>> Checkpoints("runs/flights", every_steps=1000, keep=2)
+        Checkpoints(folder='runs/flights', every_steps=1000, every_epochs=1, every_seconds=None, keep=2)
+    """
+
+    folder: str | Path
+    every_steps: int | None = None
+    every_epochs: int | None = 1
+    every_seconds: float | None = None
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        check_path(self, folder=self.folder)
+        if Path(self.folder).is_file():
+            raise refuse_argument(self, "folder", self.folder, "a folder, not a file", "folder='runs/flights'")
+        check_integer(self, "[1, inf)", None, every_steps=self.every_steps, every_epochs=self.every_epochs)
+        check_number(self, "(0, inf)", None, every_seconds=self.every_seconds)
+        check_integer(self, "[1, inf)", keep=self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A checkpoint on the disk, not yet read.
+
+    Args:
+        path: of its folder.
+        step: updates done.
+        figure: the monitored figure of its last epoch, if an epoch had ended.
+        higher_is_better: how to compare it.
+    """
+
+    path: Path
+    step: int
+    figure: float | None
+    higher_is_better: bool
+
+
+def write(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> Path:
+    """Put a checkpoint into a folder of checkpoints.
+
+    Args:
+        folder: that of all checkpoints.
+        step: updates done.
+        text: the state without its tensors, as `parted` gives it.
+        tensors: the others, on the host.
+        about: what the run is of, its monitored figure, and how to compare it.
+
+    Raises:
+        BadFile: the disk is full, and the like.
+
+    Memory: the tensors' bytes once more.
+    """
+    path = folder / f"step-{step:010d}"
+    content = bytes_of(tensors)
+    inside = json.dumps(text)
+    described = {"format": FORMAT, "step": step, "state": _digest(inside.encode()), "tensors": _digest(content)}
+    with replacing(path, overwrite=True) as draft:
+        draft.mkdir()
+        (draft / TENSORS).write_bytes(content)
+        (draft / STATE).write_text(json.dumps({**described, **about, "text": inside}))
+    return path
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A checkpoint's state, and what it says it is of.
+
+    Raises:
+        ArtifactError: a file is missing, cut off or altered, or of another format.
+
+    Memory: the tensors on the host, and their bytes once more meanwhile.
+    """
+    try:
+        about = json.loads((path / STATE).read_text())
+        content = (path / TENSORS).read_bytes()
+        if about["format"] != FORMAT:
+            raise _damaged(path, f"its format is {about['format']}, not {FORMAT}")
+        if _digest(about["text"].encode()) != about["state"] or _digest(content) != about["tensors"]:
+            raise _damaged(path, "its content is not what was written")
+        return joined(json.loads(about["text"]), tensors_from(content)), about
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
+        if isinstance(cause, ArtifactError):
+            raise
+        raise _damaged(path, f"{type(cause).__name__}: {cause}") from cause
+
+
+def folders(folder: Path) -> list[Folder]:
+    """The checkpoints in a folder, first to last; what is no checkpoint is left out."""
+    found = []
+    for path in folder.glob("step-*") if folder.is_dir() else ():
+        if (named := NAME.fullmatch(path.name)) and (path / STATE).is_file():
+            try:
+                about = json.loads((path / STATE).read_text())
+                figure, higher = about["figure"], about["higher_is_better"]
+            except (ValueError, KeyError, TypeError):  # found out, and said, when it is read
+                figure, higher = None, False
+            found.append(Folder(path, int(named[1]), figure, higher))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def find(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+    """The last checkpoint of a folder that is whole, as its path and what `read` gives; None where there is none.
+
+    Raises:
+        ArtifactError: there are some, and none is whole.
+    """
+    trouble = None
+    for checkpoint in reversed(folders(folder)):
+        try:
+            return str(checkpoint.path), *read(checkpoint.path)
+        except ArtifactError as error:
+            logger.warning("%s; the one before is tried", str(error).splitlines()[0])
+            trouble = trouble or error
+    if trouble is not None:
+        raise trouble
+    return None
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the last few and the best."""
+    found = folders(folder)
+    scored = [(c.figure if c.higher_is_better else -c.figure, c.step) for c in found if c.figure is not None]
+    best = max(scored, default=(0.0, -1))[1]
+    for checkpoint in found[:-keep]:
+        if checkpoint.step != best:
+            hidden = folder / f".{checkpoint.path.name}.old.tmp"  # or half a checkpoint could be seen
+            checkpoint.path.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _damaged(path: Path, problem: str) -> ArtifactError:
+    return ArtifactError(
+        str(path),
+        f"it is no whole checkpoint ({problem})",
+        expected=f"a folder with {STATE} and {TENSORS} as a fit wrote them",
+        remedy="resume='latest', which takes the last one that is whole",
+    )

@@ -1,0 +1,1 @@
+"""What CUDA adds to training: captured graphs, recomputed activations, ranges for profilers."""

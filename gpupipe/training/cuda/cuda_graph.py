@@ -1,0 +1,224 @@
+"""The whole step as one CUDA graph: gather, forward, backward, clip, optimiser and sums, launched by one call.
+
+Everything a step reads or writes lies at the same address each time: the table, the epoch's order, the cursor into it,
+the batch, gradients, moments and rates. So the very function that runs eagerly is what is captured; on a CPU it runs
+uncaptured, and is tested there. Nothing is trained to warm up: the first steps of a run are that, and count.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpupipe.errors import BadConfig
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.loader import Loader
+from gpupipe.training.loop.train_step import Update
+
+__all__ = ["CapturedUpdate", "CursorBatches", "why_not"]
+
+WARM_UP = (
+    3  # eager steps before the capture: libraries choose their kernels and workspaces, optimisers make their state
+)
+
+logger = logging.getLogger(__name__)
+
+
+def why_not(
+    wanted: bool | str, loader: object, device: torch.device, accumulate: int = 1, *, recompute: bool = False
+) -> str | None:
+    """What keeps a run from being captured; None where nothing does.
+
+    Raises:
+        BadConfig: it has to be captured and cannot be.
+    """
+    reason = None
+    if wanted is False:
+        return "Trainer(capture=False)"
+    if device.type != "cuda":
+        reason = "it runs on a CPU"
+    elif accumulate > 1:
+        reason = "gradients are accumulated"
+    elif recompute:
+        reason = "inner values are computed again, for which torch asks the device what it drew"
+    else:
+        reason = not_resident(loader, device)
+    if reason is not None and wanted is True:
+        raise BadConfig(
+            "Trainer(capture=True)",
+            f"the step cannot be captured: {reason}",
+            got=type(loader).__name__,
+            expected="a Loader of one process over a table that lies on the GPU",
+            remedy="capture='auto'",
+        )
+    return reason
+
+
+def not_resident(loader: object, device: torch.device) -> str | None:
+    """What keeps a loader's batches from being gathered at a cursor on the device; None where nothing does."""
+    if not isinstance(loader, Loader):
+        return "the batches are not those of gp.Pipeline's loader"
+    if loader.residency != "device" or loader.device != device:
+        return "the table does not lie on the device"
+    if loader.world_size > 1 or not {"sampler", "shards"}.isdisjoint(loader.state_dict()):
+        return "rows are drawn, or dealt to several processes"
+    if loader.schema.lists:
+        return "lists are longer in one batch than in another"
+    return None if loader.num_rows >= loader.batch_size else "there is no full batch"
+
+
+class CursorBatches:
+    """A loader's batches, gathered on the device by whoever asks for one, at a cursor that lies there.
+
+    An iteration gives `full` in the place of each full batch, whatever is in it then, and the last one, which is
+    smaller, as it is.
+
+    Args:
+        loader: with its table on the device.
+
+    Memory: 8 bytes per row for the epoch's order, and one batch, kept columns included.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self._block, size = loader, loader.block, loader.batch_size
+        device = loader.device
+        self._order = torch.arange(loader.num_rows, device=device)
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self._places = torch.arange(size, device=device)
+        self._positions, self._rows = torch.empty_like(self._places), torch.empty_like(self._places)
+        self._words = self._block.words.new_empty((size, self._block.words.shape[1]))
+        self._keep = {name: values.new_empty(size) for name, values in self._block.keep.items()}
+        self.full = self._batch(self._words, self._keep)
+        self._at: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the loader's."""
+        return getattr(self.loader, name)
+
+    def gather(self) -> Batch:
+        """The batch at the cursor, which moves on; it overwrites the one before."""
+        torch.add(self._places, self._cursor, out=self._positions)
+        torch.index_select(self._order, 0, self._positions, out=self._rows)
+        torch.index_select(self._block.words, 0, self._rows, out=self._words)
+        for name, values in self._block.keep.items():
+            torch.index_select(values, 0, self._rows, out=self._keep[name])
+        self._cursor.add_(len(self._places))
+        return self._batch(self._words, self._keep)
+
+    def _batch(self, words: Tensor, keep: Mapping[str, Tensor]) -> Batch:
+        batch = self._block.batch_of(words)
+        batch.keep |= keep
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        begun = self.loader.state_dict()
+        epoch, first = begun["epoch"], begun["batch"]
+        order = self.loader.order(epoch)
+        if not isinstance(order, slice):
+            self._order.copy_(order)
+        size = self.loader.batch_size
+        self._cursor.fill_(first * size)
+        full = self.loader.num_rows // size
+        for number in range(first, len(self)):
+            self._at = epoch, number + 1
+            if number < full:
+                yield self.full
+            else:
+                rows = self._order[full * size :]
+                keep = {name: values.index_select(0, rows) for name, values in self._block.keep.items()}
+                yield self._batch(self._block.words.index_select(0, rows), keep)
+        self._at = None
+        self.loader.set_epoch(epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the loader's."""
+        state = self.loader.state_dict()
+        return state if self._at is None else state | {"epoch": self._at[0], "batch": self._at[1]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As the loader's."""
+        self._at = None
+        self.loader.load_state_dict(state)
+
+
+class CapturedUpdate:
+    """An `Update` whose full batches come from a cursor, replayed as one graph where there is a GPU.
+
+    Args:
+        update: what is captured; goes on eagerly, with the reason logged, where it cannot be.
+        batches: where full batches come from.
+
+    Memory: the graph keeps the step's gradients and inner values for itself.
+    """
+
+    def __init__(self, update: Update, batches: CursorBatches) -> None:
+        self._update, self._batches = update, batches
+        self._device = torch.device(batches.device)
+        self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stepped = False
+
+    @property
+    def replays(self) -> bool:
+        """Whether there is a graph to replay."""
+        return self._graph is not None
+
+    def learn(self, batch: Any) -> None:
+        """Learn a batch; of a full one the step is made at once."""
+        self._stepped = batch is self._batches.full
+        if not self._stepped:
+            self._update.learn(batch)
+        elif self._eager:
+            self.whole()
+            self._eager -= self._eager > 0
+        else:
+            if self._graph is None:
+                self._capture()
+            if self._graph is None:
+                self.whole()
+            else:
+                self._graph.replay()
+
+    def step(self) -> None:
+        """Make the step, where it is not made."""
+        if not self._stepped:
+            self._update.step()
+
+    def whole(self) -> None:
+        """All of a step over a full batch: what the graph holds."""
+        self._update(self._batches.gather())
+
+    def _capture(self) -> None:
+        update, outer = self._update, sys.exception()
+        update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
+        try:
+            graph = torch.cuda.CUDAGraph()
+            # Other threads (of a profiler, of NVML) may call CUDA meanwhile: only this one is watched.
+            # On its own stream: the end of a graph frees the cuBLAS workspace of its stream (pytorch/pytorch#193402).
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self.whole()
+        except RuntimeError as error:
+            self._eager = -1
+            update.forget()  # gradients that were never computed
+            logger.warning("the step is not captured and runs eagerly: %s", str(_first(error, outer)).splitlines()[0])
+        else:
+            self._graph = graph
+            logger.info("the step is captured as a CUDA graph")
+        finally:
+            update.splits = True
+
+
+def _first(error: BaseException, outer: BaseException | None) -> BaseException:
+    """The error that all began with, after what was being handled before: ending a broken capture raises another."""
+    before = error.__context__
+    return error if before is None or before is outer else _first(before, outer)

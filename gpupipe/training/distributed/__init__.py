@@ -1,0 +1,1 @@
+"""Training by several processes: collectives, failures, fits in other processes."""

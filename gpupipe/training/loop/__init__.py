@@ -1,0 +1,1 @@
+"""The training loop: trainer, its build, one update, losses, metrics and evaluation."""

@@ -1,0 +1,356 @@
+"""From a trainer's settings to the update it will make: checked, and put together on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig
+from gpupipe.schema import Schema
+from gpupipe.support.validation import (
+    check_bool,
+    check_choice,
+    check_integer,
+    check_number,
+    check_seed,
+    is_number,
+    is_one_of,
+    is_sequence,
+    refuse_argument,
+    refuse_choice,
+)
+from gpupipe.training.callbacks.callback import Agreement, Callback, Callbacks
+from gpupipe.training.callbacks.early_stopping import BestWeights, EarlyStopping
+from gpupipe.training.callbacks.gpu_stats import GpuStats
+from gpupipe.training.callbacks.history import History
+from gpupipe.training.callbacks.profiling import Profiling
+from gpupipe.training.callbacks.progress import ProgressBar
+from gpupipe.training.checkpointing.checkpoint_callback import Saving
+from gpupipe.training.checkpointing.checkpoints import Checkpoints
+from gpupipe.training.cuda.activation_checkpointing import recomputed
+from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, why_not
+from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.loop.class_weights import check_class_weight, class_weights, weighted
+from gpupipe.training.loop.device import PRECISIONS, check_device, forward_in
+from gpupipe.training.loop.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
+from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
+from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_step import Update
+from gpupipe.training.optim.ema import Average
+from gpupipe.training.optim.loss_scaler import LossScale
+from gpupipe.training.optim.optimizers import check_optimizer, make_optimizer, parameter_groups
+from gpupipe.training.optim.rowwise_adagrad import dense_tables, sparse_tables
+from gpupipe.training.optim.schedules import learning_rates
+
+if TYPE_CHECKING:
+    from gpupipe.training.loop.trainer import Trainer
+
+__all__ = [
+    "assembled",
+    "callbacks_of",
+    "captured",
+    "check",
+    "check_batches",
+    "history_of",
+    "loss_and_metrics",
+    "prepared",
+    "schema_of",
+    "start_run",
+    "tell_of_tables",
+]
+
+logger = logging.getLogger(__name__)
+
+FEW_UPDATES = 20
+"""In fewer a schedule that rises and falls has no room to."""
+
+
+def assembled(
+    trainer: Trainer,
+    loss: Loss,
+    rates: Tensor,
+    device: torch.device,
+    train: Any,
+    together: Together,
+) -> Update:
+    """The update of a run: optimiser, scale, average and all.
+
+    Raises:
+        BadConfig: settings that do not go together, or nothing to train.
+    """
+    lr = torch.zeros((), device=device)
+    if trainer.label_smoothing:
+        loss = smoothed(choose_loss(trainer.loss, schema_of(train)), trainer.label_smoothing)
+    groups = parameter_groups(
+        trainer.model,
+        lr,
+        highest=trainer.learning_rate,
+        weight_decay=trainer.weight_decay,
+        groups=trainer.groups,
+        tables=trainer.optimizer == "rowwise",
+    )
+    optimizer = make_optimizer(trainer.optimizer, groups, lr)
+    weights = None
+    if trainer.class_weight is not None:
+        weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
+    objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
+    return Update(
+        torch.compile(objective, dynamic=False) if trainer.compile else objective,
+        optimizer,
+        rates=rates.to(device),
+        gradient_clip=trainer.gradient_clip,
+        accumulate=trainer.accumulate,
+        unit=float(getattr(train, "batch_size", None) or 1),
+        scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
+        average=None if trainer.average is None else Average(trainer.model, trainer.average),
+        together=together,
+    )
+
+
+def tell_of_tables(trainer: Trainer) -> None:
+    """Warn of large embeddings that each step will move as a whole."""
+    for name, table in dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
+        shape = " x ".join(f"{size:,}" for size in table.shape)
+        logger.warning(
+            "%s (%s) is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", name, shape
+        )
+
+
+def start_run(
+    trainer: Trainer, loss: Loss, train: Any, history: History, steps: int, device: torch.device, together: Together
+) -> tuple[Update | CapturedUpdate, Run]:
+    """Put the model on the device, and make the update and the run that stands at its beginning.
+
+    Args:
+        trainer: of the run.
+        loss: what is to be made small.
+        train: the loader.
+        history: an empty one.
+        steps: batches in an epoch.
+        device: where it runs.
+        together: the ranks that train.
+
+    Raises:
+        BadConfig: settings that do not go together, or nothing to train.
+    """
+    model, best = trainer.model.to(device), None
+    together.share(model)
+    updates = -(-steps // trainer.accumulate) * trainer.max_epochs
+    rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
+    if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
+        logger.warning(
+            "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs",
+            updates,
+            rates[-1],
+        )
+    update = assembled(trainer, loss, rates, device, train, together)
+    learner, batches = captured(trainer, update, train, device)
+    if trainer.early_stopping is not None:
+        best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
+    return learner, Run(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, together)
+
+
+def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:
+    """The update to make and the batches to make it from: as one graph where that can be."""
+    reason = why_not(trainer.capture, train, device, trainer.accumulate, recompute=bool(trainer.recompute))
+    if reason is not None:
+        slower = device.type == "cuda" and trainer.capture is not False  # which nobody has asked for
+        logger.log(logging.WARNING if slower else logging.INFO, "the step runs eagerly: %s", reason)
+        return update, train
+    batches = CursorBatches(train)
+    return CapturedUpdate(update, batches), batches
+
+
+def objective_of(
+    forward: Callable[[Any], Any], loss: Loss, weights: Tensor | None = None
+) -> Callable[[Any], tuple[Tensor, Tensor | int]]:
+    """What is differentiated, and compiled if asked: a batch's mean loss and its weight; `weights` are by class."""
+
+    def objective(batch: Any) -> tuple[Tensor, Tensor | int]:
+        if weights is not None:
+            batch = weighted(batch, weights)
+        return mean_loss(loss(forward(batch), batch), batch)
+
+    return objective
+
+
+@contextmanager
+def prepared(trainer: Trainer) -> Iterator[None]:
+    """The model's switches set as the settings want them; afterwards they are as before."""
+    with ExitStack() as stack:
+        if trainer.optimizer == "rowwise":
+            stack.enter_context(sparse_tables(trainer.model))
+        if trainer.recompute:
+            stack.enter_context(recomputed(trainer.model, trainer.recompute))
+        yield
+
+
+def schema_of(loader: object) -> Schema | None:
+    """What a loader of ours says of its data."""
+    schema = getattr(loader, "schema", None)
+    return schema if isinstance(schema, Schema) else None
+
+
+def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metric]]:
+    """What is to be made small, and what is told beside it."""
+    schema = schema_of(loader)
+    if schema is not None:
+        _check_takes_batches(trainer.model)
+    loss = choose_loss(trainer.loss, schema)
+    metrics, units = choose_metrics(trainer.metrics, loss), getattr(loader, "target_units", None)
+    check_units(loss, units)
+    if schema is not None:
+        check_loss_task(loss, schema)
+    if schema is not None and trainer.metrics != "auto":  # those that go with a loss are defined where it is
+        check_task(metrics, schema)
+    if units is not None:
+        metrics = [InUnits(metric, units) for metric in metrics]
+    return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+
+
+def _check_takes_batches(model: nn.Module) -> None:
+    """Refuse a model whose first layer is torch's own, which takes a tensor, for a loader of ours.
+
+    Raises:
+        BadConfig: it is one.
+    """
+    first: nn.Module = model
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    if type(first).__module__.startswith("torch.nn.modules"):
+        raise BadConfig(
+            "Trainer(model=)",
+            "its first layer takes a tensor, and the loader gives Batches",
+            got=type(first),
+            expected="a module whose forward takes a gpupipe.Batch",
+            remedy="a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)",
+        )
+
+
+def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) -> History:
+    """An empty history that knows which figure counts.
+
+    Raises:
+        BadConfig: a figure to monitor that there will not be.
+    """
+    directions = {"train_loss": False}
+    if validated:
+        directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
+    if trainer.early_stopping is None:
+        return History("valid_loss" if validated else "train_loss")
+    monitor = trainer.early_stopping.monitor
+    if monitor not in directions:
+        raise refuse_choice("EarlyStopping", "monitor", monitor, directions)
+    return History(monitor, directions[monitor])
+
+
+def callbacks_of(trainer: Trainer, together: Together, *, resumed: bool) -> Callbacks:
+    """The trainer's own, around the user's; checkpoints last, when all others have seen an epoch."""
+    own: list[Callback] = [] if trainer.profile is None else [Profiling(trainer.profile)]
+    own += [GpuStats()] if trainer.gpu_stats else []
+    saving: list[Callback] = []
+    if trainer.saves is not None:
+        saving = [Saving(trainer.saves, resumed=resumed)]
+    all_in_order = [ProgressBar(trainer.progress), *own, *trainer.callbacks, Agreement(), *saving]
+    return Callbacks(all_in_order, first=together.first)
+
+
+def check(trainer: Trainer) -> None:
+    """Refuse what makes no sense before anything is read.
+
+    Raises:
+        BadConfig: a value that makes no sense; the closest choice is offered.
+    """
+    _check_objects(trainer)
+    check_integer(
+        trainer, "[1, inf)", max_epochs=trainer.max_epochs, accumulate=trainer.accumulate, log_every=trainer.log_every
+    )
+    check_number(trainer, "(0, inf)", None, lr=trainer.lr, gradient_clip=trainer.gradient_clip)
+    check_number(trainer, "(0, inf)", patience=trainer.patience)
+    check_number(trainer, "[0, inf)", weight_decay=trainer.weight_decay)
+    check_number(trainer, "(0, 1)", None, average=trainer.average)
+    check_number(trainer, "[0, 1)", None, warmup=trainer.warmup)
+    check_number(trainer, "[0, 1)", label_smoothing=trainer.label_smoothing)
+    check_seed(trainer, seed=trainer.seed)
+    check_bool(trainer, compile=trainer.compile, deterministic=trainer.deterministic, gpu_stats=trainer.gpu_stats)
+    check_choice(trainer, ("auto", True, False), capture=trainer.capture, progress=trainer.progress)
+    check_choice(trainer, PRECISIONS, precision=trainer.precision)
+    if isinstance(trainer.class_weight, str):
+        check_class_weight(trainer.class_weight)
+    check_device(trainer.device)
+    check_optimizer(trainer.optimizer)
+    learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
+    choose_metrics(trainer.metrics, trainer.loss)
+    if not is_one_of(trainer.loss, ["auto"]):
+        choose_loss(trainer.loss, None)
+
+
+def _check_objects(trainer: Trainer) -> None:
+    groups: Any = trainer.groups
+    recompute: Any = trainer.recompute
+    weights, callbacks, places = trainer.class_weight, trainer.callbacks, str | PathLike
+    of_names = isinstance(groups, Mapping) and all(
+        isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
+        for pattern, options in groups.items()
+    )
+    of_classes = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
+    patterns = is_sequence(recompute) and all(isinstance(pattern, str) for pattern in recompute)
+    called = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
+    stopping, saving = trainer.early_stopping, trainer.checkpoints
+    for name, good, expected, remedy in (
+        ("model", isinstance(trainer.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
+        ("groups", groups is None or of_names, "mappings by patterns of names", "groups={'embedding.*': {'lr': 1e-4}}"),
+        ("recompute", isinstance(recompute, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
+        (
+            "class_weight",
+            isinstance(weights, str | None) or of_classes,
+            "'balanced', a mapping from classes to weights, or None",
+            "class_weight='balanced'",
+        ),
+        (
+            "early_stopping",
+            isinstance(stopping, EarlyStopping | None),
+            "an EarlyStopping, or None",
+            "early_stopping=gp.EarlyStopping(patience=3)",
+        ),
+        (
+            "callbacks",
+            called,
+            "a list of objects of classes made from gpupipe.training.Callback",
+            "callbacks=[gp.training.CSVLogger('runs/flights/log.csv')]",
+        ),
+        (
+            "checkpoints",
+            isinstance(saving, Checkpoints | places | None),
+            "a folder, a Checkpoints, or None",
+            "checkpoints='runs/flights'",
+        ),
+        ("profile", isinstance(trainer.profile, places | None), "a folder, or None", "profile='runs/flights/trace'"),
+    ):
+        if not good:
+            raise refuse_argument(trainer, name, getattr(trainer, name), expected, remedy)
+
+
+def check_batches(where: str, **given: object) -> None:
+    """Refuse what holds rows, where batches are needed.
+
+    Raises:
+        BadConfig: a table, an array, a path, a pipeline or nothing at all; `where` is named, and the argument.
+    """
+    for name, loader in given.items():
+        rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
+        if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
+            data = name if rows and name != "loader" else "data"
+            raise BadConfig(
+                f"{where}({name}=)",
+                "not batches",
+                got=type(loader),
+                expected="a loader: gp.Pipeline's, a DataLoader, or a list of batches",
+                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))",
+            )

@@ -1,0 +1,111 @@
+"""How much a row counts in training by its class, as scikit-learn's `class_weight`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.schema import Schema
+from gpupipe.support.validation import refuse_choice
+from gpupipe.training.distributed.rank_group import Together
+
+__all__ = ["ClassWeight", "check_class_weight", "class_weights", "weighted"]
+
+ClassWeight: TypeAlias = str | Mapping[Any, float]
+
+
+def class_weights(
+    wanted: ClassWeight, loader: Iterable[Any], schema: Schema | None, together: Together | None = None
+) -> Tensor:
+    """A float32 weight per class: n / (K count) for `"balanced"`, or those given by class, 1 for the others.
+
+    Args:
+        wanted: `"balanced"`, or weights by class.
+        loader: the rows of training; looked through once where it does not hold all targets in one `block`.
+        schema: whose target tells the classes.
+        together: the ranks that the loader deals its rows to.
+
+    Raises:
+        BadConfig: the target has no classes, or not those that were named.
+        BadData: a class has no row.
+    """
+    target = None if schema is None else schema.target
+    if target is None or target.classes is None:
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "the target has no classes" if target is not None else "nothing tells the classes",
+            got=wanted,
+            expected="a classification, and a loader of gp.Pipeline",
+            remedy="class_weight=None, or Features(weight=...) for a weight per row",
+        )
+    if schema is not None and schema.task == "multilabel":
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "a row has several targets, and one weight",
+            got=[item.name for item in schema.targets],
+            expected="a classification of one target",
+            remedy="class_weight=None, or Features(weight=...) for a weight per row",
+        )
+    classes = list(target.classes)
+    if not isinstance(wanted, str):
+        for name in wanted:
+            if name not in classes or not wanted[name] >= 0:
+                raise BadConfig(
+                    "Trainer(class_weight=)",
+                    "no such class" if name not in classes else "a weight below 0",
+                    got={name: wanted[name]},
+                    expected=f"weights of some of {classes}",
+                    remedy="class_weight='balanced'",
+                )
+        return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
+    check_class_weight(wanted)
+    streamed = getattr(loader, "residency", "stream") == "stream"
+    counts = torch.zeros(len(classes), dtype=torch.int64)
+    for batch in loader if streamed else [loader.block]:  # type: ignore[attr-defined]  # of a Loader
+        target = batch.target
+        if together is not None and together.size > 1 and batch.weight is not None:
+            target = target[batch.weight > 0]  # padding has no weight
+        counts += torch.bincount(target.long(), minlength=len(classes)).cpu()
+    if together is not None and (streamed or "shards" in loader.state_dict()):  # type: ignore[attr-defined]
+        counts = together.each(counts).sum(0)
+    if not counts.all():
+        raise BadData(
+            "Trainer(class_weight='balanced')",
+            "a class has no row",
+            got=dict(zip(classes, counts.tolist(), strict=True)),
+            expected="rows of every class",
+            remedy="a mapping from classes to weights, or more rows",
+        )
+    return (counts.sum() / (len(classes) * counts)).float()
+
+
+def check_class_weight(wanted: str) -> None:
+    """Raise for a name that says nothing of weights.
+
+    Raises:
+        BadConfig: it is not `"balanced"`.
+    """
+    if wanted != "balanced":
+        raise refuse_choice(
+            "Trainer", "class_weight", wanted, ["balanced"], "a mapping from classes to weights, or None"
+        )
+
+
+def weighted(batch: Any, weights: Tensor) -> Any:
+    """The batch with each row's weight times that of its class."""
+    if not is_dataclass(batch) or isinstance(batch, type):
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "the batches have no weights to change",
+            got=type(batch).__name__,
+            expected="batches of gp.Pipeline's loader",
+            remedy="pipeline.loader(...)",
+        )
+    own: Any = batch
+    of_class = weights[own.target.long()]
+    return replace(own, weight=of_class if own.weight is None else own.weight * of_class)

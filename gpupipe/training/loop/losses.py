@@ -1,0 +1,360 @@
+"""Losses by name, one value a row, and their weighted mean.
+
+mean = sum(weight * loss) / sum(weight): every row counts by its weight, whatever the batch it stands in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.schema import Schema
+from gpupipe.support.validation import is_one_of, refuse_choice
+from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.loop.batches import full_precision, matching_target, num_rows, weight_of
+
+__all__ = ["LOSSES", "Loss", "LossMean", "check_loss_task", "check_units", "choose_loss", "mean_loss", "smoothed"]
+
+# Of the model's output and the batch; B values, or their mean.
+Loss: TypeAlias = Callable[[Any, Any], Tensor]
+
+TINY = torch.finfo(torch.float32).tiny
+_TOGETHER = 64  # losses that are summed at once on a CPU
+
+
+def _value_by_value(name: str, function: Callable[..., Tensor]) -> Loss:
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        output = full_precision(output)
+        target = matching_target(output, batch, f"loss {name!r}")
+        values = function(output, target.to(output.dtype), reduction="none")
+        return values.mean(1) if values.ndim == 2 else values  # several targets count alike
+
+    return loss
+
+
+def _cross_entropy(output: Tensor, batch: Any, amount: float = 0.0) -> Tensor:
+    target = matching_target(output, batch, "loss 'cross-entropy'", classes=True)
+    return F.cross_entropy(full_precision(output), target.long(), reduction="none", label_smoothing=amount)
+
+
+LOSSES: dict[str, Loss] = {
+    "bce": _value_by_value("bce", F.binary_cross_entropy_with_logits),
+    "cross-entropy": _cross_entropy,
+    "mse": _value_by_value("mse", F.mse_loss),
+    "huber": _value_by_value("huber", F.huber_loss),
+}
+SCALE_FREE = ("mse", "huber")
+"""Losses that mean the same of a standardised target, up to a factor or a threshold in its units."""
+_TORCHS_SCALE_FREE = {
+    *("MSELoss", "mse_loss", "L1Loss", "l1_loss"),
+    *("SmoothL1Loss", "smooth_l1_loss", "HuberLoss", "huber_loss"),
+}
+LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
+
+
+def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
+    """The loss to use where "auto" was asked, by the task the schema tells; else `loss` itself.
+
+    Raises:
+        BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema tells the
+            task.
+
+    Example:
+        >>> choose_loss("huber", None)
+        'huber'
+    """
+    if callable(loss):
+        return _checked(loss)
+    if isinstance(loss, str) and loss in LOSSES:
+        return loss
+    if not is_one_of(loss, ["auto"]):
+        raise refuse_choice(
+            "Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch"
+        )
+    if schema is None or schema.task is None:
+        raise BadConfig(
+            "Trainer(loss='auto')",
+            "nothing tells what the target is" if schema is None else "the loader's rows have no target",
+            got="a loader without a schema" if schema is None else schema.names,
+            expected="a loader of gp.Pipeline whose Features have a target, of data that have its columns",
+            remedy="loss='bce'" if schema is None else "pipeline.loader(data) of data that have the target's columns",
+        )
+    return LOSS_OF_TASK[schema.task]
+
+
+def check_loss_task(loss: str | Loss, schema: Schema) -> None:
+    """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds.
+
+    Args:
+        loss: chosen.
+        schema: of the loader.
+
+    Raises:
+        BadConfig: it is one.
+    """
+    if schema.task in (None, "regression") or not _is_scale_free(loss):
+        return
+    raise BadConfig(
+        "Trainer(loss=)",
+        f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds",
+        got=loss if isinstance(loss, str) else _name_of(loss.function) if isinstance(loss, OfTarget) else loss,
+        expected=f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number",
+        remedy="loss='auto', or Features(task='regression')",
+    )
+
+
+def check_units(loss: str | Loss, units: object) -> None:
+    """Refuse targets that were standardised by default for a loss whose meaning depends on their units.
+
+    Args:
+        loss: chosen.
+        units: the loader's `target_units`.
+
+    Raises:
+        BadConfig: they were, and nobody said so.
+    """
+    if getattr(units, "by_default", False) and not _is_scale_free(loss):
+        raise BadConfig(
+            "Trainer(loss=)",
+            "the regression's target is standardised by default, and this loss may mean it in its own units",
+            got=loss,
+            expected=f"one of {', '.join(map(repr, SCALE_FREE))}, or a target_transform that is said",
+            remedy="Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()",
+        )
+
+
+def _is_scale_free(loss: str | Loss) -> bool:
+    if isinstance(loss, OfTarget):
+        return _name_of(loss.function) in _TORCHS_SCALE_FREE
+    return loss in SCALE_FREE
+
+
+@dataclass(frozen=True)
+class OfTarget:
+    """A loss of output and target, as torch's are, called with output and batch.
+
+    Args:
+        function: of B outputs or B x K logits, and the target in the type that goes with them.
+    """
+
+    function: Callable[[Tensor, Tensor], Any]
+
+    def __call__(self, output: Tensor, batch: Any) -> Tensor:
+        """B values, or the mean that the function gives.
+
+        Raises:
+            BadData: there is no target.
+            SchemaMismatch: the shapes of output and target differ.
+            BadConfig: the function gives a mean, and the rows have weights, which it cannot count.
+        """
+        name = _name_of(self.function)
+        if isinstance(self.function, nn.Module):
+            self.function.to(output.device)  # its own tensors, such as pos_weight
+        output = full_precision(output)
+        classes = name in _OF_CLASSES or output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
+        target = matching_target(output, batch, f"loss {name}", classes=classes)
+        values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
+        if isinstance(values, Tensor) and values.ndim == 0 and weight_of(batch) is not None:
+            torch_class = isinstance(self.function, nn.Module)
+            raise BadConfig(
+                "Trainer(loss=)",
+                "a mean, in which the rows' weights do not count",
+                got=name,
+                expected="a value for each row where rows have weights",
+                remedy=f"{name}(reduction='none')" if torch_class else f"partial({name}, reduction='none')",
+            )
+        return values.mean(1) if isinstance(values, Tensor) and values.ndim == 2 else values
+
+
+_OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
+_TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
+
+
+def _checked(loss: Loss) -> Loss:
+    """A function as a loss of output and batch."""
+    expected, remedy = "a function of output and batch, or of output and target", "loss=torch.nn.MSELoss()"
+    if isinstance(loss, type):
+        remedy = f"loss={loss.__name__}()"
+        raise BadConfig("Trainer(loss=)", "a class", got=loss, expected=f"an object: {expected}", remedy=remedy)
+    try:
+        found = signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except ValueError:
+        return loss  # a function of C
+    try:
+        found.bind(None, None)
+    except TypeError as cause:
+        problem = f"it takes {found}"
+        raise BadConfig("Trainer(loss=)", problem, got=loss, expected=expected, remedy=remedy) from cause
+    second = [*found.parameters.values()][1:2]
+    return OfTarget(loss) if second and second[0].name in _TARGET_NAMES else loss
+
+
+def _name_of(function: object) -> str:
+    function = function.func if isinstance(function, partial) else function
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def smoothed(loss: str | Loss, amount: float) -> Loss:
+    """A named loss of labels that are taken to be wrong with some probability (Szegedy et al., arXiv:1512.00567).
+
+    The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
+
+    Args:
+        loss: "bce" or "cross-entropy".
+        amount: in [0, 1).
+
+    Raises:
+        BadConfig: a loss without classes.
+
+    Example:
+        >>> from gpupipe.tensors.batch import Batch
+        >>> batch = Batch(torch.zeros(1, 0), torch.zeros(1, 0), torch.ones(1))
+        >>> smoothed("bce", 0.5)(torch.zeros(1), batch).item() == LOSSES["bce"](torch.zeros(1), batch).item()
+        True
+    """
+    if loss == "bce":
+        plain = LOSSES["bce"]
+        return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
+    if loss == "cross-entropy":
+        return partial(_cross_entropy, amount=amount)
+    raise BadConfig(
+        "Trainer(label_smoothing=)",
+        "the loss has no classes to smooth",
+        got=loss if isinstance(loss, str) else "a function",
+        expected="loss 'bce' or 'cross-entropy'",
+        remedy="label_smoothing=0.0",
+    )
+
+
+def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
+    """The loss of a batch to go down from, and the weight it carries in a mean over batches (its rows without weights).
+
+    Args:
+        values: B losses, weighted here; or their mean, taken as it is.
+        batch: whose weights count.
+
+    Raises:
+        SchemaMismatch: no tensor, or neither a scalar nor one value a row.
+
+    Example:
+        >>> from gpupipe.tensors.batch import Batch
+        >>> batch = Batch(torch.zeros(2, 0), torch.zeros(2, 0), weight=torch.tensor([3.0, 1.0]))
+        >>> mean_loss(torch.tensor([1.0, 5.0]), batch)
+        (tensor(2.), tensor(4.))
+    """
+    if not isinstance(values, Tensor):
+        raise SchemaMismatch(
+            "loss",
+            "not a tensor",
+            got=type(values),
+            expected=f"a tensor of shape () or ({num_rows(batch)},)",
+            remedy="return the loss, not its `.item()`",
+        )
+    weight = weight_of(batch)
+    if values.ndim == 0:
+        return values, num_rows(batch) if weight is None else weight.sum()
+    if values.ndim != 1 or (weight is not None and values.shape != weight.shape):
+        raise SchemaMismatch(
+            "loss",
+            "neither a scalar nor one value a row",
+            got=tuple(values.shape),
+            expected=f"shape () or ({num_rows(batch)},)",
+            remedy="loss=lambda output, batch: per_row(output, batch).mean(1)",
+        )
+    if weight is None:
+        return values.mean(), values.shape[0]
+    total = weight.sum()
+    # A batch of padding only has no weight at all: its loss is 0, and it moves nothing.
+    return (values * weight).sum() / total.clamp_min(TINY), total
+
+
+class LossMean:
+    """The mean loss over batches, summed in float64 on the device and read when asked.
+
+    On a CPU the batches' losses are kept for a while and summed many at a time, one after the other all the same: four
+    operations on single numbers would cost a small network's step 3 %.
+
+    Example:
+        >>> losses = LossMean(torch.device("cpu"))
+        >>> losses.add(torch.tensor(1.0), 3)
+        >>> losses.add(torch.tensor(5.0), 1)
+        >>> losses.read()
+        2.0
+    """
+
+    def __init__(self, device: torch.device, together: Together | None = None) -> None:
+        self._together = together or Together()
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._total, self._weight, self._good = self._sums.unbind()
+        self._many = _TOGETHER if device.type == "cpu" else 1
+        self._losses: list[Tensor] = []
+        self._weights: list[Tensor | int] = []
+
+    @property
+    def sums(self) -> Tensor:
+        """The losses' and the weights' sum, and how many batches came before the first whose loss is not finite."""
+        if self._losses:
+            self._take_in()
+        return self._sums
+
+    def add(self, loss: Tensor, weight: Tensor | int) -> None:
+        """Count a batch's mean loss; the host does not wait."""
+        if self._many == 1:
+            self._total.add_(loss.double() * weight)
+            self._weight.add_(weight)
+            self._good.add_(self._total.abs() < math.inf)  # a sum that has once not been finite stays so
+            return
+        self._losses.append(loss)
+        self._weights.append(weight)
+        if len(self._losses) == self._many:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        weights = torch.stack([torch.as_tensor(weight) for weight in self._weights]).double()
+        totals = torch.cat([self._total[None], torch.stack(self._losses) * weights]).cumsum(0)  # in order: exact resume
+        self._total.copy_(totals[-1])
+        self._weight.copy_(torch.cat([self._weight[None], weights]).cumsum(0)[-1])
+        self._good.add_((totals[1:].abs() < math.inf).sum())
+        self._losses.clear()
+        self._weights.clear()
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        self._losses.clear()
+        self._weights.clear()
+        self._sums.zero_()
+
+    def of_all(self) -> Tensor:
+        """`sums` over all ranks; the first batch that is not finite on any of them counts."""
+        each = self._together.each(self.sums)
+        return torch.cat([each[:, :2].sum(0), each[:, 2:].amin(0)])
+
+    def read(self, where: str = "loss") -> float | None:
+        """The mean; None where no weight was counted. The host waits for the device.
+
+        Raises:
+            BadData: the mean is not finite; `where` is named.
+
+        Memory:
+            Copies 24 bytes to the host.
+        """
+        total, weight, _ = self.of_all().tolist()
+        mean = None if weight == 0 else total / weight
+        if mean is not None and not math.isfinite(mean):
+            raise BadData(
+                where,
+                "the loss is not finite",
+                got=mean,
+                expected="finite features, targets and weights, and updates small enough to keep the weights so",
+                remedy="lr=3e-4, gradient_clip=1.0, or look for infinite values with `gpupipe inspect`",
+            )
+        return mean

@@ -1,0 +1,254 @@
+"""One update of the weights: forward, backward, clip, optimiser. Nothing in it makes the host wait for the device.
+
+What changes from update to update (learning rate, loss scale) is read on the device from tensors
+that are written in place, at a counter that lies there too, so a CUDA graph can capture an update and replay it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gpupipe.errors import BadConfig
+from gpupipe.training.cuda.profiler_ranges import Range, unnamed
+from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.loop.batches import num_rows, split_rows
+from gpupipe.training.loop.losses import TINY, LossMean
+from gpupipe.training.optim.ema import Average
+from gpupipe.training.optim.loss_scaler import LossScale
+from gpupipe.training.optim.rowwise_adagrad import add_gradients, compact, entries
+
+__all__ = ["Update"]
+
+logger = logging.getLogger(__name__)
+
+
+class Update:
+    """The gradients of one or several batches, and one step of the optimiser with them.
+
+    With several, or a batch in parts, gradients are those of the mean over all their rows: sum(weight * loss) is what
+    is summed, and divided by sum(weight) at the step.
+
+    Args:
+        objective: of a batch, its mean loss and the weight that carries (`mean_loss`).
+        optimizer: whose groups' rates are 0-d tensors.
+        rates: the learning rate of each update, on the device; written to the groups before each step.
+        gradient_clip: the largest norm of all gradients together; longer ones are scaled down to it.
+        accumulate: how many batches a step is made of; a last one of an epoch may be made of fewer.
+        unit: a weight of about a batch's, the same in each process; sums are divided by it to stay near 1.
+        scale: of the loss, for float16.
+        average: of the weights, moved after each step.
+        together: the ranks whose gradients are added up before each step.
+
+    Memory:
+        Gradients as large as the weights, kept until the next update; twice that where gradients are summed.
+    """
+
+    def __init__(
+        self,
+        objective: Callable[[Any], tuple[Tensor, Tensor | int]],
+        optimizer: Optimizer,
+        *,
+        rates: Tensor,
+        gradient_clip: float | None = None,
+        accumulate: int = 1,
+        unit: float = 1.0,
+        scale: LossScale | None = None,
+        average: Average | None = None,
+        together: Together | None = None,
+    ) -> None:
+        self.objective = objective
+        self.optimizer = optimizer
+        self.rates = rates
+        self.gradient_clip = gradient_clip
+        self.accumulate = accumulate
+        self.parts = 1
+        self.splits = True  # a batch that does not fit in memory
+        self.unit = unit
+        self.scale = scale
+        self.average = average
+        self.parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
+        self._maybe_sparse = self.parameters
+        self.count = torch.zeros(1, dtype=torch.int64, device=rates.device)
+        self.together = together or Together()
+        self.losses = LossMean(rates.device, self.together)
+        self.range: Range = unnamed
+        self._weight = torch.zeros((), device=rates.device)
+        self._waiting = False  # whether there are gradients that wait for the step
+        # The rate that most groups share is written to directly; others are multiples of it.
+        groups = optimizer.param_groups
+        rates_of = {id(group["lr"]): (group["lr"].view(1), group.get("lr_factor", 1.0)) for group in groups}
+        shared = [lr for lr, factor in rates_of.values() if factor == 1]
+        self._rate = shared[0] if shared else torch.zeros(1, device=rates.device)
+        self._own_rates = [(lr, factor) for lr, factor in rates_of.values() if factor != 1]
+
+    def __call__(self, batch: Any) -> None:
+        """Update the weights from `batch` alone."""
+        self.learn(batch)
+        self.step()
+
+    def learn(self, batch: Any) -> None:
+        """Add the gradients of `batch`, and count its loss in `losses`.
+
+        Where memory does not suffice the batch is learnt in parts from now on, half as large until they fit.
+        """
+        parts = [batch] if self.parts == 1 else list(split_rows(batch, self.parts))
+        while parts:
+            if self._fits(parts[0]):
+                del parts[0]
+            else:
+                parts = [half for part in parts for half in split_rows(part, 2)]
+
+    def _fits(self, part: Any) -> bool:
+        """Learn, if memory suffices; a part of one row has to."""
+        try:
+            self._learn(part)
+        except torch.OutOfMemoryError:
+            if num_rows(part) == 1 or not self.splits:
+                raise
+        else:
+            return True
+        self.parts *= 2
+        logger.warning(
+            "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the same, "
+            "unless rows of a batch see each other (batch normalisation, a loss of pairs)",
+            self.parts,
+            -(-num_rows(part) // 2),
+        )
+        return False
+
+    def _learn(self, batch: Any) -> None:
+        with self.range("forward"):
+            loss, weight = self.objective(batch)
+        objective = loss
+        if self._summed:
+            share = weight / self.unit
+            objective = loss * share
+        if self.scale is not None:
+            objective = objective * self.scale.value
+        # Aside, not added to: a backward pass that fails half-way (out of memory) has then spoilt nothing.
+        aside = [parameter.grad for parameter in self.parameters] if self._waiting else []
+        for parameter in self.parameters:
+            parameter.grad = None
+        try:
+            with self.range("backward"):
+                torch.autograd.backward(objective)
+        except torch.OutOfMemoryError:
+            for parameter, gradient in zip(self.parameters, aside or [None] * len(self.parameters), strict=True):
+                parameter.grad = gradient
+            raise
+        if aside:
+            add_gradients(self.parameters, aside)
+        if self._summed:
+            self._weight.add_(share)
+        self._waiting = True
+        self.losses.add(loss.detach(), weight)
+
+    @property
+    def _summed(self) -> bool:
+        return self.accumulate > 1 or self.parts > 1 or self.together.size > 1
+
+    def forget(self) -> None:
+        """Leave out what was learnt since the last step."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._weight.zero_()
+        self._waiting = False
+
+    def step(self) -> None:
+        """Move the weights by the gradients that were learnt."""
+        if not self._waiting:  # all batches were empty
+            if self.together.size == 1:
+                return
+            for parameter in self.parameters:
+                parameter.grad = None  # it is the last update's, and the other ranks may have rows
+        self._finish_gradients()
+        torch.index_select(self.rates, 0, self.count, out=self._rate)
+        for lr, factor in self._own_rates:
+            torch.mul(self._rate, factor, out=lr)
+        with self.range("optimizer"):
+            self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.count)
+        self.count += 1
+        self._waiting = False
+
+    def _finish_gradients(self) -> None:
+        """Unscale, divide by the weights' sum and clip: one norm and one product over all gradients, or nothing."""
+        self.together.sum_gradients(self.parameters, self._weight)
+        for parameter in self._maybe_sparse:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = compact(parameter.grad)
+        # A gradient that was dense once stays so: asking all of them each time would cost a small network's step 2 %.
+        self._maybe_sparse = [p for p in self._maybe_sparse if p.grad is None or p.grad.is_sparse]
+        if self.gradient_clip is None and self.scale is None and not self._summed:
+            return
+        gradients = [entries(g)[1] if g.is_sparse else g for p in self.parameters if (g := p.grad) is not None]
+        factor = torch.ones((), device=self.rates.device)
+        if self._summed:
+            factor = factor / self._weight.clamp_min(TINY)
+            self._weight.zero_()
+        if self.scale is not None:
+            factor = factor / self.scale.value
+        if self.gradient_clip is not None or self.scale is not None:
+            norm = nn.utils.get_total_norm(gradients) * factor
+            if self.scale is not None:
+                self.scale.update(norm)
+            if self.gradient_clip is not None:
+                factor = factor * (self.gradient_clip / (norm + 1e-6)).clamp_max(1.0)
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the average of its weights, where there is one."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that the next update depends on beside model and loader, as tensors by name.
+
+        Raises:
+            BadConfig: an optimiser that keeps something else than tensors.
+        """
+        state = {"count": self.count}
+        for index, parameter in enumerate(self.parameters):
+            for name, value in self.optimizer.state[parameter].items():
+                if value is None:
+                    continue
+                if not isinstance(value, Tensor):
+                    raise BadConfig(
+                        "Trainer(optimizer=)",
+                        f"its state {name!r} is no tensor and cannot be saved",
+                        got=type(self.optimizer).__name__,
+                        expected="an optimiser whose state is tensors, as torch's are",
+                        remedy="optimizer='adamw'",
+                    )
+                state[f"optimizer.{index}.{name}"] = value
+        for part, owner in (("scale", self.scale), ("average", self.average)):
+            if owner is not None:
+                state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state_dict` gave, between two updates and before anything is captured."""
+        self.count.copy_(state["count"])
+        found: dict[int, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            part, _, rest = name.partition(".")
+            if part == "optimizer":
+                index, _, key = rest.partition(".")
+                found.setdefault(int(index), {})[key] = value
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": found, "param_groups": groups})
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = lr  # torch puts a copy in its place, which the schedule would not reach
+        for part, owner in (("scale", self.scale), ("average", self.average)):
+            if owner is not None:
+                own = {name.removeprefix(f"{part}."): value for name, value in state.items() if name.startswith(part)}
+                owner.load_state_dict(own)

@@ -1,0 +1,357 @@
+"""The training loop, top to bottom.
+
+An epoch is updates (`update.py`) over the train loader, metrics over the validation loader, and one row of history. The
+host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.training.callbacks.callback import Callback, Callbacks
+from gpupipe.training.callbacks.early_stopping import EarlyStopping
+from gpupipe.training.callbacks.history import History
+from gpupipe.training.checkpointing.checkpoint_callback import resume as go_on
+from gpupipe.training.checkpointing.checkpoints import Checkpoints
+from gpupipe.training.cuda.cuda_graph import CapturedUpdate
+from gpupipe.training.distributed.rank_group import meeting
+from gpupipe.training.distributed.remote_fit import Elsewhere, fit_elsewhere
+from gpupipe.training.loop.batches import move, num_batches, num_rows
+from gpupipe.training.loop.build import (
+    callbacks_of,
+    check,
+    check_batches,
+    history_of,
+    loss_and_metrics,
+    prepared,
+    start_run,
+    tell_of_tables,
+)
+from gpupipe.training.loop.class_weights import ClassWeight
+from gpupipe.training.loop.device import choose_device, fork_rng, session
+from gpupipe.training.loop.divergence import check_loss
+from gpupipe.training.loop.evaluation import evaluate, predict
+from gpupipe.training.loop.losses import Loss
+from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_step import Update
+from gpupipe.training.optim.optimizers import Groups, MakeOptimizer
+from gpupipe.training.optim.schedules import Schedule, fallen
+
+__all__ = ["Batches", "Trainer"]
+
+logger = logging.getLogger(__name__)
+
+LEARNING_RATE = 3e-3
+"""Of a model that has none of its own."""
+
+
+class Batches(Protocol):
+    """What is trained on: batches, how many, and again from the start each epoch."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(eq=False, repr=False)
+class Trainer:
+    """Trains a module on batches.
+
+    The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
+    from the model's present weights with a fresh optimiser, and moves the model to the device for good.
+
+    Args:
+        model: any module; its output is B values or logits, or B x K logits.
+        max_epochs: passes over the train loader.
+        loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
+            output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
+            is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` in the batch's place;
+            where rows have weights, with `reduction="none"`.
+            output and batch that gives B values (weighted by `batch.weight`) or their mean. A regression's targets are
+            standardised by default; but for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
+        optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
+            torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
+        lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
+            where it has none.
+        schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the share of
+            updates done, see `learning_rates`. Fewer than 20 updates are few for one cycle, and a warning says so.
+        warmup: share of the updates that rises to `lr`; None for the schedule's own.
+        weight_decay: of weights; biases, scales of normalisations and embeddings have none.
+        groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
+        gradient_clip: the largest norm of all gradients together; None for no limit.
+        accumulate: batches an update is made of: the same as batches that many times larger.
+        average: decay of an average of the weights, which is what is evaluated and kept (`Average`); None for none.
+        label_smoothing: share of each label given to all classes alike; in training only.
+        precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
+            "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
+        recompute: blocks whose inner values are computed again in the backward pass, to save memory: patterns of
+            modules' names, or True for the members of all `nn.ModuleList`s.
+        compile: whether forward pass and loss go through torch.compile.
+        capture: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
+        class_weight: None, "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
+            mapping from classes to weights. Times `batch.weight`, in training only: metrics and evaluation stay as
+            they are.
+        metrics: "auto" (those that go with a named loss), or a list of names and `Metric`s, computed on validation.
+        early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
+        seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
+        deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
+        device: "auto" (where the loader's data lies, else a GPU if torch sees one), "cpu", "cuda", "cuda:1", or a
+            `torch.device` of these.
+        progress: "auto" (a bar on a terminal or in a notebook), True or False.
+        log_every: batches between two looks at the loss.
+        callbacks: of the user's, and loggers.
+        checkpoints: where to save where the fit stands, and how often; a path for a folder and every epoch.
+        profile: a folder for a trace of some updates, which Perfetto opens.
+        gpu_stats: look at the GPU once a second, for `history.gpu`.
+        patience: seconds that a rank waits for the others, where several train together.
+
+    Raises:
+        BadConfig: a value that makes no sense; the closest choice is offered.
+
+    Example:
+        >>> from gpupipe.models import MLP
+        >>> from gpupipe.tensors.batch import Batch
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> loader = [Batch(x, torch.zeros(64, 0, dtype=torch.int32), target=(x[:, 0] > 0).float())]
+        >>> trainer = Trainer(MLP(numeric=1, hidden=(8,)), loss="bce", max_epochs=50, lr=0.05, device="cpu")
+        >>> history = trainer.fit(loader, loader)
+        >>> history.best["valid_accuracy"]
+        1.0
+    """
+
+    model: nn.Module
+    _: KW_ONLY
+    max_epochs: int
+    loss: str | Loss = "auto"
+    optimizer: str | MakeOptimizer = "adamw"
+    lr: float | None = None
+    schedule: Schedule = "one-cycle"
+    warmup: float | None = None
+    weight_decay: float = 0.01
+    groups: Groups | None = None
+    gradient_clip: float | None = None
+    accumulate: int = 1
+    average: float | None = None
+    label_smoothing: float = 0.0
+    precision: str = "auto"
+    recompute: bool | Sequence[str] = False
+    compile: bool = False
+    capture: bool | str = "auto"
+    class_weight: ClassWeight | None = None
+    metrics: str | Sequence[str | Metric] = "auto"
+    early_stopping: EarlyStopping | None = None
+    seed: int = 0
+    deterministic: bool = False
+    device: str | torch.device = "auto"
+    progress: str | bool = "auto"
+    log_every: int = 100
+    callbacks: Sequence[Callback] = ()
+    checkpoints: Checkpoints | str | Path | None = None
+    profile: str | Path | None = None
+    gpu_stats: bool = False
+    patience: float = 600.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        given = self.checkpoints
+        self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest of a run."""
+        if self.lr is not None:
+            return self.lr
+        own = getattr(self.model, "learning_rate", None)
+        return float(own) if isinstance(own, int | float) else LEARNING_RATE
+
+    def fit(
+        self,
+        train: Batches | Elsewhere,
+        valid: Batches | Elsewhere | None = None,
+        *,
+        resume: str | Path | None = None,
+        executor: object = None,
+    ) -> History:
+        """Train, and say how it went.
+
+        The model is left in evaluation mode. `train_loss` is the mean over the epoch while the weights moved.
+
+        Args:
+            train: iterated once an epoch, after `set_epoch(epoch)` where it has that; epochs count from 0 there.
+            valid: evaluated after each epoch.
+            resume: go on from a checkpoint of the same model and data: its path, a folder of some (the last one), or
+                "latest" for the last one of `checkpoints`; with none there yet the fit starts from the beginning.
+            executor: the cluster on whose workers the loaders' rows lie (`ClusterLoader`), which know it themselves.
+
+        Returns:
+            One row per epoch: epoch (from 1), train_loss, valid_loss and valid_<metric> (where defined), lr (the
+            epoch's last), seconds and rows_per_second (of training).
+
+        Raises:
+            BadData: no rows, no weight, a loss that is not finite (epoch, update and rows are named).
+            BadConfig: no loader, one without a length, or with more batches than that; a figure to monitor that is not
+                there.
+            ArtifactError: no checkpoint to go on from, or a damaged one.
+            SchemaMismatch: it is of another model or other data.
+            SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
+            ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
+
+        Memory:
+            Batches that lie elsewhere are copied to the device. Weights, gradients and two moments; with
+            `early_stopping` one more copy of the weights.
+        """
+        if executor is not None or isinstance(train, Elsewhere) or isinstance(valid, Elsewhere):
+            return fit_elsewhere(self, train, valid, resume, executor)
+        check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
+        if not isinstance(resume, str | PathLike | None):
+            raise BadConfig(
+                "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
+            )
+        tell_of_tables(self)
+        loss, metrics = loss_and_metrics(self, train)
+        steps = num_batches(train)
+        history = history_of(self, metrics, validated=valid is not None)
+        device = choose_device(self.device, train)
+        with (
+            meeting(train, self.patience) as together,
+            self._session(device, together.rank),
+            prepared(self),
+        ):
+            learner, run = start_run(self, loss, train, history, steps, device, together)
+            update, best = run.update, run.best
+            resumed = resume is not None and go_on(run, resume, self.saves)
+            callbacks = callbacks_of(self, together, resumed=resumed)
+            with callbacks.around(run):
+                for epoch in run.epochs():
+                    callbacks.on_epoch_start(run)
+                    row = {"epoch": epoch, "train_loss": self._train_epoch(run, learner, callbacks)}
+                    speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
+                    if valid is not None:
+                        # What the validation loader draws must not change what training draws.
+                        with fork_rng(device), update.averaged(), run.validation():
+                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision, together)
+                        if not figures and together.first and not len(history):
+                            why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
+                            logger.warning("the valid loader has no rows (%s): no figures of validation", why)
+                        row |= {f"valid_{name}": value for name, value in figures.items()}
+                    history.append(row | speed)
+                    with update.averaged():
+                        run.stop = run.stop or (best is not None and best.see(history.monitored))
+                    if (share := fallen(self.schedule, history)) is not None:
+                        run.scale_rates(share)
+                    callbacks.on_epoch_end(run)
+                if best is not None and best.seen:
+                    best.restore()
+                elif update.average is not None:
+                    update.average.swap()
+                self.model.eval().zero_grad()  # gives the gradients' memory back
+        return history
+
+    def _train_epoch(self, run: Run, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
+        """Update from each batch that is left of the epoch; the mean loss."""
+        looked_at = run.step_in_epoch
+        self.model.train()
+        if not run.step_in_epoch:
+            run.update.losses.reset()
+        for batch in run.batches():
+            run.step_in_epoch += 1
+            if run.step_in_epoch > run.steps_per_epoch:
+                raise _longer_than_it_says(run.steps_per_epoch)
+            if size := num_rows(batch):
+                learner.learn(move(batch, run.device))
+                run.rows += size * run.together.size
+            if run.completes_update:
+                learner.step()
+            if run.step_in_epoch % self.log_every == 0:
+                callbacks.on_log(run, check_loss(run, looked_at))
+                looked_at = run.step_in_epoch
+            for tell in callbacks.on_step_end if run.completes_update else ():
+                tell(run)
+        loss = check_loss(run, looked_at)
+        if loss is None:
+            raise _nothing_to_learn(run.rows, run.train)
+        if looked_at < run.step_in_epoch:
+            callbacks.on_log(run, loss)
+        return loss
+
+    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
+        """The mean loss and the metrics over a loader, by name; those that are not defined for its rows are left out.
+
+        Args:
+            loader: batches with a target; its weights count.
+
+        Raises:
+            BadData: no target, or a loss that is not finite.
+            BadConfig: no loader, or "auto" loss without a schema.
+
+        Memory:
+            Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
+        """
+        check_batches("Trainer.evaluate", loader=loader)
+        loss, metrics = loss_and_metrics(self, loader)
+        device = choose_device(self.device, loader)
+        with meeting(loader, self.patience, alone=True) as together, self._session(device):
+            return evaluate(self.model, loader, loss, metrics, device, self.precision, together)
+
+    def predict(self, loader: Iterable[Any]) -> Tensor:
+        """The model's outputs, row after row in the loader's order: logits, or a regression's values in its own units.
+
+        Args:
+            loader: batches; needs no target. Of a shuffled one the order is the shuffled one.
+
+        Returns:
+            N or N x K values on the device, float32 (float64 of a float64 model, and in the own units of a target that
+            goes through steps); shape (0,) of a loader without rows.
+
+        Raises:
+            BadData: the model's output is no tensor.
+            BadConfig: no loader.
+
+        Memory:
+            The outputs, twice for a moment.
+        """
+        check_batches("Trainer.predict", loader=loader)
+        device = choose_device(self.device, loader)
+        with self._session(device):
+            output, units = predict(self.model, loader, device, self.precision), getattr(loader, "target_units", None)
+            return output if units is None or not len(output) else units(output)
+
+    def _session(self, device: torch.device, rank: int = 0) -> AbstractContextManager[None]:
+        return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)
+
+
+def _nothing_to_learn(rows: int, loader: Any) -> BadData:
+    problem = "the weights of the train loader's rows sum to 0" if rows else "the train loader has no rows"
+    remedy = "look at the filters, the split and the weights: len(dataset)"
+    if not rows and _drops_all(loader):
+        problem = f"the train loader has no full batch of {loader.batch_size} rows, and drop_last=True"
+        remedy = "drop_last=False, or a smaller batch_size"
+    return BadData("Trainer.fit", problem, got=f"{rows} rows", expected="at least one row that counts", remedy=remedy)
+
+
+def _drops_all(loader: Any) -> bool:
+    """Whether a loader of ours or of PyTorch's leaves out its rows because they are fewer than a batch."""
+    rows = getattr(loader, "num_rows", None)
+    if rows is None and isinstance(getattr(loader, "dataset", None), Sized):
+        rows = len(loader.dataset)
+    return bool(rows) and getattr(loader, "drop_last", False) is True
+
+
+def _longer_than_it_says(steps: int) -> BadConfig:
+    return BadConfig(
+        "Trainer.fit",
+        "the train loader gives more batches than its len()",
+        got=f"more than {steps}",
+        expected="len(loader) batches each epoch, which the schedule is made for",
+        remedy="a loader whose __len__ counts the batches of one epoch, not rows",
+    )

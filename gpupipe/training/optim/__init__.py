@@ -1,0 +1,1 @@
+"""Optimisers, learning rate schedules, loss scaling and averages of weights."""
