@@ -29,7 +29,7 @@ from gpupipe.pipeline.loading import table_of
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.tensors import BatchOptions, Block, Loader
-from gpupipe.tensors.joining import group_of, open_store
+from gpupipe.tensors.process_group import group_of, open_store
 
 __all__ = ["ClusterLoader"]
 

@@ -18,8 +18,8 @@ from gpupipe.pipeline.apply import Transformation
 from gpupipe.pipeline.stream_parts import StreamedParts, loaded
 from gpupipe.schema import Role
 from gpupipe.tensors import Block, Loader, require_device
-from gpupipe.tensors.kept import held
-from gpupipe.tensors.residency import choose_residency, room_on
+from gpupipe.tensors.passthrough import held
+from gpupipe.tensors.placement import choose_residency, room_on
 
 __all__ = ["make_loader", "table_of"]
 

@@ -4,12 +4,12 @@ In: feature columns. Does: one block, typed views, gathers of rows. Out: `Batch`
 """
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import Block, require_device
-from gpupipe.tensors.kept import MISSING_TIME
+from gpupipe.tensors.feature_table import Block, require_device
 from gpupipe.tensors.loader import BatchOptions, Loader, LoaderOptions
+from gpupipe.tensors.passthrough import MISSING_TIME
 from gpupipe.tensors.permutation import Permutation
 from gpupipe.tensors.ragged import Ragged
-from gpupipe.tensors.share import share
+from gpupipe.tensors.zero_copy import share
 
 __all__ = [
     "MISSING_TIME",

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from gpupipe.backend import select
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.feature_table import Block
 
 if TYPE_CHECKING:
     from gpupipe.tensors.loader import Loader

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.order import Rows
-from gpupipe.tensors.ranks import Ranks, Step
+from gpupipe.tensors.sharding import Ranks, Step
 
 __all__ = ["Picker", "batches_of", "fill", "gather", "groups"]
 

@@ -16,16 +16,16 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.device_table import Resident, from_device
 from gpupipe.tensors.export import TorchBatches, arrays_of
+from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import Picker
+from gpupipe.tensors.host_table import through_slabs
+from gpupipe.tensors.loader_state import Position, state_of, taken_up
 from gpupipe.tensors.order import ByBlocks, ByRows, InOrder, Order, Rows, Windowed
-from gpupipe.tensors.position import Position, state_of, taken_up
-from gpupipe.tensors.ranks import Ranks, rows_of_all, who_am_i
-from gpupipe.tensors.resident import Resident, from_device
 from gpupipe.tensors.sampling import Drawn, running_sum
-from gpupipe.tensors.slabs import through_slabs
-from gpupipe.tensors.stream import Parts, in_windows, tell_reads
+from gpupipe.tensors.sharding import Ranks, rows_of_all, who_am_i
+from gpupipe.tensors.stream_table import Parts, in_windows, tell_reads
 
 __all__ = ["BatchOptions", "Loader", "LoaderOptions"]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.order import Rows
 from gpupipe.tensors.permutation import stream_key
 

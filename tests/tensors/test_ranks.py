@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing
 
 from gpupipe import errors
 from gpupipe.tensors import Loader
-from gpupipe.tensors.ranks import Ranks, who_am_i
+from gpupipe.tensors.sharding import Ranks, who_am_i
 
 from .tables import block_of, rows_of
 

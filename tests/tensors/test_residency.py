@@ -14,7 +14,7 @@ from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.device import host_memory
 from gpupipe.pipeline.pipeline import loading
 from gpupipe.tensors import Loader
-from gpupipe.tensors.residency import choose_residency, room_on
+from gpupipe.tensors.placement import choose_residency, room_on
 
 from .tables import block_of
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from gpupipe.backend import Column
-from gpupipe.tensors import slabs, stream
-from gpupipe.tensors.ranks import Ranks
+from gpupipe.tensors import host_table, stream_table
+from gpupipe.tensors.sharding import Ranks
 
 GPU = torch.device("cuda:0")
 ROWS, WINDOW = 12, 4
@@ -78,7 +78,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 class Window:
     """A block on the GPU, as far as is asked of one."""
 
-    device, row_bytes, keep = GPU, slabs.SLAB_BYTES, dict[str, Any]()
+    device, row_bytes, keep = GPU, host_table.SLAB_BYTES, dict[str, Any]()
 
     def __init__(self, cuda: Cuda, number: int, lists: list[str]) -> None:
         self.schema, self.number, self._cuda = SimpleNamespace(lists=lists), number, cuda
@@ -133,15 +133,15 @@ def run(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, lists: list[str], *, steps:
     def fill(slab: Any, steps: Any, picker: Any) -> None:
         picker.pick(steps[0].start, steps[-1].stop, slab, 0)
 
-    monkeypatch.setattr(stream, "Block", SimpleNamespace(allocate=allocate))
-    monkeypatch.setattr(stream, "gather", gather)
-    monkeypatch.setattr(slabs, "fill", fill)
-    monkeypatch.setattr(slabs, "batches_of", lambda rows, steps, **_: iter(steps))
+    monkeypatch.setattr(stream_table, "Block", SimpleNamespace(allocate=allocate))
+    monkeypatch.setattr(stream_table, "gather", gather)
+    monkeypatch.setattr(host_table, "fill", fill)
+    monkeypatch.setattr(host_table, "batches_of", lambda rows, steps, **_: iter(steps))
     slab = SimpleNamespace(device=GPU, tensors=[], words=None)
-    like = SimpleNamespace(device=GPU, row_bytes=slabs.SLAB_BYTES, empty_like=lambda *_, **__: slab)
-    opened = slabs.through_slabs(
+    like = SimpleNamespace(device=GPU, row_bytes=host_table.SLAB_BYTES, empty_like=lambda *_, **__: slab)
+    opened = host_table.through_slabs(
         like,  # type: ignore[arg-type]
-        lambda: stream.in_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
+        lambda: stream_table.in_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
         Ranks(ROWS, 2, drop_last=False),
         0,
         GPU,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from gpupipe.errors import ClusterLost
-from gpupipe.tensors.joining import open_store
+from gpupipe.tensors.process_group import open_store
 
 __all__ = ["RollCall", "host_for"]
 

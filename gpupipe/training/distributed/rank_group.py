@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from gpupipe.errors import BadConfig, ClusterLost
-from gpupipe.tensors.joining import on_hosts, stacked
-from gpupipe.tensors.ranks import who_am_i
+from gpupipe.tensors.process_group import on_hosts, stacked
+from gpupipe.tensors.sharding import who_am_i
 from gpupipe.training.distributed.collectives import packed, told_by_all, unpacked
 from gpupipe.training.distributed.failure_store import RollCall, host_for
 from gpupipe.training.optim.rowwise_adagrad import entries

@@ -10,7 +10,7 @@ from torch import distributed
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import is_integer
-from gpupipe.tensors.joining import MEETING, join, joined, on_hosts, stacked
+from gpupipe.tensors.process_group import MEETING, join, joined, on_hosts, stacked
 
 __all__ = ["Ranks", "Step"]
 

@@ -16,7 +16,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadData, GpupipeError
 from gpupipe.schema import Schema
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import Picker, gather
 from gpupipe.tensors.order import Ranges, Windowed
 from gpupipe.tensors.prefetch import ahead

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import Picker, batches_of, fill, groups
 from gpupipe.tensors.prefetch import ahead
-from gpupipe.tensors.ranks import Ranks, Step
+from gpupipe.tensors.sharding import Ranks, Step
 
 __all__ = ["through_slabs"]
 

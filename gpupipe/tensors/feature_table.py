@@ -15,11 +15,11 @@ from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_choice
-from gpupipe.tensors.admission import check_column, endless_values, is_index, missing_values
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.kept import held, kept_dtype, kept_values
 from gpupipe.tensors.lists import ListParts
+from gpupipe.tensors.passthrough import held, kept_dtype, kept_values
 from gpupipe.tensors.ragged import Ragged
+from gpupipe.tensors.validate import check_column, endless_values, is_index, missing_values
 
 __all__ = ["Block", "require_device"]
 

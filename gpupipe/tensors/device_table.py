@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.block import Block
+from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import batches_of, fill, gather, groups
 from gpupipe.tensors.order import Order, Rows
 from gpupipe.tensors.ragged import Ragged
-from gpupipe.tensors.ranks import Ranks
+from gpupipe.tensors.sharding import Ranks
 
 __all__ = ["Resident", "from_device"]
 
