@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
-from gpupipe.models.numbers import Numbers
+from gpupipe.models.numeric_embeddings import Numbers
 from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors.batch import Batch

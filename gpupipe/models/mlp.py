@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gpupipe.models.numbers import Numbers
+from gpupipe.models.numeric_embeddings import Numbers
 from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.tensors.batch import Batch
 

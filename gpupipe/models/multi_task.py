@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.models.mlp import relu_layers
-from gpupipe.models.numbers import Numbers
+from gpupipe.models.numeric_embeddings import Numbers
 from gpupipe.models.tabular import Tabular, arguments, generator_of
 from gpupipe.tensors.batch import Batch
 

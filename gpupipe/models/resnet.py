@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.models.numbers import Numbers
+from gpupipe.models.numeric_embeddings import Numbers
 from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
 from gpupipe.support.validation import check_integer, check_number
 from gpupipe.tensors.batch import Batch

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch, nearest
 from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
-from gpupipe.models.numbers import Numbers, NumericEmbedding, numbers_from
+from gpupipe.models.numeric_embeddings import Numbers, NumericEmbedding, numbers_from
 from gpupipe.schema import Schema
 from gpupipe.support.validation import (
     check_choice,

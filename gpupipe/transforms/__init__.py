@@ -15,7 +15,7 @@ from gpupipe.transforms.rolling import Expanding, Rolling
 from gpupipe.transforms.rows import DropMissing, Filter, Sample
 from gpupipe.transforms.transform import Transform
 from gpupipe.transforms.values import Clip, Log1p, Replace
-from gpupipe.transforms.whole_table import WholeTableTransform
+from gpupipe.transforms.window_transform import WholeTableTransform
 
 __all__ = [
     "Cast",

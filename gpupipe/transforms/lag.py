@@ -12,7 +12,7 @@ import polars as pl
 from gpupipe.schema import ROW, Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names, is_integer, is_sequence, refuse_argument
-from gpupipe.transforms.whole_table import WholeTableTransform
+from gpupipe.transforms.window_transform import WholeTableTransform
 
 __all__ = ["CumulativeCount", "Difference", "Lag"]
 

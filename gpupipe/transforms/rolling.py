@@ -16,7 +16,7 @@ from gpupipe.schema import ROW, Field, Schema
 from gpupipe.support.durations import microseconds_of
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_integer, check_names, is_integer, refuse_argument
-from gpupipe.transforms.whole_table import WholeTableTransform
+from gpupipe.transforms.window_transform import WholeTableTransform
 
 __all__ = ["Expanding", "Rolling"]
 
