@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
-
-__version__ = "0.1.0"
 
 _HOME = {
     "Baselines": "evaluation.baselines",

@@ -17,8 +17,8 @@ from pyarrow import feather, orc
 import gpupipe as gp
 from gpupipe import __version__, backend
 from gpupipe.backend.device.probe import probe
+from gpupipe.cli import warm_up
 from gpupipe.cli.main import main
-from gpupipe.pipeline.pipeline import warm_up
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"

@@ -22,7 +22,7 @@ from gpupipe import errors
 ROOT = Path(__file__).parents[1]
 ROOMS = [
     "gpupipe",
-    *(f"gpupipe.{floor}" for floor in ("config", "errors", "schema", "step", "tables", "words")),
+    *(f"gpupipe.{floor}" for floor in ("config", "errors", "schema", "step")),
     *(f"gpupipe.{path.parent.name}" for path in sorted((ROOT / "gpupipe").glob("*/__init__.py"))),
 ]
 
@@ -42,7 +42,7 @@ def public() -> dict[str, Any]:
     found = {}
     for room in ROOMS:
         module = importlib.import_module(room)
-        for name in module.__all__:
+        for name in getattr(module, "__all__", ()):
             item = getattr(module, name)
             if inspect.isfunction(item) or (inspect.isclass(item) and item.__module__.startswith("gpupipe")):
                 found[f"{item.__module__}.{name}"] = item

@@ -255,7 +255,7 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             found: Counter[str] = Counter()
             for name in ("look", "scale", "fill"):
-                patch.setattr(numba_kernels, name, _counting(getattr(compiled, name), found))
+                patch.setattr(numba_kernels, name, _counting(getattr(numba_kernels, name), found))
             frame = table(60, columns=columns)
             pipeline(CHAINS["mean"]()).fit(frame).transform(frame)
             numbers.append(sum(found.values()))

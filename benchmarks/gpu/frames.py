@@ -17,7 +17,7 @@ from pyarrow import orc
 from gpupipe.backend import Column
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Field, Schema
-from gpupipe.tensors import zero_copy
+from gpupipe.tensors import share
 
 
 @check

@@ -11,7 +11,7 @@ import pyarrow as pa
 from gpupipe.backend.dictionaries import Dictionary, frequent, merged_counts
 from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import BadFile
-from gpupipe.support.scratch import ScratchFolder
+from gpupipe.scratch import ScratchFolder
 
 __all__ = ["SpilledCounts"]
 

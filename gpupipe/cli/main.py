@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpupipe import __version__
 from gpupipe.errors import GpupipeError
+from gpupipe.version import __version__
 
 __all__ = ["main"]
 
@@ -81,7 +81,7 @@ def _doctor(_: argparse.Namespace) -> int:
     print(report)
     if report.exit_code or backend.resolve() != "gpu":
         return report.exit_code
-    from gpupipe.pipeline.warm_up import warm_up
+    from gpupipe.cli.warm_up import warm_up
 
     print(
         "\nA small pipeline runs on the GPU; the first time its kernels are compiled, which may take a minute.",

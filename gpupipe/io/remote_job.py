@@ -32,7 +32,7 @@ from gpupipe.support.files import writing
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
-from gpupipe.support.scratch import local_scratch
+from gpupipe.scratch import local_scratch
 
 __all__ = ["write_object", "write_store_folder"]
 

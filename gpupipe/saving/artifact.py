@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
-from gpupipe import __version__, models
+from gpupipe import models
 from gpupipe.backend import resolve
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
@@ -45,6 +45,7 @@ from gpupipe.saving.manifest import (
 from gpupipe.saving.scorer import Scorer
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice
+from gpupipe.version import __version__
 
 __all__ = ["load", "save"]
 

@@ -9,7 +9,9 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
 
+from gpupipe.backend import select
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig
@@ -17,7 +19,6 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.device_table import Resident, from_device
-from gpupipe.tensors.export import TorchBatches, arrays_of
 from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import Picker
 from gpupipe.tensors.host_table import through_slabs
@@ -27,7 +28,7 @@ from gpupipe.tensors.sampling import Drawn, running_sum
 from gpupipe.tensors.sharding import Ranks, rows_of_all, who_am_i
 from gpupipe.tensors.stream_table import Parts, in_windows, tell_reads
 
-__all__ = ["BatchOptions", "Loader", "LoaderOptions"]
+__all__ = ["BatchOptions", "Loader", "LoaderOptions", "TorchBatches", "arrays_of"]
 
 
 class BatchOptions(TypedDict, total=False):
@@ -374,3 +375,62 @@ class Loader:
                 remedy="shuffle='blocks'",
             )
         tell_reads(self._table, self._windowed(0))
+
+
+class TorchBatches(IterableDataset[Any]):
+    """A loader as PyTorch's own kind of dataset; made by `Loader.as_torch`.
+
+    Args:
+        loader: gives the batches.
+        convert: makes of a batch what is given.
+    """
+
+    def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
+        self.loader, self.convert = loader, convert
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if get_worker_info() is not None:
+            raise BadConfig(
+                "Loader.as_torch",
+                "batches are asked for in a worker process",
+                expected="num_workers=0: batches are made in this process, which is faster than to send them",
+                remedy="DataLoader(loader.as_torch(), batch_size=None, num_workers=0)",
+            )
+        return iter(self.loader) if self.convert is None else map(self.convert, self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Loader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Loader.load_state_dict`."""
+        self.loader.load_state_dict(state)
+
+
+def arrays_of(block: Block, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
+    """The table as NumPy (on a GPU: CuPy) arrays by name: numeric, codes, target, weight and the kept columns.
+
+    With `units`, what they make of the target.
+
+    Memory: shares, but for numbers stored as bfloat16 and a target in other units; NumPy's are read only.
+    """
+    whole = block.batch_of(block.words)
+    target = whole.target if whole.target is None or units is None else units(whole.target)
+    parts = {"numeric": whole.numeric, "codes": whole.codes, "target": target, "weight": whole.weight}
+    return {name: _array(values) for name, values in (parts | block.keep).items() if values is not None}
+
+
+def _array(values: Tensor) -> Any:
+    if values.device.type == "cuda":
+        return select("gpu").xp.from_dlpack(values.detach())
+    array = values.detach().numpy()
+    array.flags.writeable = False
+    return array

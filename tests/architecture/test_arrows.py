@@ -1,4 +1,4 @@
-"""Who may import whom: the arrows of the house, checked on the source itself."""
+"""Who may import whom: the arrows between folders, and no circle among files; checked on the source itself."""
 
 from __future__ import annotations
 
@@ -7,73 +7,63 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-FLOOR = {
-    "support",
-    "words",
-    "durations",
-    "time_zones",
-    "errors",
-    "scratch",
-    "atomic",
-    "tables",
-    "throttling",
-    "schema",
-    "config",
-    "step",
-    "expressions",
-}
-ROOMS = {"backend", "cluster", "io", "transforms", "preprocessing", "tensors", "training", "models"}
+BASE = {"version", "support", "errors", "schema", "config", "scratch", "step", "expressions"}
+STAGES = {"io", "transforms", "preprocessing", "tensors"}
 
+# What each folder or file at the top may import of the others.
 OURS: dict[str, set[str]] = {
-    "words": set(),
-    "durations": set(),
-    "time_zones": set(),
     "errors": set(),
-    "scratch": {"errors", "config"},
+    "version": set(),
     "support": {"errors"},
-    "atomic": {"errors"},
-    "tables": set(),
-    "throttling": set(),
-    "schema": {"words", "errors", "tables"},
-    "step": {"words", "errors"},
-    "config": {"errors", "support"},
-    "expressions": {"words", "errors", "schema", "time_zones"},
-    "cluster": {"errors", "support", "config", "backend"},
-    "backend": FLOOR,
-    "io": FLOOR | {"backend", "cluster"},
-    "transforms": FLOOR | {"backend"},
-    "preprocessing": FLOOR | {"backend"},
-    "tensors": FLOOR | {"backend"},
-    "training": FLOOR | {"tensors"},
-    "models": FLOOR | {"tensors"},
+    "schema": {"support", "errors"},
+    "selectors": {"support", "errors", "schema"},
+    "step": {"support", "errors"},
+    "config": {"support", "errors"},
+    "scratch": {"config", "errors"},
+    "expressions": {"support", "errors", "schema"},
+    "cluster": {"support", "errors", "config", "backend"},
+    "backend": BASE,
+    "io": BASE | {"backend", "cluster"},
+    "transforms": BASE | {"backend"},
+    "preprocessing": BASE | {"backend"},
+    "tensors": BASE | {"backend"},
+    "training": BASE | {"tensors"},
+    "models": BASE | {"tensors"},
+    "monitoring": BASE | STAGES | {"backend"},
+    "pipeline": BASE | STAGES | {"backend", "cluster", "selectors", "monitoring"},
+    "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline"},
+    "evaluation": BASE | STAGES | {"backend", "pipeline", "saving", "training"},
+    "cli": BASE | STAGES | {"backend", "pipeline"},
 }
 LIBRARIES = {
-    "cuda",
-    "packaging",
-    "pandas",
-    "cudf",
-    "cudf_polars",
-    "cupy",
-    "cuml",
-    "pylibcudf",
-    "rmm",
-    "sklearn",
-    "torch",
-    "polars",
-    "pyarrow",
-    "numpy",
-    "safetensors",
-    "tqdm",
-    "fsspec",
-    "pynvml",
-    "cloudpickle",
-    "dask",
-    "distributed",
-    "numba",
-    "triton",
+    *{
+        "pandas",
+        "cudf",
+        "cudf_polars",
+        "cupy",
+        "cuml",
+        "pylibcudf",
+        "rmm",
+        "sklearn",
+        "torch",
+        "polars",
+        "pyarrow",
+        "numpy",
+    },
+    *{
+        "safetensors",
+        "tqdm",
+        "fsspec",
+        "pynvml",
+        "cloudpickle",
+        "dask",
+        "distributed",
+        "numba",
+        "triton",
+        "cuda",
+        "packaging",
+    },
 }
 THEIRS: dict[str, set[str]] = {
     "backend": {
@@ -88,41 +78,36 @@ THEIRS: dict[str, set[str]] = {
     "tensors": {"torch", "numpy"},
     "training": {"torch", "tqdm", "safetensors", "pynvml"},
     "models": {"torch"},
-}
-# Files beside the rooms compose them; what each needs from outside is said here.
-COMPOSE: dict[str, set[str]] = {
-    **{file: {"numpy"} for file in ("drift", "profiles", "ranges", "seen")},
-    "encoding": {"numpy", "pyarrow"},
-    "demo": {"numpy"},
-    "doctor": {"packaging"},
-    "loading": {"torch"},
-    "artifact": {"numpy", "pyarrow", "safetensors", "torch"},
-    "comparison": {"torch"},
-    "permuting": {"torch"},
-    "scorer": {"torch"},
-    "spread": {"torch", "safetensors"},
-    "units": {"torch"},
-    "warming": {"numpy", "pyarrow"},
+    "monitoring": {"numpy"},
+    "pipeline": {"numpy", "pyarrow", "safetensors", "torch"},
+    "saving": {"numpy", "pyarrow", "safetensors", "torch"},
+    "evaluation": {"torch"},
+    "cli": {"numpy", "packaging", "pyarrow"},
 }
 ONLY_IN = {
     "torch": {"backend/device/memory.py"},
     **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
 }
-LAZY = {"gpupipe/__init__.py", "gpupipe/backend/__init__.py", "gpupipe/cluster/__init__.py", "gpupipe/cli/main.py"}
-ABOVE = {"demo", "cli", "comparison", "permuting"}
+LAZY = {"__init__.py", "backend/__init__.py", "cluster/__init__.py", "cli/main.py"}
+ENDS = {"cli", "evaluation"}  # above everything else: they import what they like, lazily where that spares time
+FILES_AT_THE_TOP, FILES_IN_A_FOLDER, DEPTH = 12, 26, 3
 
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+def local(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
 def unit(path: Path) -> str:
-    """The room, or the file beside the rooms, that a module belongs to."""
+    """The folder, or the file at the top, that a module belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Every imported module, and whether it is imported inside a function."""
+    """Every imported module, those for type checkers too, and whether it is imported inside a function."""
     tree = ast.parse(path.read_text())
     inside = {
         id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)
@@ -134,72 +119,81 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            if module == "gpupipe":
-                for alias in node.names:
-                    yield f"gpupipe.{alias.name}", id(node) in inside
-            else:
-                yield module, id(node) in inside
+            for alias in node.names:
+                whole = f"{module}.{alias.name}"
+                is_module = PACKAGE.parent.joinpath(*whole.split(".")).with_suffix(".py").exists()
+                yield whole if module == "gpupipe" or is_module else module, id(node) in inside
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_arrows(path: Path) -> None:
-    mine = unit(path)
-    if mine == "__init__":
-        return
-    for name, _ in imports(path):
-        top, _, rest = name.partition(".")
-        if top == "gpupipe":
-            other = rest.partition(".")[0]
-            if other == mine or not other:
-                continue
-            if mine in OURS:
-                assert other in OURS[mine], f"{mine} may not import {other}"
-            elif mine not in ABOVE:
-                assert other != "training", f"{mine} may not import training"
-        elif top in LIBRARIES:
-            local, folder = str(path.relative_to(PACKAGE)), str(path.parent.relative_to(PACKAGE))
-            allowed = THEIRS.get(mine, COMPOSE.get(mine, set())) | THEIRS.get(folder, set())
-            assert top in allowed or local in ONLY_IN.get(top, set()), f"{local} may not import {top}"
-        else:
-            known = top in sys.stdlib_module_names or mine in ABOVE
-            assert known, f"{path}: {top} is no declared dependency"
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_no_function_level_imports(path: Path) -> None:
-    if str(path.relative_to(PACKAGE.parent)) in LAZY:
-        return
-    assert [name for name, inside in imports(path) if inside] == []
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_only_public_names_of_others(path: Path) -> None:
-    for name, _ in imports(path):
-        if name.partition(".")[0] != "gpupipe":
-            assert not any(part.startswith("_") and part != "__future__" for part in name.split(".")), name
-
-
-def test_no_cycles() -> None:
-    edges: dict[str, set[str]] = {}
+def test_arrows() -> None:
+    wrong = []
     for path in modules():
         mine = unit(path)
-        if mine != "__init__":
-            found = {name.split(".")[1] for name, _ in imports(path) if name.startswith("gpupipe.")}
-            edges.setdefault(mine, set()).update(found - {mine})
+        if mine in {"__init__", "__main__"}:
+            continue
+        for name, _ in imports(path):
+            top, _, rest = name.partition(".")
+            if top == "gpupipe":
+                other = rest.partition(".")[0]
+                if other and other != mine and other not in OURS[mine]:
+                    wrong.append(f"{local(path)} may not import {other}")
+            elif top in LIBRARIES:
+                folder = str(path.parent.relative_to(PACKAGE))
+                allowed = THEIRS.get(mine, set()) | THEIRS.get(folder, set())
+                if top not in allowed and local(path) not in ONLY_IN.get(top, set()):
+                    wrong.append(f"{local(path)} may not import {top}")
+            elif top not in sys.stdlib_module_names and mine not in ENDS:
+                wrong.append(f"{local(path)}: {top} is no declared dependency")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_function_level_imports() -> None:
+    wrong = [
+        f"{local(path)}: {name}"
+        for path in modules()
+        if local(path) not in LAZY
+        for name, inside in imports(path)
+        if inside
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_public_names_of_others() -> None:
+    wrong = [
+        f"{local(path)}: {name}"
+        for path in modules()
+        for name, _ in imports(path)
+        if name.partition(".")[0] != "gpupipe"
+        and any(part.startswith("_") and part != "__future__" for part in name.split("."))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_circle_among_files() -> None:
+    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in modules()}
+    edges = {
+        name: sorted({other for other, _ in imports(path) if other in names} - {name}) for name, path in names.items()
+    }
     done: set[str] = set()
 
     def visit(node: str, trail: tuple[str, ...]) -> None:
-        assert node not in trail, " -> ".join([*trail, node])
+        assert node not in trail, " -> ".join([*trail[trail.index(node) :], node])
         if node not in done:
-            for other in sorted(edges.get(node, ())):
+            for other in edges[node]:
                 visit(other, (*trail, node))
             done.add(node)
 
-    for node in sorted(edges):
+    for node in edges:
         visit(node, ())
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_name(path: Path) -> None:
-    assert path.stem not in {"utils", "helpers", "common", "misc", "core"}
-    assert len(path.relative_to(PACKAGE).parts) <= 3
+def test_places() -> None:
+    """Few files at the top, folders that can be read at a glance, no drawer for what has no name."""
+    wrong = [local(path) for path in modules() if path.stem in {"utils", "helpers", "common", "misc", "core"}]
+    wrong += [local(path) for path in modules() if len(path.relative_to(PACKAGE).parts) > DEPTH]
+    for folder in {path.parent for path in modules()}:
+        limit = FILES_AT_THE_TOP if folder == PACKAGE else FILES_IN_A_FOLDER
+        count = len(list(folder.glob("*.py")))
+        if count > limit:
+            wrong.append(f"{folder.relative_to(PACKAGE.parent)}: {count} files, at most {limit}")
+    assert not wrong, "\n".join(wrong)

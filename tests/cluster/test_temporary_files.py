@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import gpupipe as gp
-from gpupipe import errors
+from gpupipe import errors, scratch
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.cluster import in_force
-from gpupipe.support import scratch
 from tests.io.meeting import few_bytes
 
 

@@ -126,7 +126,7 @@ def test_blocks_that_workers_build_have_their_lists(cluster: gp.Cluster) -> None
     assert [row["train_loss"] for row in two] == pytest.approx([row["train_loss"] for row in one], abs=1e-4)
 
     def look(key: str) -> dict[int, Any]:
-        from gpupipe.pipeline.pipeline import cluster_loader
+        from gpupipe.pipeline import cluster_loader
 
         mine = {
             rank: value[0].lists["seen"] for (name, rank, _), value in cluster_loader._tables.items() if name == key
@@ -150,7 +150,7 @@ def test_steps_that_look_at_other_rows_see_those_of_all_workers(flights: gp.Data
     gp.Trainer(network, max_epochs=1, progress=False).fit(train)
 
     def look(key: str) -> list[Any]:
-        from gpupipe.pipeline.pipeline import cluster_loader
+        from gpupipe.pipeline import cluster_loader
 
         return [
             value[0].numeric[:, 0].tolist() for (name, _, _), value in cluster_loader._tables.items() if name == key
@@ -191,7 +191,7 @@ def kept(cluster: gp.Cluster) -> list[tuple[str, int, int]]:
     """The blocks there are: their names and ranks, which they are in their processes, and their lengths."""
 
     def look() -> list[tuple[str, int, int]]:
-        from gpupipe.pipeline.pipeline import cluster_loader
+        from gpupipe.pipeline import cluster_loader
 
         return [(f"{key}", id(value[0]), len(value[0])) for key, value in cluster_loader._tables.items()]
 

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpupipe.errors import BadFile
-from gpupipe.io.formats import parquet_part
-from gpupipe.io.formats.parquet import open_footer
-from gpupipe.io.formats.parquet_part import local_part
+from gpupipe.io.formats import parquet
+from gpupipe.io.formats.parquet import local_part, open_footer
 from gpupipe.io.stores import retry
 from gpupipe.io.stores.find_files import Input
 
@@ -48,7 +47,7 @@ def test_a_part_reads_like_the_whole(remote: str, groups: list[int], names: list
 
 
 def test_only_what_is_asked_for_is_there(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_part, "MAX_GAP", 0)
+    monkeypatch.setattr(parquet, "MAX_GAP", 0)
     file = open_footer(Input(remote))
     with fsspec.open(remote, "rb") as opened:
         whole = opened.read()

@@ -21,7 +21,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed here: mak
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 
-from gpupipe.backend.fused import launch
+from gpupipe.backend.fused import launch  # noqa: E402
 
 SIMPLE = Pointwise(fill=0.0, scale=Scale(1.0, 2.0))
 FULL = Pointwise(1.0, (0.0, 9.0), log=True, scale=Scale(1.0, 2.0, 3.0, 4.0, 0.0, 1.0))

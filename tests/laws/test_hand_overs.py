@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.device.memory import explained
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Block, zero_copy
+from gpupipe.tensors import Block, share
 from gpupipe.training.loop.device import session
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")

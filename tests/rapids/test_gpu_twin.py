@@ -22,7 +22,7 @@ from gpupipe.backend.cast import cast_column
 from gpupipe.backend.protocol import Backend, Column
 from gpupipe.errors import GpupipeError, SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
-from gpupipe.tensors import zero_copy
+from gpupipe.tensors import share
 
 from .oracle import CPU, FIELDS, TYPES, both, columns_equal, host, same, tables, year
 from .standin_frame import cudf

@@ -8,7 +8,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe.backend.protocol import Backend
 from gpupipe.cli.doctor import Verdict
-from gpupipe.pipeline.warm_up import warm_up
+from gpupipe.cli.warm_up import warm_up
 
 
 def test_the_small_pipeline_runs(rehearsed_backend: Backend) -> None:

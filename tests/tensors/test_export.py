@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from gpupipe.backend import Backend
 from gpupipe.tensors import Loader
-from gpupipe.tensors.export import arrays_of
+from gpupipe.tensors.loader import arrays_of
 
 from .tables import WEIGHTED, block_of, rows_of
 

@@ -12,7 +12,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.device import host_memory
-from gpupipe.pipeline.pipeline import loading
+from gpupipe.pipeline import loading
 from gpupipe.tensors import Loader
 from gpupipe.tensors.placement import choose_residency, room_on
 

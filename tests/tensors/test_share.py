@@ -12,7 +12,7 @@ import torch
 from gpupipe import errors
 from gpupipe.backend import Backend, Column
 from gpupipe.schema import FLOATS, INTEGERS
-from gpupipe.tensors import zero_copy
+from gpupipe.tensors import share
 
 
 def frame_of(dtype: str, values: Any, backend: Backend) -> Any:

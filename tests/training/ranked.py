@@ -195,7 +195,7 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         train, settings["loss"] = list(train)[: 3 + RANK], "bce"
     elif case == "some":
         train, settings["loss"] = some(list(Loader(rows, batch_size=32, rank=0, world_size=1))), "bce"
-    with patch.object(rowwise, "TABLE", 1):  # or these tables would be too small for gradients of single rows
+    with patch.object(rowwise_adagrad, "TABLE", 1):  # or these tables would be too small for gradients of single rows
         history = Trainer(network, **settings).fit(train, valid, resume=resume)
     weights = torch.cat([weight.flatten() for weight in network.state_dict().values()]).double()
     timeless = [{k: v for k, v in row.items() if not k.startswith(("seconds", "rows"))} for row in history]

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from stage import Stage
 
 from gpupipe.backend import Column
-from gpupipe.tensors import zero_copy
+from gpupipe.tensors import share
 
 ROWS, CALLS = 100_000_000, 200
 Hop = tuple[Callable[[], Any], Any]  # makes it, and from what

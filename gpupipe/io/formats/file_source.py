@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import ClassVar, Protocol, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -17,56 +17,16 @@ from gpupipe.backend.lists import plain_table
 from gpupipe.io.formats.bad_files import Admission
 from gpupipe.io.formats.read_file import frame_of, frame_of_files, holds, listed, table_of
 from gpupipe.io.formats.schema_check import agreed
+from gpupipe.io.formats.table_file import TableFile
 from gpupipe.io.formats.temp_parquet import Spool
 from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span, row_bytes
 from gpupipe.io.planning.statistics import Bounds, exactly
-from gpupipe.io.stores.find_files import Input
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
 
-__all__ = ["FileSource", "TableFile"]
+__all__ = ["FileSource"]
 
 _AT_ONCE = 64
 """Frames that are put together at a time."""
-
-
-class TableFile(Protocol):
-    """One file whose rows are read in groups: row groups, stripes, record batches."""
-
-    unit: ClassVar[str]
-    """What its groups are called."""
-
-    @property
-    def origin(self) -> Input:
-        """The file that was named."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns it holds."""
-
-    @property
-    def group_rows(self) -> Sequence[int]:
-        """Rows of each group."""
-
-    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """All rows of these groups as a coded frame of these columns, which are among its own."""
-
-    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """All rows of these groups, these columns at least, as the file has them."""
-
-    def bounds(self, group: int, name: str) -> Bounds | None:
-        """See `Source.bounds`."""
-
-    def null_count(self, name: str) -> int | None:
-        """Nulls of a column in all rows; None where that is not known."""
-
-    def text_bytes(self, group: int, names: Sequence[str]) -> int:
-        """An upper bound, or a guess, of the bytes of these columns' dictionaries."""
-
-    def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """The bytes these columns take in the file."""
-
-    def change(self) -> str | None:
-        """In words, what has become of the file since it was opened; None where it is as it was, or cannot change."""
 
 
 class FileSource:

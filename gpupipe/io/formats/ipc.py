@@ -15,7 +15,8 @@ from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
 from gpupipe.io.formats.bad_files import Admission, open_all
-from gpupipe.io.formats.file_source import FileSource, TableFile
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.table_file import TableFile
 from gpupipe.io.formats.temp_parquet import Spool
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores.file_errors import one_line, unreadable

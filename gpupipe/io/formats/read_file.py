@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,15 +12,13 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.formats.arrow_file import host_table
 from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.formats.table_file import TableFile
 from gpupipe.io.planning.partitions import Span
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.hive import Keys
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field
 from gpupipe.support.text import counted
-
-if TYPE_CHECKING:
-    from gpupipe.io.formats.file_source import TableFile
 
 __all__ = ["frame_of", "frame_of_files", "holds", "listed", "table_of"]
 

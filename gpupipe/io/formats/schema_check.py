@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,8 @@ import pyarrow as pa
 from gpupipe.backend.arrow_types import Reading, dtype_of, read_as
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.formats.bad_files import Admission
+from gpupipe.io.formats.table_file import TableFile
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, element_of, is_passenger, list_of
-
-if TYPE_CHECKING:
-    from gpupipe.io.formats.file_source import TableFile
 
 __all__ = ["agreed"]
 

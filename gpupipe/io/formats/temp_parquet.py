@@ -26,7 +26,7 @@ from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import is_remote, locate
 from gpupipe.io.stores.retry import retried
 from gpupipe.schema import Field, element_of
-from gpupipe.support.scratch import ScratchFolder, writing_scratch
+from gpupipe.scratch import ScratchFolder, writing_scratch
 
 __all__ = ["Spool"]
 

@@ -22,7 +22,7 @@ from gpupipe.io.planning.statistics import Condition
 from gpupipe.io.stores.file_errors import lost
 from gpupipe.io.stores.remote_file import fetch, is_remote, look_at
 from gpupipe.schema import FLOATS, INTEGERS, Schema
-from gpupipe.support.scratch import writing_scratch
+from gpupipe.scratch import writing_scratch
 
 __all__ = ["Between", "Draw", "Listed", "Selection", "StratifiedDraw", "Where", "drawn_in_class"]
 

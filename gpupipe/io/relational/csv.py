@@ -25,7 +25,7 @@ from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse,
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, decompressed, is_packed, peek, refuse_packed
 from gpupipe.io.stores.remote_file import is_remote
-from gpupipe.support.scratch import writing_scratch
+from gpupipe.scratch import writing_scratch
 from gpupipe.support.text import counted
 
 __all__ = ["NULL_VALUES", "CsvFile", "CsvForm", "open_csv"]

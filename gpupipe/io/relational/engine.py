@@ -24,7 +24,7 @@ from gpupipe.errors import BackendMissing
 from gpupipe.io.relational.gathering import Gathered, batch_rows, memory, types_of
 from gpupipe.io.relational.scan import Scan, explained
 from gpupipe.schema import Field
-from gpupipe.support.scratch import ScratchFolder, writing_scratch
+from gpupipe.scratch import ScratchFolder, writing_scratch
 
 __all__ = ["Cut", "Plan", "PlannedRun", "batches_of", "buckets_of", "collect", "run", "sink"]
 

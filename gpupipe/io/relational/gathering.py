@@ -26,7 +26,7 @@ from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
 from gpupipe.io.planning.partitions import Partition, Source, Span, row_bytes
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.schema import FLOATS, Field, Schema, element_of
-from gpupipe.support.scratch import writing_scratch
+from gpupipe.scratch import writing_scratch
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset

@@ -38,7 +38,7 @@ from gpupipe.io.relational.text_values import (
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, decompressed, is_packed, refuse_packed
 from gpupipe.io.stores.remote_file import is_remote
-from gpupipe.support.scratch import writing_scratch
+from gpupipe.scratch import writing_scratch
 
 __all__ = ["JsonFile", "open_json"]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.tensors import Loader
-from gpupipe.tensors.export import TorchBatches
+from gpupipe.tensors.loader import TorchBatches
 from gpupipe.training.callbacks.early_stopping import BestWeights
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.cuda.cuda_graph import CursorBatches
