@@ -2,44 +2,69 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster import active
-from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadConfig
 from gpupipe.io.manifest import Manifest
-from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span
-from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
-from gpupipe.io.planning.row_filters import Where
-from gpupipe.io.planning.statistics import Condition, excludes
+from gpupipe.io.planning.partitions import FileNote, Reads
+from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.row_filters import Draw, Selection, Where
+from gpupipe.io.planning.splits import check_call, check_complete, draw_parts, folds, ranges, shares_of
+from gpupipe.io.planning.stratified import stratified_parts
+from gpupipe.io.planning.table import Table
+from gpupipe.io.relational.asof import AsOf, join_asof
+from gpupipe.io.relational.deduplicate import deduplicate
+from gpupipe.io.relational.group_by import GroupBy
+from gpupipe.io.relational.join import Joining, join
+from gpupipe.io.relational.sample import draw
+from gpupipe.io.relational.scan import LazyFrame, lazy
+from gpupipe.io.relational.sort import shuffle, sort
 from gpupipe.io.run import over_partitions
-from gpupipe.io.splitting import Splitting
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.io.target import write_to
-from gpupipe.io.verbs import Verbs
 from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, counted
-from gpupipe.support.validation import check_integer, check_seed, is_sequence
+from gpupipe.support.validation import (
+    check_choice,
+    check_integer,
+    check_name,
+    check_names,
+    check_seed,
+    is_bool,
+    is_integer,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 
 __all__ = ["Dataset"]
 
+Names: TypeAlias = str | Sequence[str]
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Dataset(Splitting, Verbs):
+class Dataset(Table):
     """A lazy, immutable table in partitions; made by `gp.read_parquet` and its like and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
     identity is its file and its number in that file.
 
-    Memory: one partition at a time, except for `compute` and `to_pandas`.
+    Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for. Rows that are read stay
+    as long as the new dataset is there: a small result in memory, another one in temporary files. On the CPU rows that
+    are only written are not kept: the plan runs while they are written. `deduplicate` and `sample(n=)` choose rows,
+    and `join_asof` finds what it adds, when they are called. What comes out, row by row, never depends on partitions,
+    workers or backend.
+
+    Memory: one partition at a time, except for `compute`, `to_pandas` and what looks at more than a partition.
 
     Example:
         >>> import pandas as pd, gpupipe as gp
@@ -48,38 +73,11 @@ class Dataset(Splitting, Verbs):
         (2, ['distance'])
     """
 
-    source: Source
-    schema: Schema
-    backend: str = "auto"
-    query: Query = EVERYTHING
-
     # looking ---------------------------------------------------------------------------------------------------------
-    @property
-    def columns(self) -> list[str]:
-        """The names of its columns."""
-        return self.schema.names
-
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of rows, counted as `len` does, and columns."""
         return len(self), len(self.columns)
-
-    @property
-    def partitions(self) -> list[Partition]:
-        """The parts it is read in, at least one; row groups that cannot hold a row of it are left out."""
-        # Not a cached_property, whose one lock for all datasets would be held while a pass or a plan runs.
-        if "_partitions" not in vars(self):
-            found, conditions = list(self.source.partitions), self.query.conditions
-            if conditions:
-                kept = [p.keep(s for s in p.spans if self._may_hold(s, conditions)) for p in found]
-                found = [partition for partition in kept if partition.spans] or kept[:1]
-            vars(self)["_partitions"] = found
-        return list(vars(self)["_partitions"])
-
-    @property
-    def num_partitions(self) -> int:
-        """How many partitions there are."""
-        return len(self.partitions)
 
     @property
     def reads(self) -> Reads:
@@ -173,44 +171,6 @@ class Dataset(Splitting, Verbs):
         for partition in self.partitions:
             yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.own)
 
-    def read(self, partition: Partition, columns: Sequence[str] | None = None, backend: Backend | None = None) -> Frame:
-        """One partition as a coded frame of these columns (all by default), in this order.
-
-        The index says which of the partition's rows they are. Of the files, only these columns and those that
-        predicates look at are read.
-
-        Raises:
-            ColumnNotFound: one of `columns` is not there.
-            BadFile: the partition cannot be read.
-        """
-        names = self.columns if columns is None else as_list(columns)
-        self.require(names, "read")
-        backend = backend or select(self.backend)
-        wanted = self.query.reads(names)
-        fields = [item for item in self.source.schema if item.name in wanted]
-        return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
-
-    def parts(self) -> Iterator[Dataset]:
-        """A dataset for each partition, which holds no more of the source than that takes."""
-        for partition in self.partitions:
-            yield self.of_partitions([partition])
-
-    def of_partitions(self, partitions: Sequence[Partition]) -> Dataset:
-        """The rows of these partitions only, which are this dataset's own or pieces of them."""
-        return replace(self, source=self.source.only(partitions))
-
-    def of_files(self, names: AbstractSet[str]) -> Dataset:
-        """The rows of these files only."""
-        return replace(self, source=self.source.of_files(names))
-
-    def job_id(self, *options: object) -> str | None:
-        """What tells this table, its files apart, from any other computation; None where a function has no name."""
-        query, made_by = self.query.identity(), self.source.made_by
-        if query is None or made_by is None:
-            return None
-        facts = repr((made_by, query, self.schema.to_json(), [item.dtype for item in self.source.schema], options))
-        return hashlib.sha256(facts.encode()).hexdigest()
-
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: str | Sequence[str]) -> Dataset:
         """These columns only, in this order.
@@ -256,34 +216,6 @@ class Dataset(Splitting, Verbs):
         where = Where(expr)
         where.check(self.schema)
         return replace(self, query=self.query.then(where))
-
-    def map_frames(
-        self,
-        function: FrameFunction,
-        schema: Schema,
-        reads: str | Sequence[str],
-        *,
-        keeps_rows: bool = False,
-        backend: str | None = None,
-        identity: Callable[[], str | None] = lambda: None,
-        draws_rows: bool = False,
-        own: Iterable[str] = (),
-    ) -> Dataset:
-        """A dataset whose partitions are `function(frame, backend)` of this one's.
-
-        Args:
-            function: from a coded frame to a coded frame with the columns of `schema`; a pure map over rows.
-            schema: the new dataset's columns.
-            reads: the columns the function is given.
-            keeps_rows: whether as many rows come out as go in, so that they need not be counted.
-            backend: the new dataset's own; this one's by default.
-            identity: gives what tells the function apart from any other, so that a job can be resumed.
-            draws_rows: whether it has a third argument, the identities (uint64) of the rows that the index counts.
-            own: the columns that come out in memory nobody else holds, which need no copy for a user.
-        """
-        self.require(reads, "map_frames")
-        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(own)))
-        return replace(self, schema=schema, query=query, backend=backend or self.backend)
 
     def write_parquet(
         self,
@@ -348,34 +280,423 @@ class Dataset(Splitting, Verbs):
             raise BadConfig(where, "no column is left for the files", got=keys, expected="fewer columns", remedy=remedy)
         return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
-    # inside ----------------------------------------------------------------------------------------------------------
-    def require(self, names: str | Sequence[str], where: str) -> None:
-        """Raise an error that names `where` unless all of `names` are columns; see `select`."""
-        given: Any = names
-        if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
-            expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
-            raise BadConfig(where, "not names of columns", got=given, expected=expected, remedy=remedy)
-        for name in as_list(given):
-            if not isinstance(name, str):
-                raise ColumnNotFound.among(where, name, self.columns)
-        for name in (name for name in as_list(names) if name not in self.schema):
-            if name in self.source.left_out and self.query.keeps_columns:
-                raise SchemaMismatch(
-                    f"column {name!r}",
-                    "it was left out, as no column here can hold such values",
-                    got=self.source.left_out[name],
-                    expected="a type of the table in docs/guide-files.md",
-                    remedy="a column of another type made from it before",
-                )
-            raise ColumnNotFound.among(where, name, self.columns)
+    # splitting -------------------------------------------------------------------------------------------------------
+    def split(
+        self,
+        fraction: float | Sequence[float] | None = None,
+        *,
+        by: str | None = None,
+        at: Any = None,
+        seed: int = 0,
+        stratify: str | None = None,
+        gap: Any = None,
+    ) -> tuple[Dataset, ...]:
+        """Parts that together have every row once: cut at values of a column, or drawn at random.
 
-    def _may_hold(self, span: Span, conditions: Sequence[Condition]) -> bool:
-        for condition in conditions:
-            bounds = self.source.bounds(span, condition[0])
-            if bounds is not None and excludes(condition, bounds, self.source.schema[condition[0]]):
-                return False
-        return True
+        Args:
+            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
+                its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
+            by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
+            at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
+                Times are text in ISO format, dates or datetimes; those without an offset are in UTC, also where the
+                column has a time zone.
+            seed: an integer of at most 64 bits; only for `fraction`.
+            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
+                row.
+            gap: with `at`, how wide a stretch before each cut belongs to no part, such as what a feature looks ahead: a
+                number, or for times a timedelta or text such as `"7 days"`.
 
+        Raises:
+            BadData: `by` is missing in some rows; says in how many.
+            BadConfig: not one of `at` and `fraction`, or values that make no sense.
+            ColumnNotFound: no such column.
+
+        Memory: none; where the files do not tell that `by` is never missing, one pass over that column. `stratify`
+            takes two passes over its column, and 32 KiB per value.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"month": [1, 9, 10, 12], "late": [True, False, True, False]}))
+            >>> early, late = flights.split(by="month", at=10)
+            >>> len(early), late.compute()["month"].tolist()
+            (2, [10, 12])
+            >>> [part.compute()["month"].tolist() for part in flights.split(by="month", at=12, gap=3)]
+            [[1], [12]]
+            >>> [part.compute()["late"].tolist() for part in flights.split(fraction=0.5, stratify="late")]
+            [[False, True], [True, False]]
+        """
+        check_call(by, at, fraction, stratify, gap)
+        check_seed("split", seed=seed)
+        for name in (by, stratify):
+            if name is not None:
+                self.require([name], "split")
+                require_comparable(self.schema.select(name), "split")
+        parts: Sequence[Selection]
+        if at is not None:
+            item = self.schema[by or ""]
+            parts = ranges(item, at, gap)
+            check_complete(item, _count_missing(self, by or ""))
+        else:
+            assert fraction is not None, "check_call looks at that"
+            shares = shares_of(fraction)
+            if stratify is not None:
+                parts = stratified_parts(self, stratify, shares, seed)
+            else:
+                parts = draw_parts(shares, seed, self.query.num_draws, by)
+        return tuple(replace(self, query=self.query.then(part)) for part in parts)
+
+    def kfold(
+        self, n_splits: int = 5, *, by: str | None = None, seed: int = 0, stratify: str | None = None
+    ) -> list[tuple[Dataset, Dataset]]:
+        """`n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
+
+        Args:
+            n_splits: at least 2.
+            by: a column whose equal values stay together.
+            seed: an integer of at most 64 bits; rows (or the values of `by`) are drawn as by `split`, so that sizes are
+                nearly equal.
+            stratify: a column of each of whose values each fold has its share, to a row.
+
+        Raises:
+            BadConfig: fewer than two folds, or both `by` and `stratify`.
+            ColumnNotFound: no such column.
+
+        Memory: none; two passes over the column for `stratify`.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"flight": range(6), "tail": [1, 2, 3, 1, 2, 3]}))
+            >>> [sorted(set(valid.compute()["tail"])) for train, valid in flights.kfold(2, by="tail", seed=1)]
+            [[2, 3], [1]]
+        """
+        shares = folds(n_splits)
+        check_call(by, None, shares, stratify, None)
+        check_seed("kfold", seed=seed)
+        for name in (by, stratify):
+            if name is not None:
+                self.require([name], "kfold")
+                require_comparable(self.schema.select(name), "kfold")
+        drawn: Sequence[Draw] = (
+            draw_parts(shares, seed, self.query.num_draws, by)
+            if stratify is None
+            else stratified_parts(self, stratify, shares, seed)
+        )
+        sides = [(replace(part, outside=True), part) for part in drawn]
+        return [(replace(self, query=self.query.then(a)), replace(self, query=self.query.then(b))) for a, b in sides]
+
+    # whole tables ----------------------------------------------------------------------------------------------------
+    def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
+        """All rows in the order of these columns; rows alike in them stay as they stand, missing values come last.
+
+        Args:
+            by: the columns, the one that matters most first.
+            ascending: for all, or for each.
+
+        Raises:
+            ColumnNotFound: no such column.
+            BadConfig: no column, or not as many directions.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
+
+        Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that the table on disk
+            while the plan runs, and the result as long as the new dataset is there, unless it is only written.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": [2, 3, 1]}), num_partitions=2).sort("x", ascending=False).compute()
+               x
+            0  3
+            1  2
+            2  1
+        """
+        names = _columns(self, by, "sort")
+        given: Any = ascending
+        upward: list[Any] = [given] * len(names) if is_bool(given) else list(given) if is_sequence(given) else [None]
+        if not all(map(is_bool, upward)):
+            expected = "True or False, or a list of them"
+            raise refuse_argument("sort", "ascending", given, expected, "ascending=False")
+        if len(upward) != len(names):
+            raise BadConfig(
+                "sort",
+                "not a direction for each column",
+                got=upward,
+                expected=counted(len(names), "direction"),
+                remedy="ascending=True, which is for all",
+            )
+        return sort(self, names, upward)
+
+    def shuffle(self, seed: int = 0) -> Dataset:
+        """All rows in a random order, in which any two may stand side by side.
+
+        The order follows from the seed and the rows' identities alone.
+
+        Args:
+            seed: an integer of at most 64 bits: the same one, the same order.
+
+        Raises:
+            BadConfig: no seed.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
+
+        Memory: as `sort`.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": range(6)}), num_partitions=3).shuffle(1).compute()["x"].tolist()
+            [0, 5, 1, 4, 2, 3]
+        """
+        check_seed("shuffle", seed=seed)
+        return shuffle(self, seed)
+
+    def deduplicate(
+        self, on: str | Sequence[str] | None = None, *, keep: Literal["first", "last"] = "first"
+    ) -> Dataset:
+        """One row of those that are alike, at its place; two missing values are alike.
+
+        Only the columns looked at are read; the rows stay where they are.
+
+        Args:
+            on: the columns in which rows are alike; all by default.
+            keep: `"first"` or `"last"`.
+
+        Raises:
+            ColumnNotFound: no such column.
+            BadConfig: another `keep`.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
+
+        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> gp.from_frame(pd.DataFrame({"x": [2, 1, 2], "y": [0, 1, 2]})).deduplicate("x").compute()
+               x  y
+            0  2  0
+            1  1  1
+        """
+        check_choice("deduplicate", ("first", "last"), keep=keep)
+        return deduplicate(self, _columns(self, self.columns if on is None else on, "deduplicate"), keep)
+
+    def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy[Dataset]:
+        """Rows with equal keys, to be made into one by `agg`.
+
+        Args:
+            keys: the key columns.
+            dropna: whether rows with a missing key are left out; else a missing key is one like any other.
+
+        Raises:
+            ColumnNotFound: no such column.
+            BadConfig: no column.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "delay": [4.0, 1.0, None]}))
+            >>> flights.group_by("origin").agg(flights=("delay", "size"), delay=("delay", "mean")).compute()
+              origin  flights  delay
+            0    JFK        2    4.0
+            1    LGA        1    1.0
+        """
+        return GroupBy(self, _columns(self, keys, "group_by"), dropna)
+
+    def join(
+        self,
+        right: Dataset,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: Literal["left", "inner", "right", "outer"] = "left",
+        columns: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+        many: bool = False,
+    ) -> Dataset:
+        """The rows of this table with the columns of another one, where keys are equal; either may exceed memory.
+
+        For a right table that fits in memory, the step `Join` does it in the same pass as everything else. Rows come in
+        the order of the left, those of one left row in the order of the right; then right rows that match nothing.
+
+        Args:
+            right: the other table.
+            on: the key columns, named alike on both sides.
+            left_on: those of the left, where they are named otherwise.
+            right_on: those of the right, in the same order. The result has the left's names.
+            how: `"left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither
+                those that match nothing. A missing key matches nothing; numbers match by value, whatever their types.
+            columns: the right columns to add; all but the keys by default.
+            suffix: put behind the name of a right column that the left has too.
+            many: whether a key may stand in several right rows; a row of the left then comes out once per match.
+
+        Raises:
+            BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
+            ColumnNotFound: no such column.
+            SchemaMismatch: keys of types that cannot be compared (times with a zone and without too); or, where right
+                rows are kept, of other types.
+            BadConfig: `right` is no dataset; no keys, or not as many on both sides; another `how`; or a column would
+                have another's name.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
+
+        Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
+            result on disk, of that half as long as it is there. All rows of one key have to fit.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"origin": ["LGA", None, "JFK"]}))
+            >>> weather = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA"], "temp": [39.0, 41.0]}))
+            >>> flights.join(weather, on="origin").compute()
+              origin  temp
+            0    LGA  41.0
+            1    NaN   NaN
+            2    JFK  39.0
+        """
+        right = _dataset(right, "join")
+        left_keys, right_keys = _sides(on, left_on, right_on, "join", "on")
+        check_names("join", None, columns=columns)
+        check_name("join", suffix=suffix)
+        ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
+        added = None if columns is None else as_list(columns)
+        right.require(added or (), "join, right table")
+        return join(self, right, Joining.of(self.schema, right.schema, ours, theirs, added, how, suffix, many))
+
+    def join_asof(
+        self,
+        right: Dataset,
+        on: str | None = None,
+        *,
+        left_on: str | None = None,
+        right_on: str | None = None,
+        by: str | Sequence[str] | None = None,
+        left_by: str | Sequence[str] | None = None,
+        right_by: str | Sequence[str] | None = None,
+        direction: Literal["backward", "forward", "nearest"] = "backward",
+        tolerance: float | str | timedelta | None = None,
+        allow_exact_matches: bool = True,
+        columns: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+    ) -> Dataset:
+        """Each row of this table with the last row of another one before it, or the next; either may exceed memory.
+
+        As pandas' `merge_asof`, of tables in any order: every row of the left comes out once, in the order of the left.
+        Of several right rows alike in `by` and `on` the last one matches backwards, the first one forwards. Of two that
+        are equally near, the earlier one is the nearest. Missing values of `on` and `by` match nothing.
+
+        For features, the step `JoinAsOf` does it in the same pass as everything else, and is saved with the pipeline.
+
+        Args:
+            right: the other table.
+            on: the column of times or numbers, named alike on both sides.
+            left_on: that of the left, where it is named otherwise.
+            right_on: that of the right.
+            by: key columns that have to be equal, named alike on both sides; numbers match by value.
+            left_by: those of the left, where they are named otherwise.
+            right_by: those of the right, in the same order.
+            direction: `"backward"` for the last right row at or before the left one's time, `"forward"` for the first
+                at or after it, `"nearest"` for the nearer of both.
+            tolerance: how far a right row may be, at most: a number, or of times a timedelta or text such as `"2h"`.
+            allow_exact_matches: whether a right row of the same time matches.
+            columns: the right columns to add; all but `on` and `by` by default.
+            suffix: put behind the name of a right column that the left has too.
+
+        Raises:
+            ColumnNotFound: no such column.
+            SchemaMismatch: `on` holds text and the like, or types that no one type holds; keys of types that cannot be
+                compared.
+            BadConfig: `right` is no dataset; not one way to say `on` or `by`; a tolerance below 0 or of another kind
+                than `on`; another `direction`; or a column would have another's name.
+            BadData: the right table has no rows.
+            BadFile: a file cannot be read.
+            PlanFailed: memory or disk do not suffice.
+
+        Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of
+            `memory_limit`; beyond that they go to disk by their keys, and all rows of one key have to fit, without `by`
+            all rows. What is added stays in memory up to a sixteenth of it, else on disk, while the result is there.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> trades = gp.from_frame(pd.DataFrame({"second": [7, 3, 5], "amount": [1, 2, 3]}))
+            >>> quotes = gp.from_frame(pd.DataFrame({"second": [1, 4, 6], "price": [10.0, 11.0, 12.0]}))
+            >>> trades.join_asof(quotes, on="second", tolerance=1).compute()
+               second  amount  price
+            0       7       1   12.0
+            1       3       2    NaN
+            2       5       3   11.0
+        """
+        other = _dataset(right, "join_asof")
+        ours, theirs = _sides(on, left_on, right_on, "join_asof", "on")
+        if by is None and left_by is None and right_by is None:
+            by = []
+        check_names("join_asof", None, columns=columns, by=by, left_by=left_by, right_by=right_by)
+        left_keys, right_keys = _sides(by, left_by, right_by, "join_asof", "by")
+        keys = as_list(left_keys), as_list(right_keys)
+        order = _columns(self, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")
+        if len(order[0]) != 1 or len(order[1]) != 1:
+            raise BadConfig("join_asof(on=)", "not one column", got=on, expected="one column", remedy="on='time'")
+        for side, names, where in ((self, keys[0], "join_asof"), (other, keys[1], "join_asof, right table")):
+            side.require(names, where)
+            require_comparable(side.schema.select(names), where)
+        added = None if columns is None else as_list(columns)
+        other.require(added or (), "join_asof, right table")
+        pair = order[0][0], order[1][0]
+        asof = AsOf.of(self.schema, other.schema, pair, keys, added, direction, tolerance, allow_exact_matches, suffix)
+        return join_asof(self, other, asof)
+
+    def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
+        """Rows drawn at random, none twice, in the order in which they stand.
+
+        Args:
+            fraction: the share of rows: each is drawn by the seed and its identity alone, and nothing is read for that.
+            n: exactly so many rows; takes a pass over what tells the rows apart.
+            seed: an integer of at most 64 bits: the same one, the same rows.
+
+        Raises:
+            BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.
+
+        Memory: for `n` 8 bytes for each row that is drawn; of what Polars cannot scan 8 bytes for each row.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> numbers = gp.from_frame(pd.DataFrame({"x": range(1000)}))
+            >>> len(numbers.sample(n=10)), len(numbers.sample(0.5))
+            (10, 509)
+        """
+        if (fraction is None) == (n is None):
+            raise BadConfig(
+                "sample",
+                "not one way to say how many",
+                got={"fraction": fraction, "n": n},
+                expected="fraction= or n=",
+                remedy="n=1000",
+            )
+        check_seed("sample", seed=seed)
+        if n is not None:
+            check_integer("sample", "[0, inf)", n=n)
+            return draw(self, n, seed)
+        if not (is_number(fraction) and 0 < (fraction or 0) <= 1):
+            remedy = f"n={fraction}" if is_integer(fraction, 2) else "fraction=0.1"
+            raise refuse_argument("sample", "fraction", fraction, "a number in (0, 1]", remedy)
+        return self.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self
+
+    def to_polars(self) -> LazyFrame:
+        """Give the table as a lazy frame of Polars, dates as dates and times with their zones.
+
+        Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
+        rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory.
+
+        Raises:
+            SchemaMismatch: a column holds decimals of more than 38 digits.
+            BadFile: a file cannot be read, or is not what it was.
+
+        Memory: nothing where files are scanned; else all rows on the host.
+
+        Example:
+            >>> import polars as pl, gpupipe as gp
+            >>> flights = gp.read_parquet("data/flights.parquet").to_polars()
+            >>> flights.group_by("origin").agg(pl.col("distance").max()).sort("origin").collect().rows()
+            [('EWR', 4963.0), ('JFK', 4983.0), ('LGA', 1620.0)]
+        """
+        return lazy(self)
+
+    # shown -----------------------------------------------------------------------------------------------------------
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
         shown = ", ".join(map(counted, sizes, ("row", "column", "partition")))
@@ -395,3 +716,56 @@ def _rows_of(backend: str, part: Dataset) -> int:
 def _plain(frame: Frame, backend: Backend, schema: Schema, own: Container[str] = ()) -> Frame:
     """As a user expects it: strings plain, rows counted from 0; see `Backend.decode`."""
     return backend.decode(frame, own, schema).reset_index(drop=True)
+
+
+def _count_missing(dataset: Dataset, name: str) -> int:
+    """Missing values of a column: from the files' footers, or else by one pass over it."""
+    if not dataset.schema[name].nullable:
+        return 0
+    known = dataset.source.null_count(name) if dataset.query == EVERYTHING else None
+    if known is not None:
+        return known
+    backend, total = select(dataset.backend), 0
+    for partition in dataset.partitions:
+        missing = backend.column(dataset.read(partition, [name], backend), name).missing(backend.xp)
+        total += 0 if missing is None else int(missing.sum())
+    return total
+
+
+def _dataset(right: Dataset, where: str) -> Dataset:
+    """Check the other table of a join, which has to be one."""
+    given: object = right
+    if not isinstance(given, Dataset):
+        raise BadConfig(
+            where,
+            "the right table is no Dataset",
+            got=type(right).__name__,
+            remedy="gp.from_frame(right)",
+            expected="a Dataset",
+        )
+    return right
+
+
+def _sides(both: Names | None, left: Names | None, right: Names | None, where: str, name: str) -> tuple[Names, Names]:
+    """Tell what is named for the left and for the right, at once or apart."""
+    if both is not None and left is None and right is None:
+        return both, both
+    if both is not None or left is None or right is None:
+        raise BadConfig(
+            where,
+            "not one way to say the keys",
+            got={name: both, f"left_{name}": left, f"right_{name}": right},
+            expected=f"{name}=, or left_{name}= and right_{name}=",
+            remedy=f"{name}='key'",
+        )
+    return left, right
+
+
+def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:
+    """Names of columns that are there, one at least."""
+    table.require(() if names is None else names, where)
+    found = list(dict.fromkeys(as_list(() if names is None else names)))
+    require_comparable(table.schema.select(found), where)
+    if not found:
+        raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")
+    return found

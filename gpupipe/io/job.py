@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from gpupipe.errors import BadFile
 from gpupipe.io.lock import draft_folder
@@ -25,18 +24,16 @@ from gpupipe.io.parts import (
     write_parts,
     write_whole,
 )
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.writer import ParquetOptions, group_rows
 from gpupipe.support.files import publish, replacing, sync, writing
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["write_folder", "write_single"]
 
 
 def write_folder(
-    dataset: Dataset, path: Path, options: ParquetOptions, backend: str, *, files: int | None, overwrite: bool
+    dataset: Table, path: Path, options: ParquetOptions, backend: str, *, files: int | None, overwrite: bool
 ) -> Manifest:
     """Write a part per partition to a hidden folder beside `path`, which gets the name when all are there.
 
@@ -81,7 +78,7 @@ def write_folder(
     return manifest
 
 
-def write_single(dataset: Dataset, path: Path, options: ParquetOptions, backend: str, *, overwrite: bool) -> Manifest:
+def write_single(dataset: Table, path: Path, options: ParquetOptions, backend: str, *, overwrite: bool) -> Manifest:
     """Write all rows to one file, which gets its name when they are there.
 
     Raises:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from tqdm import tqdm
@@ -25,14 +25,12 @@ from gpupipe.io.formats.spill_source import from_all_files
 from gpupipe.io.manifest import Manifest, Part
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.planned import Planned
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.run import in_halves, in_partition, over_partitions
 from gpupipe.io.writer import ParquetOptions, file_types, group_rows, write_file, write_hive
 from gpupipe.schema import Schema
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = [
     "PartWriter",
@@ -70,7 +68,7 @@ class PartWriter(ABC):
     names: Mapping[int, str]
     mark: str = ""
 
-    def __call__(self, part: Dataset) -> Part:
+    def __call__(self, part: Table) -> Part:
         """Write the dataset's one partition, if need be in pieces."""
         (partition,) = part.partitions
         record = Part(self.names[partition.index], {}, partition.num_rows, part.source.files_of(partition))
@@ -114,7 +112,7 @@ class PartWriter(ABC):
     def records(self) -> list[Part]:
         """The parts that are whole."""
 
-    def _pieces(self, part: Dataset) -> Iterator[Dataset]:
+    def _pieces(self, part: Table) -> Iterator[Table]:
         """The partition in parts that are no larger than it was before files were counted."""
         (rest,) = part.partitions
         while rest.num_rows > self.piece_rows:
@@ -124,7 +122,7 @@ class PartWriter(ABC):
 
 
 def write_parts(
-    dataset: Dataset,
+    dataset: Table,
     writer: PartWriter,
     job: str | None,
     inputs: Mapping[str, str] | None,
@@ -211,7 +209,7 @@ def check_same_job(
     return before
 
 
-def in_parts(dataset: Dataset, options: ParquetOptions, files: int | None, backend: str) -> Dataset:
+def in_parts(dataset: Table, options: ParquetOptions, files: int | None, backend: str) -> Table:
     """Cut the rows into a partition for each part that a folder gets."""
     if files is None and options.layout == "gpu" and backend == "cpu":  # a GPU's partitions are as large
         num_rows = sum(partition.num_rows for partition in dataset.partitions)
@@ -230,7 +228,7 @@ def _cut(partitions: Sequence[Partition], num_parts: int) -> list[Partition]:
     return found
 
 
-def digest_of(dataset: Dataset, job: str | None, inputs: Mapping[str, str] | None, before: Manifest | None) -> str:
+def digest_of(dataset: Table, job: str | None, inputs: Mapping[str, str] | None, before: Manifest | None) -> str:
     """What tells a job on these inputs, cut into these parts, apart from any other."""
     source = dataset.source
     cuts: Any = (
@@ -242,7 +240,7 @@ def digest_of(dataset: Dataset, job: str | None, inputs: Mapping[str, str] | Non
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write_whole(dataset: Dataset, path: Path, options: ParquetOptions, backend: str) -> int:
+def write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: str) -> int:
     """Write all rows to one local file; by the device's own writer where partitions are read in this process.
 
     Returns:
@@ -272,7 +270,7 @@ def write_whole(dataset: Dataset, path: Path, options: ParquetOptions, backend: 
     return num_rows
 
 
-def _plan_of(dataset: Dataset, options: ParquetOptions, backend: str) -> Planned | None:
+def _plan_of(dataset: Table, options: ParquetOptions, backend: str) -> Planned | None:
     """The plan whose rows are written as they come; None where rows are read by partitions."""
     source = dataset.source
     is_whole = dataset.query == EVERYTHING and options.shuffle != "partition"
@@ -317,7 +315,7 @@ def _write_on_device(
     return False
 
 
-def _table_of(backend_name: str, options: ParquetOptions, part: Dataset) -> pa.Table:
+def _table_of(backend_name: str, options: ParquetOptions, part: Table) -> pa.Table:
     """The rows of one partition on the host, in the order they are written in.
 
     On the CPU columns that no function has made never become a frame.
@@ -333,7 +331,7 @@ def _table_of(backend_name: str, options: ParquetOptions, part: Dataset) -> pa.T
     return table if ids is None else table.take(pa.array(_shuffled(options.seed, ids, backend)))
 
 
-def _frame_of(backend: Backend, options: ParquetOptions, dataset: Dataset, partition: Partition) -> Frame:
+def _frame_of(backend: Backend, options: ParquetOptions, dataset: Table, partition: Partition) -> Frame:
     """The rows of one partition in the order they are written in."""
     frame = dataset.read(partition, None, backend)
     if options.shuffle == "partition":
@@ -347,12 +345,12 @@ def _shuffled(seed: int, row_ids: Array, backend: Backend) -> Array:
     return backend.xp.argsort(shuffle_bits(seed, row_ids), kind="stable")
 
 
-def in_order(dataset: Dataset, options: ParquetOptions) -> Dataset:
+def in_order(dataset: Table, options: ParquetOptions) -> Table:
     """The rows in the order they are written in, but for what `_frame_of` does."""
     return shuffle(dataset, options.seed) if options.shuffle == "full" else dataset
 
 
-def only_new(dataset: Dataset, before: Manifest, inputs: Mapping[str, str], options: ParquetOptions) -> Dataset | None:
+def only_new(dataset: Table, before: Manifest, inputs: Mapping[str, str], options: ParquetOptions) -> Table | None:
     """The rows of the input files that were not there before; None if there is no such file.
 
     Raises:

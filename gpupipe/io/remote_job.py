@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from gpupipe.errors import BadFile
 from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest, Part, quarantine_lines
@@ -24,15 +23,13 @@ from gpupipe.io.parts import (
     write_parts,
     write_whole,
 )
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.remote_folder import StoreFolder, left_by_jobs
 from gpupipe.io.stores.remote_file import StorageOptions, stamp_of
 from gpupipe.io.writer import ParquetOptions, group_rows
-from gpupipe.support.files import writing
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 from gpupipe.scratch import local_scratch
+from gpupipe.support.files import writing
 
 __all__ = ["write_object", "write_store_folder"]
 
@@ -40,7 +37,7 @@ _log = logging.getLogger("gpupipe")
 
 
 def write_store_folder(
-    dataset: Dataset,
+    dataset: Table,
     url: str,
     options: ParquetOptions,
     backend: str,
@@ -114,7 +111,7 @@ def write_store_folder(
 
 
 def write_object(
-    dataset: Dataset,
+    dataset: Table,
     url: str,
     options: ParquetOptions,
     backend: str,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -15,11 +15,9 @@ from gpupipe.backend.device.out_of_memory import is_out_of_memory
 from gpupipe.cluster import active
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.planning.partitions import Partition, Source
+from gpupipe.io.planning.table import AnyTable
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import counted
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["in_halves", "in_partition", "over_partitions"]
 
@@ -29,7 +27,7 @@ _log = logging.getLogger("gpupipe")
 
 
 def over_partitions(
-    work: Callable[[Dataset], Result], dataset: Dataset, backend: str, title: str, *, whole: bool = False
+    work: Callable[[AnyTable], Result], dataset: AnyTable, backend: str, title: str, *, whole: bool = False
 ) -> Generator[Result]:
     """`work` of a dataset of one partition, for each, in order, by the executor in force.
 
@@ -69,9 +67,9 @@ def over_partitions(
 
 
 def _on_source(
-    how: Callable[[Callable[[Dataset], Result], Dataset, Tell], Iterator[Result]],
-    work: Callable[[Dataset], Result],
-    dataset: Dataset,
+    how: Callable[[Callable[[AnyTable], Result], AnyTable, Tell], Iterator[Result]],
+    work: Callable[[AnyTable], Result],
+    dataset: AnyTable,
     source: Source,
 ) -> tuple[list[Result], list[str]]:
     """The results, and what is to be told of the partition where the program runs: a worker's log may be anywhere."""
@@ -79,7 +77,7 @@ def _on_source(
     return list(how(work, replace(dataset, source=source), halved.append)), halved
 
 
-def _as_one(work: Callable[[Dataset], Result], part: Dataset, _: Tell) -> Iterator[Result]:
+def _as_one(work: Callable[[AnyTable], Result], part: AnyTable, _: Tell) -> Iterator[Result]:
     (partition,) = part.partitions
     with in_partition(partition):
         try:
@@ -96,7 +94,7 @@ def _as_one(work: Callable[[Dataset], Result], part: Dataset, _: Tell) -> Iterat
     yield found
 
 
-def in_halves(work: Callable[[Dataset], Result], part: Dataset, tell: Tell = _log.warning) -> Iterator[Result]:
+def in_halves(work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _log.warning) -> Iterator[Result]:
     """`work` of a dataset of one partition; of its halves where memory does not suffice, which is told; and so on.
 
     Example:

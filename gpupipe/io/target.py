@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.job import write_folder, write_single
 from gpupipe.io.manifest import Manifest
+from gpupipe.io.planning.table import Table
 from gpupipe.io.remote_job import write_object, write_store_folder
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
 from gpupipe.io.writer import ParquetOptions
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["write_to"]
 
 
 def write_to(
     path: str | os.PathLike[str],
-    dataset: Dataset,
+    dataset: Table,
     options: ParquetOptions,
     *,
     files: int | None,

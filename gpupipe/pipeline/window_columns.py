@@ -10,6 +10,7 @@ from functools import partial
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.side_columns import SideColumns, make_columns
 from gpupipe.io.relational.sort import numbered
 from gpupipe.pipeline.plan import Prefix
@@ -85,7 +86,7 @@ class _Gathering:
     before: Prefix
     typed: Typed | None
 
-    def __call__(self, part: Dataset, backend: Backend) -> Frame:
+    def __call__(self, part: Table, backend: Backend) -> Frame:
         (partition,) = part.partitions
         ids = partition.row_ids(backend.xp)
         frame = part.read(partition, self.before.reads, backend)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import StratifiedDraw, drawn_in_class
+from gpupipe.io.planning.table import Table
 from gpupipe.io.run import over_partitions
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["stratified_parts"]
 
@@ -27,7 +25,7 @@ _MOST_CLASSES = 10_000  # whose bins take 320 MB
 _Table: TypeAlias = dict[int, Any]  # by class: counts of its bins, or the bits of some of its rows
 
 
-def stratified_parts(dataset: Dataset, column: str, shares: Sequence[float], seed: int) -> list[StratifiedDraw]:
+def stratified_parts(dataset: Table, column: str, shares: Sequence[float], seed: int) -> list[StratifiedDraw]:
     """A draw per part, each with its share of the rows of every class, to a row.
 
     The rows of a class are put in order by bits drawn by `seed` and a row's identity, and cut where the shares are.
@@ -84,7 +82,7 @@ def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
     return cuts
 
 
-def _drawn(column: str, seed: int, backend_name: str, part: Dataset) -> tuple[Any, Array, Array, Array]:
+def _drawn(column: str, seed: int, backend_name: str, part: Table) -> tuple[Any, Array, Array, Array]:
     """The classes of one partition, on the host; each row's place among them, its bits, and the bin of those."""
     backend, partition = select(backend_name), part.partitions[0]
     frame = part.read(partition, [column], backend)
@@ -94,7 +92,7 @@ def _drawn(column: str, seed: int, backend_name: str, part: Dataset) -> tuple[An
     return backend.to_host(classes), place, bits, (bits >> np.uint64(51)).astype("int64")
 
 
-def _counts(column: str, seed: int, backend_name: str, part: Dataset) -> _Table:
+def _counts(column: str, seed: int, backend_name: str, part: Table) -> _Table:
     """Rows of one partition by class and bin."""
     classes, place, _, upper = _drawn(column, seed, backend_name, part)
     backend = select(backend_name)
@@ -103,7 +101,7 @@ def _counts(column: str, seed: int, backend_name: str, part: Dataset) -> _Table:
     return dict(zip(classes.tolist(), backend.to_host(table).reshape(-1, _BINS), strict=True))
 
 
-def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Dataset) -> _Table:
+def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Table) -> _Table:
     """The bits of the rows of one partition that lie in bins to cut, by class."""
     classes, place, bits, upper = _drawn(column, seed, backend_name, part)
     backend, keys = select(backend_name), classes.tolist()

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -16,15 +16,13 @@ from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.backend.time_distance import Distance, distance_in, order_dtype
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.join import comparable_key, name_added
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import SideColumns, found_columns
 from gpupipe.io.relational.sort import numbered
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_bool, check_choice, check_name
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["AsOf", "join_asof"]
 
@@ -189,7 +187,7 @@ class AsOf:
         return both.drop(_RIGHT, _SIDE, _PLACE)
 
 
-def join_asof(left: Dataset, right: Dataset, asof: AsOf) -> Dataset:
+def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
     """Make what `Dataset.join_asof` describes: the left's rows stay where they are, and find what is added by row."""
     left, backend = numbered(left), active().resolve(left.backend)
     ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_by])], "join_asof")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from gpupipe.cluster import active
 from gpupipe.io.planning.row_filters import Listed
+from gpupipe.io.planning.table import AnyTable
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import buckets_of, run
 from gpupipe.io.relational.gathering import origin_of
@@ -17,13 +17,10 @@ from gpupipe.io.relational.scan import scan
 from gpupipe.io.relational.sort import by_place, numbered
 from gpupipe.schema import ID, ROW
 
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
-
 __all__ = ["deduplicate"]
 
 
-def deduplicate(table: Dataset, on: Sequence[str], keep: str) -> Dataset:
+def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     """Make what `Dataset.deduplicate` describes. Only the keys are looked at; the rows stay where they are."""
     table, backend = numbered(table), active().resolve(table.backend)
     rows = scan(table, on, "deduplicate")

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import polars as pl
 import pyarrow as pa
@@ -25,11 +25,9 @@ from gpupipe.io.formats.spill_source import Run, Spooled, from_all_files
 from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
 from gpupipe.io.planning.partitions import Partition, Source, Span, row_bytes
 from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.table import Table
 from gpupipe.schema import FLOATS, Field, Schema, element_of
 from gpupipe.scratch import writing_scratch
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["Gathered", "Origin", "batch_rows", "kept_share", "memory", "origin_of", "types_of"]
 
@@ -71,7 +69,7 @@ class Origin:
     inputs: dict[str, str] | None
 
 
-def origin_of(verb: str, tables: Sequence[Dataset], *options: object) -> Origin:
+def origin_of(verb: str, tables: Sequence[Table], *options: object) -> Origin:
     """Name the origin of what a verb makes of tables."""
     jobs = [table.job_id() for table in tables]
     found = [table.source.inputs() for table in tables]
@@ -177,7 +175,7 @@ class Gathered:
         if self._spool is not None:
             self._spool.check()
 
-    def dataset(self, like: Dataset, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Dataset:
+    def dataset(self, like: Table, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Table:
         """Make a dataset of the rows: a row's identity is its number.
 
         Args:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Generic, cast
 
 import polars as pl
 
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.cuts import by_order, repeat_little
 from gpupipe.io.relational.engine import PlannedRun, collect
 from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, list_of, made_usable
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["GroupBy"]
 
@@ -33,14 +31,14 @@ _HIGH, _HALF = "⟨high⟩", 2**32
 
 
 @dataclass(frozen=True)
-class GroupBy:
+class GroupBy(Generic[AnyTable]):
     """A table that is about to be grouped; made by `Dataset.group_by`."""
 
-    table: Dataset
+    table: AnyTable
     keys: Sequence[str]
     dropna: bool
 
-    def agg(self, *unnamed: object, **named: tuple[str, str]) -> Dataset:
+    def agg(self, *unnamed: object, **named: tuple[str, str]) -> AnyTable:
         """One row for each distinct key, in the order of the keys, a missing one last.
 
         Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value. But
@@ -117,7 +115,7 @@ class GroupBy:
                 )
 
 
-def _named(asked: Any, table: Dataset) -> str:
+def _named(asked: Any, table: Table) -> str:
     """The call that was meant by functions without names, as pandas takes them."""
     by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
     pairs = [
@@ -179,7 +177,7 @@ class _Wanted:
         return found.alias(self.name)
 
 
-def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> Dataset:
+def _grouped(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> AnyTable:
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
     backend = active().resolve(table.backend)
     aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
@@ -208,7 +206,7 @@ def _grouped(table: Dataset, keys: Sequence[str], wanted: Sequence[_Wanted], *, 
 
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
-    return plan_rows([table], schema, origin_of("group", [table], keys, dropna, wanted), "group", groups)
+    return plan_rows(table, [], schema, origin_of("group", [table], keys, dropna, wanted), "group", groups)
 
 
 def _sum_that_fits(name: str) -> pl.Expr:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ import polars as pl
 from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.cuts import by_hash, hash_of
 from gpupipe.io.relational.engine import PlannedRun, buckets_of, collect, run
 from gpupipe.io.relational.gathering import origin_of
@@ -23,9 +24,6 @@ from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.sort import by_place
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_choice
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["Joining", "comparable_key", "join", "name_added"]
 
@@ -186,7 +184,7 @@ def name_added(columns: Sequence[str], left: Schema, suffix: str, where: str) ->
     return names
 
 
-def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
+def join(left: AnyTable, right: Table, joining: Joining) -> AnyTable:
     """Make what `Dataset.join` describes."""
     backend, schema = active().resolve(left.backend), joining.schema
 
@@ -205,7 +203,7 @@ def join(left: Dataset, right: Dataset, joining: Joining) -> Dataset:
         plan = joining.in_row_order if joining.many else joining.plan
         return by_place(run(plan, [ours, theirs], [*schema, ID], backend, "join", cut), schema, backend, "join")
 
-    return plan_rows([left, right], schema, origin_of("join", [left, right], joining), "join", rows)
+    return plan_rows(left, [right], schema, origin_of("join", [left, right], joining), "join", rows)
 
 
 def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:

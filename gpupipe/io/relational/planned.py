@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -15,33 +15,45 @@ from gpupipe.io.formats.spill_source import from_all_files
 from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.statistics import Bounds
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.gathering import Gathered, Origin
 from gpupipe.schema import Field, Schema
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
-    from gpupipe.io.relational.engine import PlannedRun
 
 __all__ = ["Planned", "largest_partition", "plan_rows"]
 
 
+class ReadyPlan(Protocol):
+    """A plan that is ready to run; see `engine.PlannedRun`."""
+
+    def gather(self) -> Gathered:
+        """Run it, and gather the result."""
+
+    def batches(self) -> Generator[pa.Table]:
+        """Run it, and give the result batch by batch."""
+
+
 def plan_rows(
-    tables: Sequence[Dataset], schema: Schema, origin: Origin, title: str, run: Callable[[], PlannedRun]
-) -> Dataset:
+    table: AnyTable,
+    others: Sequence[Table],
+    schema: Schema,
+    origin: Origin,
+    title: str,
+    run: Callable[[], ReadyPlan],
+) -> AnyTable:
     """Make a dataset of the rows of a plan that is yet to run: a row's identity is its number.
 
     Args:
-        tables: what the plan reads; the result has the backend and notes of the first, and partitions no larger than
-            the largest of them all.
+        table: what the plan reads, of which the result has the backend and the notes.
+        others: what else it reads; no partition of the result is larger than the largest of them all.
         schema: of the columns.
         origin: what it comes from.
         title: what makes it, for messages.
         run: scans what the plan reads, and makes the plan ready to run.
     """
-    return replace(tables[0], source=Planned(tables, schema, origin, title, run), schema=schema, query=EVERYTHING)
+    return replace(table, source=Planned([table, *others], schema, origin, title, run), schema=schema, query=EVERYTHING)
 
 
-def largest_partition(table: Dataset) -> int:
+def largest_partition(table: Table) -> int:
     """Count the rows of the largest partition, 1 at least; of a plan that is yet to run the most one may have."""
     source = table.source
     return source.partition_rows if isinstance(source, Planned) else max(1, *(p.num_rows for p in table.partitions))
@@ -54,11 +66,11 @@ class Planned:
 
     def __init__(
         self,
-        tables: Sequence[Dataset],
+        tables: Sequence[Table],
         schema: Schema,
         origin: Origin,
         title: str,
-        run: Callable[[], PlannedRun],
+        run: Callable[[], ReadyPlan],
     ) -> None:
         self.schema, self.reads = schema, Reads()
         self.made_by = origin.made_by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +13,14 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import Draw
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.sort import numbered
 from gpupipe.io.run import over_partitions
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["draw"]
 
 
-def draw(table: Dataset, n: int, seed: int) -> Dataset:
+def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     """Make what `Dataset.sample` describes of `n`: the n rows with the lowest bits."""
     table, backend = numbered(table), active().resolve(table.backend)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
@@ -43,7 +41,7 @@ class _Lowest:
     n: int
     backend: str
 
-    def __call__(self, part: Dataset) -> tuple[Any, int]:
+    def __call__(self, part: Table) -> tuple[Any, int]:
         backend, (partition,) = select(self.backend), part.partitions
         rows = backend.positions(part.read(partition, [], backend))
         bits = splitmix64(self.seed, partition.row_ids(backend.xp)[rows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +20,7 @@ from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.formats.read_file import holds
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.planned import Planned
 from gpupipe.io.relational.predicates import predicates
@@ -28,13 +29,10 @@ from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, ID, ROW, Field
 
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
-
 __all__ = ["LazyFrame", "Rows", "Scan", "explained", "lazy", "scan", "scan_gathered", "scan_made"]
 
 LazyFrame: TypeAlias = pl.LazyFrame
-Rows: TypeAlias = Callable[["Dataset", Backend], Frame]
+Rows: TypeAlias = Callable[[Table, Backend], Frame]
 """The rows made of a dataset of one partition, with their identities in the column `ROW`."""
 
 _MOST_FILES = 500
@@ -80,7 +78,7 @@ class Scan:
             self.owner.discard()
 
 
-def lazy(table: Dataset) -> pl.LazyFrame:
+def lazy(table: Table) -> pl.LazyFrame:
     """Make what `Dataset.to_polars` describes."""
     for item in table.schema:
         if "decimal256" in item.dtype:
@@ -105,7 +103,7 @@ def _as_written(item: Field) -> pl.Expr:
     return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
 
 
-def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
+def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
     """Make a lazy frame of these columns and the row's identity.
 
     Local Parquet files are scanned by Polars itself, with filters that it evaluates alike; whatever else a dataset is
@@ -129,7 +127,7 @@ def scan(table: Dataset, columns: Sequence[str], title: str, *, keep: bool = Fal
     return found
 
 
-def scan_made(table: Dataset, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
+def scan_made(table: Table, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
     """Scan what is made of a dataset, partition by partition, by the executor in force.
 
     Args:
@@ -171,7 +169,7 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         ) from cause
 
 
-def _of_plan(table: Dataset, fields: Sequence[Field]) -> Scan | None:
+def _of_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
     """The rows that an earlier plan makes; None where they are elsewhere."""
     source = table.source
     if not isinstance(source, Planned) or table.query != EVERYTHING:
@@ -183,7 +181,7 @@ def _of_plan(table: Dataset, fields: Sequence[Field]) -> Scan | None:
     return Scan(frame.with_columns(_without_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
-def _of_partitions(table: Dataset, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
+def _of_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
     work = _HostRows(rows, tuple(fields), active().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
@@ -201,7 +199,7 @@ class _Reading:
 
     names: Sequence[str]
 
-    def __call__(self, part: Dataset, backend: Backend) -> Frame:
+    def __call__(self, part: Table, backend: Backend) -> Frame:
         (partition,) = part.partitions
         frame = part.read(partition, self.names, backend)
         ids = partition.row_ids(backend.xp)[backend.positions(frame)]
@@ -216,12 +214,12 @@ class _HostRows:
     fields: tuple[Field, ...]
     backend: str
 
-    def __call__(self, part: Dataset) -> pa.Table:
+    def __call__(self, part: Table) -> pa.Table:
         backend = select(self.backend)
         return host_table(self.rows(part, backend), [*self.fields, ID], backend)
 
 
-def _of_files(table: Dataset, fields: Sequence[Field]) -> Scan | None:
+def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     """The files as Polars scans them; None where it would not see the same rows and values."""
     source, wanted = table.source, [item.name for item in fields]
     chosen = predicates(table.query, source.schema)

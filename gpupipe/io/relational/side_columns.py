@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from gpupipe.backend import Array, Backend, Column, select
 from gpupipe.cluster import active
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import Plan, buckets_of, run
 from gpupipe.io.relational.gathering import Origin
@@ -18,9 +18,6 @@ from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_made
 from gpupipe.io.relational.sort import by_place
 from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
 
 __all__ = ["SideColumns", "found_columns", "make_columns"]
 
@@ -34,7 +31,7 @@ class SideColumns:
         edges: the identities at which the second and each later partition begins.
     """
 
-    table: Dataset
+    table: Table
     edges: Sequence[int]
 
     def columns(self, names: Sequence[str], row_ids: Array, backend: Backend) -> dict[str, Column]:
@@ -56,7 +53,7 @@ class SideColumns:
 
 
 def make_columns(
-    table: Dataset,
+    table: Table,
     inputs: Sequence[Field],
     keys: Sequence[str],
     plan: Callable[[pl.LazyFrame], pl.LazyFrame],
@@ -88,7 +85,7 @@ def make_columns(
 
 
 def found_columns(
-    plan: Plan, scans: Sequence[Scan], keys: Sequence[str], made: Sequence[Field], like: Dataset, title: str
+    plan: Plan, scans: Sequence[Scan], keys: Sequence[str], made: Sequence[Field], like: Table, title: str
 ) -> SideColumns:
     """Run a plan that gives columns of the rows of the first scan, and keep them.
 

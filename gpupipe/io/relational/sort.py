@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from gpupipe.backend.hashing import shuffle_seed
 from gpupipe.cluster import active
+from gpupipe.io.planning.table import AnyTable
 from gpupipe.io.relational.cuts import by_order
 from gpupipe.io.relational.engine import Plan, PlannedRun
 from gpupipe.io.relational.gathering import Gathered, Origin, origin_of
@@ -18,15 +18,12 @@ from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import Scan, scan, scan_gathered
 from gpupipe.schema import ROW, Field
 
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
-
 __all__ = ["by_place", "numbered", "shuffle", "sort"]
 
 _BITS = "⟨bits⟩"
 
 
-def sort(table: Dataset, by: Sequence[str], ascending: Sequence[bool]) -> Dataset:
+def sort(table: AnyTable, by: Sequence[str], ascending: Sequence[bool]) -> AnyTable:
     """Make what `Dataset.sort` describes."""
     backend = active().resolve(table.backend)
 
@@ -41,7 +38,7 @@ def sort(table: Dataset, by: Sequence[str], ascending: Sequence[bool]) -> Datase
     return _rearranged(table, plan, cut, origin_of("sort", [table], by, ascending), backend, "sort")
 
 
-def shuffle(table: Dataset, seed: int) -> Dataset:
+def shuffle(table: AnyTable, seed: int) -> AnyTable:
     """Make what `Dataset.shuffle` describes."""
     bits = random_bits(shuffle_seed(seed), pl.col(ROW))
 
@@ -55,7 +52,7 @@ def shuffle(table: Dataset, seed: int) -> Dataset:
     return _rearranged(table, plan, cut, origin, active().resolve(table.backend), "shuffle")
 
 
-def numbered(table: Dataset) -> Dataset:
+def numbered(table: AnyTable) -> AnyTable:
     """Return the table, or a copy whose rows are numbered where some of them may share an identity."""
     if not table.query.repeats_rows:
         return table
@@ -63,20 +60,20 @@ def numbered(table: Dataset) -> Dataset:
 
 
 def _rearranged(
-    table: Dataset,
+    table: AnyTable,
     plan: Plan,
     cut: Callable[[Scan, int], Sequence[pl.Expr]] | None,
     origin: Origin,
     backend: str,
     title: str,
-) -> Dataset:
+) -> AnyTable:
     """The same columns, whose rows a plan brings into another order."""
 
     def rows() -> PlannedRun:
         found = scan(table, table.columns, title)
         return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
 
-    return plan_rows([table], table.schema, origin, title, rows)
+    return plan_rows(table, [], table.schema, origin, title, rows)
 
 
 def by_place(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> PlannedRun:

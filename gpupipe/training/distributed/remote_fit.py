@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.errors import BadConfig
 from gpupipe.training.callbacks.history import History
-
-if TYPE_CHECKING:
-    from gpupipe.training.loop.trainer import Trainer
+from gpupipe.training.loop.settings import TrainerSettings
 
 __all__ = ["Elsewhere", "fit_elsewhere"]
 
@@ -20,11 +18,11 @@ class Elsewhere(Protocol):
     executor: Any
     """Which these are."""
 
-    def fit_there(self, trainer: Trainer, valid: Any, resume: Any) -> History:
+    def fit_there(self, trainer: TrainerSettings, valid: Any, resume: Any) -> History:
         """Fit there; the trainer's model has the weights afterwards."""
 
 
-def fit_elsewhere(trainer: Trainer, train: Any, valid: Any, resume: Any, executor: Any) -> History:
+def fit_elsewhere(trainer: TrainerSettings, train: Any, valid: Any, resume: Any, executor: Any) -> History:
     """The history of a fit in the processes where all rows lie.
 
     Raises:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from gpupipe.training.loop.class_weights import check_class_weight, class_weight
 from gpupipe.training.loop.device import PRECISIONS, check_device, forward_in
 from gpupipe.training.loop.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
+from gpupipe.training.loop.settings import TrainerSettings
 from gpupipe.training.loop.train_state import Run
 from gpupipe.training.loop.train_step import Update
 from gpupipe.training.optim.ema import Average
@@ -47,9 +48,6 @@ from gpupipe.training.optim.loss_scaler import LossScale
 from gpupipe.training.optim.optimizers import check_optimizer, make_optimizer, parameter_groups
 from gpupipe.training.optim.rowwise_adagrad import dense_tables, sparse_tables
 from gpupipe.training.optim.schedules import learning_rates
-
-if TYPE_CHECKING:
-    from gpupipe.training.loop.trainer import Trainer
 
 __all__ = [
     "assembled",
@@ -72,7 +70,7 @@ FEW_UPDATES = 20
 
 
 def assembled(
-    trainer: Trainer,
+    trainer: TrainerSettings,
     loss: Loss,
     rates: Tensor,
     device: torch.device,
@@ -113,7 +111,7 @@ def assembled(
     )
 
 
-def tell_of_tables(trainer: Trainer) -> None:
+def tell_of_tables(trainer: TrainerSettings) -> None:
     """Warn of large embeddings that each step will move as a whole."""
     for name, table in dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
         shape = " x ".join(f"{size:,}" for size in table.shape)
@@ -123,7 +121,13 @@ def tell_of_tables(trainer: Trainer) -> None:
 
 
 def start_run(
-    trainer: Trainer, loss: Loss, train: Any, history: History, steps: int, device: torch.device, together: Together
+    trainer: TrainerSettings,
+    loss: Loss,
+    train: Any,
+    history: History,
+    steps: int,
+    device: torch.device,
+    together: Together,
 ) -> tuple[Update | CapturedUpdate, Run]:
     """Put the model on the device, and make the update and the run that stands at its beginning.
 
@@ -156,7 +160,9 @@ def start_run(
     return learner, Run(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, together)
 
 
-def captured(trainer: Trainer, update: Update, train: Any, device: torch.device) -> tuple[Update | CapturedUpdate, Any]:
+def captured(
+    trainer: TrainerSettings, update: Update, train: Any, device: torch.device
+) -> tuple[Update | CapturedUpdate, Any]:
     """The update to make and the batches to make it from: as one graph where that can be."""
     reason = why_not(trainer.capture, train, device, trainer.accumulate, recompute=bool(trainer.recompute))
     if reason is not None:
@@ -181,7 +187,7 @@ def objective_of(
 
 
 @contextmanager
-def prepared(trainer: Trainer) -> Iterator[None]:
+def prepared(trainer: TrainerSettings) -> Iterator[None]:
     """The model's switches set as the settings want them; afterwards they are as before."""
     with ExitStack() as stack:
         if trainer.optimizer == "rowwise":
@@ -197,7 +203,7 @@ def schema_of(loader: object) -> Schema | None:
     return schema if isinstance(schema, Schema) else None
 
 
-def loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metric]]:
+def loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[Loss, list[Metric]]:
     """What is to be made small, and what is told beside it."""
     schema = schema_of(loader)
     if schema is not None:
@@ -233,7 +239,7 @@ def _check_takes_batches(model: nn.Module) -> None:
         )
 
 
-def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) -> History:
+def history_of(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated: bool) -> History:
     """An empty history that knows which figure counts.
 
     Raises:
@@ -250,7 +256,7 @@ def history_of(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) 
     return History(monitor, directions[monitor])
 
 
-def callbacks_of(trainer: Trainer, together: Together, *, resumed: bool) -> Callbacks:
+def callbacks_of(trainer: TrainerSettings, together: Together, *, resumed: bool) -> Callbacks:
     """The trainer's own, around the user's; checkpoints last, when all others have seen an epoch."""
     own: list[Callback] = [] if trainer.profile is None else [Profiling(trainer.profile)]
     own += [GpuStats()] if trainer.gpu_stats else []
@@ -261,7 +267,7 @@ def callbacks_of(trainer: Trainer, together: Together, *, resumed: bool) -> Call
     return Callbacks(all_in_order, first=together.first)
 
 
-def check(trainer: Trainer) -> None:
+def check(trainer: TrainerSettings) -> None:
     """Refuse what makes no sense before anything is read.
 
     Raises:
@@ -291,7 +297,7 @@ def check(trainer: Trainer) -> None:
         choose_loss(trainer.loss, None)
 
 
-def _check_objects(trainer: Trainer) -> None:
+def _check_objects(trainer: TrainerSettings) -> None:
     groups: Any = trainer.groups
     recompute: Any = trainer.recompute
     weights, callbacks, places = trainer.class_weight, trainer.callbacks, str | PathLike

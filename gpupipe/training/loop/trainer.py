@@ -7,22 +7,20 @@ host reads results once per `log_every` batches and at the end of an epoch, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.training.callbacks.callback import Callback, Callbacks
-from gpupipe.training.callbacks.early_stopping import EarlyStopping
+from gpupipe.training.callbacks.callback import Callbacks
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.checkpointing.checkpoint_callback import resume as go_on
-from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.cuda.cuda_graph import CapturedUpdate
 from gpupipe.training.distributed.rank_group import meeting
 from gpupipe.training.distributed.remote_fit import Elsewhere, fit_elsewhere
@@ -37,23 +35,17 @@ from gpupipe.training.loop.build import (
     start_run,
     tell_of_tables,
 )
-from gpupipe.training.loop.class_weights import ClassWeight
 from gpupipe.training.loop.device import choose_device, fork_rng, session
 from gpupipe.training.loop.divergence import check_loss
 from gpupipe.training.loop.evaluation import evaluate, predict
-from gpupipe.training.loop.losses import Loss
-from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.settings import TrainerSettings
 from gpupipe.training.loop.train_state import Run
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.optimizers import Groups, MakeOptimizer
-from gpupipe.training.optim.schedules import Schedule, fallen
+from gpupipe.training.optim.schedules import fallen
 
 __all__ = ["Batches", "Trainer"]
 
 logger = logging.getLogger(__name__)
-
-LEARNING_RATE = 3e-3
-"""Of a model that has none of its own."""
 
 
 class Batches(Protocol):
@@ -64,7 +56,7 @@ class Batches(Protocol):
 
 
 @dataclass(eq=False, repr=False)
-class Trainer:
+class Trainer(TrainerSettings):
     """Trains a module on batches.
 
     The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
@@ -76,9 +68,8 @@ class Trainer:
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
             is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` in the batch's place;
-            where rows have weights, with `reduction="none"`.
-            output and batch that gives B values (weighted by `batch.weight`) or their mean. A regression's targets are
-            standardised by default; but for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
+            where rows have weights, with `reduction="none"`. A regression's targets are standardised by default; but
+            for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
@@ -129,50 +120,9 @@ class Trainer:
         1.0
     """
 
-    model: nn.Module
-    _: KW_ONLY
-    max_epochs: int
-    loss: str | Loss = "auto"
-    optimizer: str | MakeOptimizer = "adamw"
-    lr: float | None = None
-    schedule: Schedule = "one-cycle"
-    warmup: float | None = None
-    weight_decay: float = 0.01
-    groups: Groups | None = None
-    gradient_clip: float | None = None
-    accumulate: int = 1
-    average: float | None = None
-    label_smoothing: float = 0.0
-    precision: str = "auto"
-    recompute: bool | Sequence[str] = False
-    compile: bool = False
-    capture: bool | str = "auto"
-    class_weight: ClassWeight | None = None
-    metrics: str | Sequence[str | Metric] = "auto"
-    early_stopping: EarlyStopping | None = None
-    seed: int = 0
-    deterministic: bool = False
-    device: str | torch.device = "auto"
-    progress: str | bool = "auto"
-    log_every: int = 100
-    callbacks: Sequence[Callback] = ()
-    checkpoints: Checkpoints | str | Path | None = None
-    profile: str | Path | None = None
-    gpu_stats: bool = False
-    patience: float = 600.0
-
     def __post_init__(self) -> None:
         check(self)
-        given = self.checkpoints
-        self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
-
-    @property
-    def learning_rate(self) -> float:
-        """The highest of a run."""
-        if self.lr is not None:
-            return self.lr
-        own = getattr(self.model, "learning_rate", None)
-        return float(own) if isinstance(own, int | float) else LEARNING_RATE
+        super().__post_init__()
 
     def fit(
         self,
