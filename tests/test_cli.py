@@ -62,7 +62,7 @@ def test_doctor_compiles_the_kernels_of_a_gpu(
     monkeypatch.setattr(warm_up, "_run", run)
     monkeypatch.setattr(backend, "resolve", lambda: "gpu")
     monkeypatch.setenv("CUPY_CACHE_DIR", "/scratch/kernels")
-    assert main.main(["doctor"]) == (0 if runs else 1)
+    assert main(["doctor"]) == (0 if runs else 1)
     found = capsys.readouterr().out.splitlines()
     assert "kernels are compiled" in found[-2 if runs else -3]
     if runs:
@@ -72,7 +72,7 @@ def test_doctor_compiles_the_kernels_of_a_gpu(
 
 
 def test_doctor_finds_a_machine_without_a_gpu_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["doctor"]) == 0
+    assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("ok", "warn", " ")) for line in lines)
     named = [line.split()[1] for line in lines if not line.startswith(" ")]
@@ -81,7 +81,7 @@ def test_doctor_finds_a_machine_without_a_gpu_well(capsys: pytest.CaptureFixture
 
 
 def test_inspect_shows_a_parquet_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["inspect", str(DATA / "flights.parquet")]) == 0
+    assert main(["inspect", str(DATA / "flights.parquet")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "336,776 rows, 19 columns, 1 partition"
     table = {line.split()[0]: line.split()[1:] for line in lines if line and not line.startswith("0:")}
@@ -93,7 +93,7 @@ def test_inspect_shows_a_parquet_file(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main.main(["--version"])
+        main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"gpupipe {__version__}\n"
 
@@ -119,7 +119,7 @@ def test_inspect_shows_any_kind_of_file(
         with pa.output_stream(path) as file:  # packs where the name says so
             file.write(text.encode())
     given = {"file": path, "folder": tmp_path, "pattern": tmp_path / f"*{name[1:]}"}[place]
-    assert main.main(["inspect", str(given)]) == 0
+    assert main(["inspect", str(given)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 rows, 2 columns, 1 partition"
     assert [line.split() for line in lines[2:5]] == [
@@ -131,14 +131,14 @@ def test_inspect_shows_any_kind_of_file(
 
 def test_inspect_shows_a_folder_that_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gp.from_frame(pa.table({"n": [1, 2]})).write_parquet(tmp_path / "out")
-    assert main.main(["inspect", str(tmp_path / "out")]) == 0
+    assert main(["inspect", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.startswith("2 rows, 1 column")
 
 
 def test_inspect_shows_a_csv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trips.csv"
     path.write_text("town,km\nUlm,12.5\n,7\nUlm,\n")
-    assert main.main(["inspect", str(path)]) == 0
+    assert main(["inspect", str(path)]) == 0
     told = capsys.readouterr().out
     assert told.startswith(
         "3 rows, 2 columns, 1 partition\n\n"
@@ -149,7 +149,7 @@ def test_inspect_shows_a_csv_file(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_missing_file_is_bad_input_and_the_closest_name_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["inspect", str(DATA / "flihgts.parquet")]) == 2
+    assert main(["inspect", str(DATA / "flihgts.parquet")]) == 2
     seen = capsys.readouterr()
     assert seen.out == ""
     assert "flihgts.parquet: no such file" in seen.err and "'flights.parquet' (the closest name there)" in seen.err
@@ -162,7 +162,7 @@ def test_an_error_in_a_partition_says_in_which(tmp_path: Path, capsys: pytest.Ca
     content = bytearray((DATA / "flights.parquet").read_bytes())
     content[distance.data_page_offset : distance.data_page_offset + 100] = bytes(100)
     (tmp_path / "flights.parquet").write_bytes(content)
-    assert main.main(["demo", "--data", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
+    assert main(["demo", "--data", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"{tmp_path / 'flights.parquet'}: row groups 0-5 cannot be read")
     assert told.rstrip().splitlines()[-1].startswith("(in partition 0: ")
@@ -176,6 +176,6 @@ def test_an_unknown_command_lists_the_known_ones() -> None:
 
 def test_no_command_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main.main([])
+        main([])
     assert stopped.value.code == 2
     assert "required: command" in capsys.readouterr().err
