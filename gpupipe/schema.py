@@ -93,6 +93,21 @@ def made_usable(name: str, dtype: str) -> str:
     return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"
 
 
+def require_no_nul(name: str, within: str) -> None:
+    """Raise `BadConfig` for a column whose name, or that of a field within it, has a NUL; Polars cannot hand it on.
+
+    Example:
+        >>> require_no_nul("place", "struct<city: string>")
+    """
+    if "\0" in name or "\0" in within:
+        raise BadConfig(
+            f"column {name!r}",
+            "its name, or that of a field within it, has the character NUL",
+            expected="names without it",
+            remedy=f"frame.rename(columns={{{name!r}: {name.replace(chr(0), '')!r}}}) before",
+        )
+
+
 class Kind(StrEnum):
     """What a column's values mean, whatever they are stored as."""
 
@@ -134,6 +149,9 @@ class Field:
         written_as: the Arrow type that a timestamp has in files, where that is a date or has a time zone; the values
             are UTC microseconds all the same.
 
+    Raises:
+        BadConfig: there is no such type, or a name has the character NUL.
+
     Example:
         >>> Field("carrier", "string").kind
         <Kind.TEXT: 'text'>
@@ -161,6 +179,7 @@ class Field:
                 expected=f"one of {', '.join(DTYPES)}, or list<one of them>",
                 remedy="dtype='float64'",
             )
+        require_no_nul(self.name, self.dtype)
         if self.kind is None:
             object.__setattr__(self, "kind", kind)
 
@@ -233,7 +252,7 @@ class Schema:
                     "two columns have the same name",
                     got=item.name,
                     expected="unique names",
-                    remedy="each name once: rename one, of a feature group's columns by (columns, steps, 'name')",
+                    remedy="each name once, or one of the columns renamed before",
                 )
             index[item.name] = item
         object.__setattr__(self, "_index", index)

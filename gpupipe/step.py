@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.text import counted
+from gpupipe.support.text import arguments, counted
 
 __all__ = ["IN_STEP", "Step", "in_step"]
 
@@ -73,7 +73,7 @@ class Step:
         for parameter in self._parameters():
             value = getattr(self, parameter.name, parameter.default)
             if parameter.kind == parameter.VAR_KEYWORD:
-                shown += [f"{name}={_shown(item)}" for name, item in value.items()]
+                shown += [arguments(value)] if value else []
             elif parameter.default is parameter.empty or not _same(value, parameter.default):
                 shown.append(f"{parameter.name}={_shown(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -572,6 +572,79 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
 }  # fmt: skip
 
 
+SERIES, ARRAY = pd.Series([True, False]), np.array([True, False])
+FLAGS: dict[str, Any] = {
+    "join(many=)": lambda b, flag: b.data.join(b.data, on="k", many=flag),
+    "join_asof(allow_exact_matches=)": lambda b, flag: b.data.join_asof(b.data, on="x", allow_exact_matches=flag),
+    "group_by(dropna=)": lambda b, flag: b.data.group_by("k", dropna=flag),
+    "write_parquet(overwrite=)": lambda b, flag: b.data.write_parquet(b.folder / "flags", overwrite=flag),
+    "write_parquet(shuffle=)": lambda b, flag: b.data.write_parquet(b.folder / "flags", shuffle=flag),
+    "sort(ascending=)": lambda b, flag: b.data.sort(["x", "z"], ascending=[flag, flag]),
+    "loader(shuffle=)": lambda b, flag: b.pipeline.loader(b.frame, shuffle=flag),
+    "loader(drop_last=)": lambda b, flag: b.pipeline.loader(b.frame, drop_last=flag),
+    "loader(reuse_buffers=)": lambda b, flag: b.pipeline.loader(b.frame, reuse_buffers=flag),
+    "loader(out_of_fold=)": lambda b, flag: b.pipeline.loader(b.frame, out_of_fold=flag),
+    "loader": lambda b, flag: b.pipeline.loader(b.frame, sharded=flag),
+    "loader(sampler=)": lambda b, flag: b.pipeline.loader(b.frame, sampler=flag),
+    "Join(many=)": lambda b, flag: T.Join(b.frame, on="k", many=flag),
+    "JoinAsOf(allow_exact_matches=)": lambda b, flag: T.JoinAsOf(b.frame, on="x", allow_exact_matches=flag),
+    "Trainer(compile=)": lambda b, flag: b.trainer(compile=flag),
+    "Trainer(capture=)": lambda b, flag: b.trainer(capture=flag),
+    "Trainer(progress=)": lambda b, flag: b.trainer(progress=flag),
+    "load_weights(strict=)": lambda b, flag: gp.training.load_weights(b.model, b.model.state_dict(), strict=flag),
+}
+
+
+@pytest.mark.parametrize("where", FLAGS)
+@pytest.mark.parametrize("flag", [SERIES, ARRAY, "yes", 1], ids=["Series", "array", "text", "integer"])
+def test_a_flag_is_true_or_false(bench: Bench, where: str, flag: Any) -> None:
+    with pytest.raises(CONFIG) as caught:
+        FLAGS[where](bench, flag)
+    assert caught.value.where == where
+    assert not (bench.folder / "flags").exists()
+
+
+NUL = "a\0b"
+NO_PATH: dict[str, Any] = {
+    "write_parquet(path=)": lambda b, path: b.data.write_parquet(path),
+    "path": lambda b, path: gp.save(path, b.pipeline, b.model),
+    "CSVLogger(path=)": lambda b, path: gp.training.CSVLogger(path),
+    "JSONLinesLogger(path=)": lambda b, path: gp.training.JSONLinesLogger(path),
+    "Trainer(profile=)": lambda b, path: b.trainer(profile=path),
+    "Checkpoints(folder=)": lambda b, path: b.trainer(checkpoints=path),
+}
+
+
+@pytest.mark.parametrize("where", NO_PATH)
+@pytest.mark.parametrize("path", [NUL, Path(NUL), ""], ids=["text", "Path", "empty"])
+def test_a_path_has_text_and_no_nul(bench: Bench, where: str, path: Any) -> None:
+    with pytest.raises(CONFIG) as caught:
+        NO_PATH[where](bench, path)
+    assert caught.value.where == where and caught.value.got == path
+
+
+@pytest.mark.parametrize("read", [gp.read_parquet, gp.read_csv, gp.read_json, gp.read_orc, gp.read_ipc, gp.load])
+def test_a_path_with_a_nul_leads_to_no_file(read: Any) -> None:
+    with pytest.raises((errors.BadFile, errors.ArtifactError, CONFIG)):
+        read(NUL)
+
+
+def test_a_run_below_a_file_or_in_a_closed_folder_is_named(bench: Bench) -> None:
+    (bench.folder / "file").touch()
+    training = gp.training
+    for place in (bench.folder / "file" / "run", Path("/proc/run")):
+        loggers = [[one(place / "x")] for one in (training.CSVLogger, training.JSONLinesLogger)]
+        for settings in (
+            {"callbacks": loggers[0]},
+            {"callbacks": loggers[1]},
+            {"checkpoints": place},
+            {"profile": place},
+        ):
+            with pytest.raises(errors.BadFile) as caught:
+                bench.trainer(progress=False, **settings).fit(bench.loader)
+            assert str(place) in caught.value.where
+
+
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_is_told_where_it_is_with_what_was_seen_what_is_expected_and_what_to_try(
     bench: Bench, slip: str

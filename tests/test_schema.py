@@ -126,7 +126,7 @@ def test_the_target_says_what_the_task_is(classes: tuple[object, ...] | None, ta
 
 FIELDS = st.builds(
     Field,
-    name=st.text(max_size=5),
+    name=st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=5),
     dtype=st.sampled_from(DTYPES),
     kind=st.sampled_from([None, *Kind]),
     nullable=st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list, workable
 from gpupipe.backend.columns import refuse_times
 from gpupipe.backend.ragged import offsets_of
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import Field, element_of, is_passenger, list_of
+from gpupipe.schema import Field, element_of, is_passenger, list_of, require_no_nul
 
 __all__ = [
     "arrow_type",
@@ -21,6 +22,7 @@ __all__ = [
     "dtype_of",
     "fields_of",
     "list_array",
+    "open_stream",
     "opened_list",
     "parquet_path",
     "with_distinct_values",
@@ -102,6 +104,35 @@ def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.
     )
 
 
+def open_stream(table: Any) -> pa.RecordBatchReader:
+    """Open what has the Arrow C stream protocol.
+
+    Raises:
+        BadConfig: a name has the character NUL: the stream cuts it there, and Polars ends the process.
+
+    Example:
+        >>> open_stream(pa.table({"flight": [1]})).schema.names
+        ['flight']
+    """
+    schema = getattr(table, "schema", None)
+    if isinstance(schema, pa.Schema):
+        for item in schema:
+            require_no_nul(item.name, str(item.type))
+    elif type(table).__module__.startswith("polars.") and schema is not None:
+        for name, kind in schema.items():
+            require_no_nul(name, " ".join(_names_within(kind)))
+    return pa.RecordBatchReader.from_stream(table)
+
+
+def _names_within(kind: Any) -> Iterator[str]:
+    """The names of the fields within one of Polars' types."""
+    for item in getattr(kind, "fields", ()):
+        yield item.name
+        yield from _names_within(item.dtype)
+    if getattr(kind, "inner", None) is not None:
+        yield from _names_within(kind.inner)
+
+
 def fields_of(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
     """Read what has the Arrow C stream protocol, and the fields of its columns.
 
@@ -114,7 +145,7 @@ def fields_of(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
         >>> fields_of(pa.table({"flight": [1]}), "Join")[1][0].dtype
         'int64'
     """
-    read = pa.RecordBatchReader.from_stream(table).read_all()
+    read = open_stream(table).read_all()
     schema, readings = workable(read.schema)
     for name, (kind, reading) in readings.items():
         if reading.dtype is None:

@@ -16,7 +16,17 @@ import pyarrow as pa
 
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
 
-__all__ = ["Reading", "arrow_type", "dtype_of", "is_list", "read_as", "type_named", "workable", "written_type"]
+__all__ = [
+    "Reading",
+    "arrow_type",
+    "dtype_of",
+    "holds_fields",
+    "is_list",
+    "read_as",
+    "type_named",
+    "workable",
+    "written_type",
+]
 
 _OWN = {
     **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
@@ -192,6 +202,27 @@ def is_list(kind: pa.DataType) -> bool:
     """
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
     return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
+
+
+def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Tell whether a type has all fields of another one's structs, at any depth, and its dates and times.
+
+    Arrow's cast leaves out a field that the new type has not, and a date's time of day.
+
+    Example:
+        >>> one, two = pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int8(), "b": pa.int8()})
+        >>> holds_fields(two, one), holds_fields(one, two)
+        (True, False)
+    """
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        there = {item.name: item.type for item in kind.fields}
+        return all(item.name in there and holds_fields(there[item.name], item.type) for item in other.fields)
+    if pa.types.is_map(kind) and pa.types.is_map(other):
+        return holds_fields(kind.key_type, other.key_type) and holds_fields(kind.item_type, other.item_type)
+    if is_list(kind) and is_list(other):
+        return holds_fields(kind.value_type, other.value_type)
+    is_time = any(test(one) for test in (pa.types.is_timestamp, pa.types.is_date) for one in (kind, other))
+    return bool(kind.equals(other)) or pa.types.is_null(other) or not is_time
 
 
 def _carried(kind: pa.DataType) -> pa.DataType | None:

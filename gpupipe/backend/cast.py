@@ -13,6 +13,7 @@ from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger, made_usable
+from gpupipe.support.text import derive
 
 __all__ = ["cast_column", "require_castable"]
 
@@ -95,11 +96,11 @@ def _what_is(source: str, name: str) -> tuple[str, str]:
         possible = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
         return possible, made_usable(name, source)
     if element_of(source) is not None:
-        return "lists beside lists", f"Derive({name}_length='len({name})') for the number of elements"
+        return "lists beside lists", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
     if source == "timestamp":
         return "int64, microseconds since 1970, or text", f"DateParts({name!r}, ['hour']) and the like for parts of it"
     if source in FLOATS:
-        remedy = f"Derive({name}='int({name} * 1000000)') before it, of seconds since 1970"
+        remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
         return "int64, microseconds since 1970, for a timestamp", remedy
     return "int64, microseconds since 1970, for a timestamp", f"Cast({{{name!r}: 'int64'}}) before it"
 
@@ -296,9 +297,9 @@ def _unfit(name: str, value: Any, bad: Array, source: str, dtype: str) -> BadDat
     many = f"{count} values do" if count > 1 else "a value does"
     expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
     if dtype == "bool" and source != "string":
-        remedy = f"Derive({name}='{name} != 0') in its place"
+        remedy = f"{derive(name, '{} != 0')} in its place"
     elif source in FLOATS and np.isfinite(value) and value % 1:
-        remedy = f"Derive({name}='round({name})') before it"
+        remedy = f"{derive(name, 'round({})')} before it"
     elif source == "timestamp":
         expected, remedy = "times from year -32767 to 32767", f"Cast({{{name!r}: 'int64'}}), microseconds since 1970"
     elif dtype in FLOATS and source not in FLOATS:

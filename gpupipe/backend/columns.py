@@ -16,6 +16,7 @@ from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Column, Matrix, Stored
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
+from gpupipe.support.text import derive
 
 __all__ = [
     "as_floats",
@@ -207,7 +208,7 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
                 "lists are not compared",
                 got=item.dtype,
                 expected="a column with one value in each row",
-                remedy=f"another column; or one made of it, such as T.Derive({item.name}_length='len({item.name})')",
+                remedy=f"another column; or one made of it, T.{derive(item.name, 'len({})', f'{item.name}_length')}",
             )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpupipe.backend.columns import require_comparable_times
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.schema import FLOATS, INTEGERS, OF_A_DATASET, Field, is_passenger, made_usable
 from gpupipe.support.durations import microseconds_of
 from gpupipe.support.validation import is_integer, is_number
 
@@ -36,7 +36,7 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
                 f"values on the {side} have no distance from each other",
                 got=item.dtype,
                 expected="numbers, dates or times",
-                remedy=f"T.Cast({{{item.name!r}: 'timestamp'}}) before it, or another column",
+                remedy=_ordered(item),
             )
     require_comparable_times(left, right, f"{where}, left and right")
     both = {left.dtype, right.dtype}
@@ -55,6 +55,14 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
         expected="times on both sides, or numbers of which one type holds both",
         remedy=f"T.Cast({{{right.name!r}: {left.dtype!r}}}) on the right before it",
     )
+
+
+def _ordered(item: Field) -> str:
+    """What makes values that have a distance of a column's, for an error's remedy."""
+    if is_passenger(item.dtype):
+        return made_usable(item.name, item.dtype)
+    made = {"string": "timestamp", "bool": "int8"}.get(item.dtype)
+    return "another column" if made is None else f"T.Cast({{{item.name!r}: {made!r}}}) before it, {OF_A_DATASET}"
 
 
 def check_distance(value: Any, where: str) -> None:

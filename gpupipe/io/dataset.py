@@ -34,6 +34,7 @@ from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import (
+    check_bool,
     check_choice,
     check_integer,
     check_name,
@@ -42,6 +43,7 @@ from gpupipe.support.validation import (
     is_bool,
     is_integer,
     is_number,
+    is_path,
     is_sequence,
     refuse_argument,
 )
@@ -178,9 +180,13 @@ class Dataset(Table):
         Raises:
             ColumnNotFound: one of them is not there; offers the closest name.
             SchemaMismatch: one of them has a type that was left out.
-            BadConfig: these are no names.
+            BadConfig: these are no names, or one is there twice.
         """
         self.require(columns, "select")
+        names = as_list(columns)
+        if len({*names}) < len(names):
+            problem, remedy = "two columns have the same name", f"select({list(dict.fromkeys(names))})"
+            raise BadConfig("select", problem, got=names, expected="each column once", remedy=remedy)
         return replace(self, schema=self.schema.select(columns))
 
     def with_units(self, units: Mapping[str, str]) -> Dataset:
@@ -257,8 +263,8 @@ class Dataset(Table):
         Raises:
             BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
                 since a part was written; another process is writing there; or the parent folder is missing.
-            BadConfig: no path, no such codec, shuffle or layout, options that a single file cannot have, or
-                `partition_by` leaves no column for the files.
+            BadConfig: no path, `overwrite` is neither True nor False, no such codec, shuffle or layout, options that a
+                single file cannot have, or `partition_by` leaves no column for the files.
             BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
 
         Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
@@ -266,14 +272,15 @@ class Dataset(Table):
             shuffle needs what `shuffle` does.
         """
         check_integer(Dataset.write_parquet, "[1, inf)", None, files=files)
-        place: Any = path
-        if not isinstance(place, str | os.PathLike) or not os.fspath(place):
+        check_bool(Dataset.write_parquet, overwrite=overwrite)
+        if not is_path(path):
             remedy = "write_parquet('out/')"
-            raise BadConfig("write_parquet(path=)", "not a path", got=place, expected="a path or a URL", remedy=remedy)
+            raise BadConfig("write_parquet(path=)", "not a path", got=path, expected="a path or a URL", remedy=remedy)
         self.require(partition_by, "write_parquet(partition_by=)")
         keys = tuple(dict.fromkeys(as_list(partition_by)))
         check_seed(Dataset.write_parquet, seed=seed)
-        options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed if shuffle else 0, layout)
+        seed = 0 if shuffle is False else seed
+        options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed, layout)
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
         if not set(self.columns) - set(keys):
             where, remedy = "write_parquet(partition_by=)", f"partition_by={list(keys[:-1])}"
@@ -486,7 +493,7 @@ class Dataset(Table):
 
         Raises:
             ColumnNotFound: no such column.
-            BadConfig: no column.
+            BadConfig: no column, or `dropna` is neither True nor False.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -496,6 +503,7 @@ class Dataset(Table):
             0    JFK        2    4.0
             1    LGA        1    1.0
         """
+        check_bool("group_by", dropna=dropna)
         return GroupBy(self, _columns(self, keys, "group_by"), dropna)
 
     def join(
@@ -550,6 +558,7 @@ class Dataset(Table):
             2    JFK  39.0
         """
         right = _dataset(right, "join")
+        check_bool("join", many=many)
         left_keys, right_keys = _sides(on, left_on, right_on, "join", "on")
         check_names("join", None, columns=columns)
         check_name("join", suffix=suffix)
@@ -680,7 +689,8 @@ class Dataset(Table):
         """Give the table as a lazy frame of Polars, dates as dates and times with their zones.
 
         Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
-        rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory.
+        rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory. A time
+        of day in a column of dates is an error of Polars when the plan is run.
 
         Raises:
             SchemaMismatch: a column holds decimals of more than 38 digits.

@@ -29,7 +29,7 @@ from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.planned import Planned
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.run import in_halves, in_partition, over_partitions
-from gpupipe.io.writer import ParquetOptions, file_types, group_rows, write_file, write_hive
+from gpupipe.io.writer import ParquetOptions, file_types, group_rows, with_dates, write_file, write_hive
 from gpupipe.schema import Schema
 
 __all__ = [
@@ -305,8 +305,10 @@ def _write_on_device(
     """
     if options.partition_by or not frames:
         return False
+    device, types = select(backend), file_types(schema)
+    checked = [lambda frame=frame: with_dates(frame(), types, device) for frame in frames]
     try:
-        return select(backend).write_parquet(frames, file_types(schema), path, options.lay_out(schema))
+        return device.write_parquet(checked, types, path, options.lay_out(schema))
     except Exception as cause:
         if not is_out_of_memory(cause):
             raise

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import backend_of, frame_remedy, is_frame, select
+from gpupipe.backend.arrow import open_stream
 from gpupipe.backend.arrow_types import Reading, workable
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
@@ -270,7 +271,7 @@ def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Rec
     unsent = {name: kind for name, kind in obj.schema.items() if str(kind) in _UNSENT} if is_polars else {}
     obj = obj.drop(list(unsent)) if unsent else obj
     try:
-        batches = pa.RecordBatchReader.from_stream(obj)
+        batches = open_stream(obj)
     except (pa.ArrowException, TypeError) as cause:
         raise _no_table(obj) from cause
     _check_names(batches.schema.names)

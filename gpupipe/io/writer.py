@@ -8,11 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import is_list, written_type
 from gpupipe.backend.protocol import ParquetLayout
@@ -24,10 +26,11 @@ from gpupipe.io.stores.hive import check_folder_text, folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["ParquetOptions", "as_written", "file_types", "group_rows", "write_file", "write_hive"]
+__all__ = ["ParquetOptions", "as_written", "file_types", "group_rows", "with_dates", "write_file", "write_hive"]
 
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
 _TEXT_BYTES = 16  # a guess
+_DAY = 86_400_000_000  # microseconds
 _SAMPLED_ROWS, _DICTIONARY_BYTES = 1_000_000, 8 << 20
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
@@ -187,14 +190,33 @@ def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
             days = column.cast(item.type, safe=False)
             lost = pc.index(pc.not_equal(days.cast(column.type), column), value=True).as_py()
             if lost >= 0:
-                raise BadData(
-                    f"write_parquet, column {item.name!r}",
-                    "a time of day in a column that is written as dates",
-                    got=column[lost].as_py(),
-                    expected="dates, as in the table that the column comes from",
-                    remedy=f"T.Cast({{{item.name!r}: 'timestamp'}}), which makes it a column of times",
-                )
+                raise _no_date(item.name, column[lost].as_py())
     return table.select(types.names).cast(types)
+
+
+def with_dates(frame: Frame, types: pa.Schema, backend: Backend) -> Frame:
+    """Give the frame back, whose dates are none but dates; `as_written` checks those of tables.
+
+    Raises:
+        BadData: a time of day in a column of dates.
+    """
+    for name in (item.name for item in types if pa.types.is_date32(item.type)):
+        column = backend.column(frame, name)
+        missing, lost = column.missing(backend.xp), column.data % _DAY != 0
+        rows = backend.to_host(backend.xp.flatnonzero(lost if missing is None else lost & ~missing)[:1])
+        if len(rows):
+            raise _no_date(name, np.datetime64(int(column.data[int(rows[0])]), "us").item())
+    return frame
+
+
+def _no_date(name: str, value: object) -> BadData:
+    return BadData(
+        f"write_parquet, column {name!r}",
+        "a time of day in a column that is written as dates",
+        got=value,
+        expected="dates, as in the table that the column comes from",
+        remedy=f"T.Cast({{{name!r}: 'timestamp'}}), which makes it a column of times",
+    )
 
 
 def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame, backend_of
+from gpupipe.backend.arrow_types import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import active
@@ -323,6 +324,8 @@ def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str
         of_lists = None not in elements
         one, other = elements if of_lists else (found, dtype)
         carried = is_passenger(found) != is_passenger(dtype)
+        if is_passenger(found) and is_passenger(dtype) and not holds_fields(arrow_type(dtype), arrow_type(found)):
+            raise _another_type(name, found, dtype)
         if one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other}):
             raise _another_type(name, found, dtype)
         casts[name] = dtype

@@ -19,7 +19,7 @@ from gpupipe.pipeline.targets import TASKS, Targets
 from gpupipe.preprocessing import FoldStep
 from gpupipe.schema import Field, Kind, Role, Schema, element_of
 from gpupipe.selectors import Selector
-from gpupipe.support.text import as_list, shortened
+from gpupipe.support.text import as_list, derive, shortened
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
 
 __all__ = ["Features"]
@@ -283,7 +283,11 @@ class Features:
             fields += [replace(item, name=_name_of(label, item.name, taken)) for item in _fields_of(label, schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
-        return Schema(fields)
+        try:
+            return Schema(fields)
+        except BadConfig as error:
+            remedy = "a name for one of the feature groups, (columns, steps, 'name'), or a column renamed before"
+            raise BadConfig("Features", error.problem, got=error.got, expected=error.expected, remedy=remedy) from None
 
     def reset(self) -> None:
         """Forget what an earlier `fit` found of the target, the weight and the rows."""
@@ -426,7 +430,7 @@ def _one(words: Sequence[str]) -> str | list[str]:
 
 def _feature(item: Field) -> Field:
     if item.kind in (Kind.TEXT, Kind.TIME):
-        hint = "pre.Categorify()" if item.kind == Kind.TEXT else f"T.Derive(hour='hour({item.name})')"
+        hint = "pre.Categorify()" if item.kind == Kind.TEXT else f"T.{derive(item.name, 'hour({})', 'hour')}"
         raise SchemaMismatch(
             f"feature {item.name!r}",
             f"{item.dtype} values cannot be fed to a network",

@@ -16,7 +16,7 @@ from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
-from gpupipe.support.text import counted
+from gpupipe.support.text import counted, derive
 
 __all__ = [
     "LARGEST_SQUARED",
@@ -283,7 +283,7 @@ def refuse(
                 counted(int(counts[0]), "infinite value"),
                 got=value,
                 expected="finite numbers or missing values",
-                remedy=f"Derive({name}='clip({name}, low, high)'), or 'where(...)' to replace them",
+                remedy=f"{derive(name, 'clip({}, low, high)')}, or 'where(...)' to replace them",
             )
         if missing and counts[1]:
             raise BadData(
@@ -300,7 +300,7 @@ def refuse(
         too_large,
         got=largest[0],
         expected="values of a size that can be worked with",
-        remedy=f"Derive({largest[1]}='clip({largest[1]}, low, high)'), or another unit",
+        remedy=f"{derive(largest[1], 'clip({}, low, high)')}, or another unit",
     )
 
 
@@ -312,7 +312,7 @@ def check_finite(names: Sequence[str], numbers: Any, where: str) -> None:
                 f"{where}, column {name!r}",
                 "its range is too large for a float",
                 expected="values less than 1.8e308 apart",
-                remedy=f"Derive({name}='clip({name}, low, high)'), or another unit",
+                remedy=f"{derive(name, 'clip({}, low, high)')}, or another unit",
             )
 
 
@@ -352,11 +352,11 @@ def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Catego
     """Raise `SchemaMismatch` for the first field that is no number and no boolean; of text with that remedy."""
     for item in fields:
         if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
-            remedy = f"Derive(hour='hour({item.name})') for parts of a time"
+            remedy = f"{derive(item.name, 'hour({})', 'hour')} for parts of a time"
             if item.dtype == "string":
                 remedy = of_strings
             elif item.kind == Kind.LIST:
-                remedy = f"Derive({item.name}_length='len({item.name})') for the number of elements"
+                remedy = f"{derive(item.name, 'len({})', f'{item.name}_length')} for the number of elements"
             raise SchemaMismatch(
                 f"{where}, column {item.name!r}",
                 "not a number",

@@ -11,7 +11,6 @@ model.json, model.safetensors
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from gpupipe.saving.manifest import (
 )
 from gpupipe.saving.scorer import Scorer
 from gpupipe.support.files import replacing, writing
-from gpupipe.support.validation import check_choice
+from gpupipe.support.validation import check_choice, is_path
 from gpupipe.version import __version__
 
 __all__ = ["load", "save"]
@@ -251,7 +250,7 @@ def _path_of(given: object) -> str:
 
 
 def _local(path: str | Path) -> Path:
-    if not isinstance(path, str | PathLike):
+    if not is_path(path):
         raise BadConfig("path", "not a path", got=path, expected="a folder's path", remedy="'runs/flights'")
     if "://" in str(path):
         raise ArtifactError(

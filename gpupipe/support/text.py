@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-__all__ = ["as_list", "counted", "listed", "shortened"]
+__all__ = ["arguments", "as_list", "counted", "derive", "listed", "shortened"]
 
 _SHORTEST_RUN = 5
 
@@ -18,6 +20,34 @@ def as_list(words: str | Iterable[str]) -> list[str]:
         (['origin'], ['origin', 'dest'])
     """
     return [words] if isinstance(words, str) else list(words)
+
+
+def arguments(named: Mapping[str, Any]) -> str:
+    """Write arguments by name as Python; names that it does not take as such are in a mapping.
+
+    Example:
+        >>> arguments({"night": "hour < 6", "class": "x * 2"})
+        "night='hour < 6', **{'class': 'x * 2'}"
+    """
+    plain = {name: value for name, value in named.items() if name.isidentifier() and not keyword.iskeyword(name)}
+    other = {name: value for name, value in named.items() if name not in plain}
+    return ", ".join([*(f"{name}={value!r}" for name, value in plain.items()), *([f"**{other!r}"] if other else [])])
+
+
+def derive(column: str, expression: str, made: str | None = None) -> str:
+    r"""Write the step that makes a column of another one, for an error's remedy.
+
+    Args:
+        column: the one that is read.
+        expression: with `{}` where it stands.
+        made: the name of the new one; by default it takes the other's place.
+
+    Example:
+        >>> derive("x", "round({})"), derive("a b", "len({})", "n")
+        ("Derive(x='round(x)')", 'Derive(n="len(col(\'a b\'))")')
+    """
+    read = column if column.isidentifier() and not keyword.iskeyword(column) else f"col({column!r})"
+    return f"Derive({arguments({column if made is None else made: expression.format(read)})})"
 
 
 def counted(number: int, noun: str) -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "is_integer",
     "is_number",
     "is_one_of",
+    "is_path",
     "is_sequence",
     "refuse_argument",
     "refuse_choice",
@@ -225,7 +226,7 @@ def check_path(owner: object, /, **given: Any) -> None:
         >>> check_path("Checkpoints", folder="runs/flights")
     """
     for name, value in given.items():
-        if not isinstance(value, str | os.PathLike) or "://" in str(value):
+        if not is_path(value) or "://" in str(value):
             remedy = f"{name}='runs/flights'"
             raise refuse_argument(owner, name, value, "a path of this machine, no URL", remedy)
 
@@ -344,6 +345,17 @@ def is_number(value: Any) -> bool:
     if isinstance(value, Integral):
         return not is_bool(value) and abs(int(value)) <= sys.float_info.max
     return isinstance(value, Real) and not is_bool(value) and not isinstance(value, Rational)
+
+
+def is_path(value: Any) -> bool:
+    r"""Tell whether it is the path of something: text, not empty, without the character NUL.
+
+    Example:
+        >>> is_path("runs/flights"), is_path(""), is_path("a\0b")
+        (True, False, False)
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    return isinstance(text, str) and text != "" and "\0" not in text
 
 
 def is_one_of(value: Any, choices: Iterable[Any]) -> bool:

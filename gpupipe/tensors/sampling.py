@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.support.validation import is_one_of
 from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.order import Rows
 from gpupipe.tensors.permutation import stream_key
@@ -70,9 +71,9 @@ def running_sum(table: Block, sampler: str | Tensor) -> Tensor:
     """
     if isinstance(sampler, Tensor):
         shares = _of_weights(sampler.to(table.device), len(table))
-    elif sampler == "balanced":
+    elif is_one_of(sampler, ["balanced"]):
         shares = _of_classes(table.target)
-    elif sampler == "weights":
+    elif is_one_of(sampler, ["weights"]):
         if table.weight is None:
             raise _bad("the table has no weights", sampler, "Features(..., weight=...)", "sampler='balanced'")
         shares = _of_weights(table.weight, len(table))

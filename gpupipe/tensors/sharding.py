@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.validation import is_integer
+from gpupipe.support.validation import is_integer, is_sequence
 from gpupipe.tensors.process_group import MEETING, join, joined, on_hosts, stacked
 
 __all__ = ["Ranks", "Step"]
@@ -151,11 +151,11 @@ def rows_of_all(sharded: bool | Sequence[int], num_rows: int, rank: int, world_s
             )
         with on_hosts(MEETING) as group:
             return tuple(stacked(torch.tensor(num_rows), group).tolist())
-    if len(sharded) != world_size or sharded[rank] != num_rows:
+    if not is_sequence(sharded) or len(sharded) != world_size or sharded[rank] != num_rows:
         raise BadConfig(
             "loader",
             "the shards are not those of these ranks",
-            got=f"{list(sharded)} for rank {rank} of {world_size}, whose table has {num_rows} rows",
+            got=f"{sharded} for rank {rank} of {world_size}, whose table has {num_rows} rows",
             expected="the rows of each rank's table, in the order of ranks",
             remedy="sharded=True, which asks the ranks",
         )

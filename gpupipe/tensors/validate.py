@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpupipe.backend import Column
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Kind, Role
+from gpupipe.support.text import derive
 
 __all__ = ["check_column", "endless_values", "is_index", "missing_values"]
 
@@ -18,7 +19,8 @@ def check_column(item: Field, column: Column) -> None:
     """What the values cannot tell once they are written: text, times, fractions, and integers that are missing."""
     name, index = item.name, is_index(item)
     if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
-        remedies = {"string": "pre.Categorify() on this column", "timestamp": f"T.Derive({name}_hour='hour({name})')"}
+        hour = f"T.{derive(name, 'hour({})', f'{name}_hour')}"
+        remedies = {"string": "pre.Categorify() on this column", "timestamp": hour}
         raise SchemaMismatch(
             f"column {name!r}",
             f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
@@ -48,7 +50,7 @@ def endless_values(item: Field, count: int) -> BadData:
         f"column {item.name!r}",
         f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
         expected="finite values, in float32 at most 3.4e38",
-        remedy=f"T.Derive({item.name}='clip({item.name}, low, high)') before it"
+        remedy=f"T.{derive(item.name, 'clip({}, low, high)')} before it"
         if item.role == Role.FEATURE
         else f"an expression for {item.role} within that range, such as one divided by 1e6",
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.cast import cast_column, require_castable
+from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_dtypes, check_instance, check_names
@@ -99,6 +100,11 @@ class Rename(Transform):
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.names, "Rename")
+        for new in self.names.values():
+            if new in schema and new not in self.names:
+                remedy = f"Drop([{new!r}]) before it, or another name than {new!r}"
+                problem, expected = "two columns have the same name", "unique names"
+                raise BadConfig("Rename", problem, got=new, expected=expected, remedy=remedy)
         return Schema(replace(item, name=self.names.get(item.name, item.name)) for item in schema)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:

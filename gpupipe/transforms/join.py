@@ -78,7 +78,7 @@ class Join(TableJoin):
     def output_schema(self, schema: Schema) -> Schema:
         right = self.right_schema
         schema.require(self.on, f"{self._where} left")
-        right.require([*self.on, *(self.columns or ())], f"{self._where} right")
+        self._require_right()
         require_comparable(schema.select(self.on), f"{self._where} left")
         for key in self.on:
             if _family(schema[key]) != _family(right[key]):
@@ -143,7 +143,7 @@ class Join(TableJoin):
                     self._tables[backend.name] = table, None
                 else:
                     keys = {key: backend.column(table, key) for key in self.on}
-                    lookup = Lookup(keys, backend, self._where)
+                    lookup = Lookup(keys, backend, self._where, "many=True, which merges without a lookup table")
                     extended = {n: with_missing_row(backend.column(table, n), backend.xp) for n in table.columns}
                     self._tables[backend.name] = backend.frame(extended, len(table) + 1), lookup
             found: tuple[Frame, Lookup | None] = self._tables[backend.name]

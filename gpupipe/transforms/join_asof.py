@@ -103,7 +103,7 @@ class JoinAsOf(TableJoin):
     def output_schema(self, schema: Schema) -> Schema:
         right = self.right_schema
         schema.require(self.keys, f"{self._where} left")
-        right.require([*self.keys, *(self.columns or ())], f"{self._where} right")
+        self._require_right()
         require_comparable(schema.select(self._by), f"{self._where} left")
         dtype = order_dtype(schema[self.on], right[self.on], self._where)
         for given, value in {"tolerance": self.tolerance, "lag": self.lag}.items():
@@ -194,7 +194,8 @@ class _History:
         if keys:
             found = grouped(list(keys.values()), backend)
             examples = {name: key.take(found.first) for name, key in keys.items()}
-            self._lookup, groups = Lookup(examples, backend, where), found.ids
+            remedy = "Dataset.join_asof(...), which takes any numbers"
+            self._lookup, groups = Lookup(examples, backend, where, remedy), found.ids
         times, there = _ordered(on, dtype, xp)
         if dtype != "float64":  # what becomes known beyond the last time there is never does
             there = there & (times <= np.iinfo(times.dtype).max - lag)

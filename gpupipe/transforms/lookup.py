@@ -86,6 +86,7 @@ class Lookup:
         keys: the table's key columns by name, R rows; no two rows may have the same key. Rows with a missing key are
             never found.
         where: the step, for error messages.
+        remedy: for keys that a lookup table cannot hold.
 
     Raises:
         BadData: a key stands in several rows.
@@ -95,8 +96,8 @@ class Lookup:
     host once.
     """
 
-    def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str) -> None:
-        self._parts = {name: _part(name, column, backend, where) for name, column in keys.items()}
+    def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str, remedy: str) -> None:
+        self._parts = {name: _part(name, column, backend, where, remedy) for name, column in keys.items()}
         size = math.prod(part.size for part in self._parts.values())
         if size >= 2**62:
             raise BadConfig(
@@ -104,7 +105,7 @@ class Lookup:
                 f"the keys {list(keys)} span too many combinations",
                 got=size,
                 expected="fewer than 2^62",
-                remedy="many=True, which merges without a lookup table",
+                remedy=remedy,
             )
         ids = self._ids(keys, backend)
         rows = backend.to_host(backend.xp.flatnonzero(ids >= 0))
@@ -153,7 +154,7 @@ def _check_unique(ids: Any, rows: Any, keys: Mapping[str, Column], backend: Back
         )
 
 
-def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey | _NumberKey | _RankKey:
+def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) -> _TextKey | _NumberKey | _RankKey:
     if column.dictionary is not None:
         return _TextKey(column.dictionary)
     missing = column.missing(backend.xp)
@@ -166,7 +167,7 @@ def _part(name: str, column: Column, backend: Backend, where: str) -> _TextKey |
             f"key column {name!r} holds a number that is no int64",
             got=present[~found][0].item(),
             expected="whole numbers, strings or timestamps as keys",
-            remedy="many=True, which merges without a lookup table",
+            remedy=remedy,
         )
     if not len(values):
         return _NumberKey(np.int64(0), 1, 0)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from gpupipe.backend import Backend, Column, Frame, backend_of, is_frame, select
 from gpupipe.backend.arrow import fields_of
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_name, check_names, refuse_argument
@@ -90,6 +90,16 @@ class TableJoin(Transform):
                 right = backend.select(self.right, there)
                 self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
         return self._schema
+
+    def _require_right(self) -> None:
+        """Raise `ColumnNotFound` for a key, or a column to add, that the right table has not."""
+        names, where = [*self.keys, *(self.columns or ())], f"{self._where} right"
+        if _is_dataset(self.right):
+            self.right.require(names, where)
+        known = list(self.right.columns)
+        for name in names:
+            if name not in known:
+                raise ColumnNotFound.among(where, name, known)
 
     def table(self, backend: Backend) -> Frame:
         """Read the right table as a coded frame: the keys and the columns the join adds."""

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import gpupipe as gp
 from gpupipe import transforms as T
+from gpupipe.backend import select
 from gpupipe.errors import BadConfig, BadData
 
 
@@ -52,3 +54,36 @@ def test_dates_and_zones_of_an_arrow_table_are_kept(tmp_path: Path, step: Any) -
 def test_names_of_a_join_are_names(join: Any) -> None:
     with pytest.raises(BadConfig):
         join(gp.from_frame(pd.DataFrame({"t": [1], "x": [2]}), backend="cpu"))
+
+
+def test_a_time_of_day_among_dates_is_an_error_of_the_plan_for_polars() -> None:
+    days = gp.from_frame(pa.table({"t": [date(2024, 1, 1), None], "x": [1, 2]}), backend="cpu")
+    times = gp.from_frame(pd.DataFrame({"t": pd.to_datetime(["2024-01-02 05:00"]), "x": [2]}), backend="cpu")
+    assert days.to_polars().collect()["t"].to_list() == [date(2024, 1, 1), None]
+    plan = days.join(times, on="t", how="outer").to_polars()
+    for engine in ("in-memory", "streaming"):
+        with pytest.raises(pl.exceptions.PolarsError, match="a time of day in a column of dates: 2024-01-02 05:00"):
+            plan.collect(engine=engine)
+
+
+def test_a_time_of_day_among_dates_is_an_error_of_a_devices_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The CPU's backend has no writer of its own; this one asks for the frames, as the GPU's does.
+    asked = []
+
+    def write(frames: Any, *_: Any) -> bool:
+        asked.extend(frame() for frame in frames)
+        return False
+
+    monkeypatch.setattr(type(select("cpu")), "write_parquet", lambda _, *given: write(*given))
+    days = gp.from_frame(pa.table({"t": [date(2024, 1, 1), None], "x": [1, 2]}), backend="cpu")
+    days.write_parquet(tmp_path / "days.parquet")
+    assert len(asked) == 1
+    later = days.map_frames(
+        lambda frame, _: frame.assign(t=frame["t"] + pd.Timedelta(1, "us")), days.schema, ["t", "x"]
+    )
+    for path in ("times.parquet", "times"):
+        with pytest.raises(BadData) as caught:
+            later.write_parquet(tmp_path / path)
+        assert "'t'" in caught.value.where and str(caught.value.got) == "2024-01-01 00:00:00.000001"

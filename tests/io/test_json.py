@@ -276,3 +276,24 @@ def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest
     del dataset
     gc.collect()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("inside", [lambda one: one, lambda one: [[one]], lambda one: {"deep": one}])
+@pytest.mark.parametrize("count", [32, 33, 200])
+def test_fields_within_a_column_are_in_the_order_of_the_file(tmp_path: Path, inside: Any, count: int) -> None:
+    names = [f"f{(7 * number) % count}" for number in range(count) if count != 7]
+    names = list(dict.fromkeys([*names, *(f"g{number}" for number in range(count))]))[: count + 1]
+    first, later = dict.fromkeys(names[:-2], 1.5), dict.fromkeys([names[-1], names[0], names[-2]], "x")
+    path = write(tmp_path / "a.jsonl", {"a": None}, {"a": inside(first)}, {"a": inside({**later, names[0]: 2.5})})
+    table = arrow(gp.read_json(path).compute())
+    kind = table["a"].type
+    while not pa.types.is_struct(kind) or "deep" in kind.names:
+        kind = kind.field("deep").type if pa.types.is_struct(kind) else kind.value_type
+    assert kind.names == [*names[:-2], names[-1], names[-2]]
+    assert table["a"].to_pylist()[1] == inside(first | {names[-1]: None, names[-2]: None})
+
+
+def test_a_key_that_is_there_twice_in_a_wide_row_is_named(tmp_path: Path) -> None:
+    row = "{" + ", ".join(f'"c{number}": 1' for number in [*range(40), 3]) + "}"
+    with pytest.raises(BadFile, match=r"row 1 is no JSON object .*'c3' is there twice"):
+        gp.read_json(write(tmp_path / "a.jsonl", row))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import glob
+import io
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,3 +88,25 @@ def test_a_pattern_of_our_folders_keeps_their_types_and_drafts_out(tmp_path: Pat
         gp.from_frame(table).write_parquet(tmp_path / name, partition_by="code")
         write(tmp_path / name / "code=9" / "part-00009.parquet", 9)  # of an append that is not finished
     assert plain(gp.read_parquet(str(tmp_path / "?")).select(["code", "n"]).compute()) == table.to_pylist() * 2
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.orc", "a.arrow"])
+def test_a_file_that_may_not_be_read_is_one_of_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # The tests may run as root, whom no permission stops.
+    path, opening = tmp_path / name, builtins.open
+    path.write_bytes(b"x")
+
+    def closed(file: Any, *args: Any, **options: Any) -> Any:
+        if str(file) == str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opening(file, *args, **options)
+
+    monkeypatch.setattr(builtins, "open", closed)
+    monkeypatch.setattr(io, "open", closed)
+    reader = {"parquet": gp.read_parquet, "csv": gp.read_csv, "jsonl": gp.read_json, "orc": gp.read_orc}
+    with pytest.raises(BadFile) as caught:
+        reader.get(name.split(".")[1], gp.read_ipc)(path)
+    assert caught.value.where == str(path)
+    assert caught.value.remedy == "its permissions"

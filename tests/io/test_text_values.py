@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from gpupipe.io.relational.text_values import Column, infer, parse
+import gpupipe as gp
+from gpupipe.errors import SchemaMismatch
+from gpupipe.io.relational import csv, ndjson
+from gpupipe.io.relational.text_values import LEAP, Column, infer, infer_time, parse
 
 TIMES = [
     "2020-01-01",
@@ -28,6 +35,10 @@ ZONED = [
 WRONG = [
     "2020-02-30",
     "2020-01-01 24:00:00",
+    "2016-12-31 23:59:60",
+    "2016-12-31T23:59:60.5",
+    "2016-12-31T23:59:60Z",
+    "2016-12-31T23:59:60.25+01:00",
     "2020-01-01T12:60",
     "2020-01-01 12:30:15.1234567",
     "soon",
@@ -69,3 +80,46 @@ def test_hours_without_minutes_and_months_without_days() -> None:
     column = infer(texts, texts, "timestamp", ["%Y/%m %Hh"])
     (found,) = parsed(texts.to_list(), column, strict=True, on_gpu=False)
     assert str(found) == "2020-03-01 05:00:00"
+
+
+@pytest.mark.parametrize(
+    ("form", "leap", "times"),
+    [
+        ("%d.%m.%Y %H:%M:%S", "31.12.2016 23:59:60", ["1.2.1960 3:04:05", "31.12.2016 23:59:06"]),
+        ("%Y%m%d%H%M%S", "20161231235960", ["20200101120605", "19600101000000", "20160601060600"]),
+        ("%T %F", "23:59:60 2016-12-31", ["23:59:06 1960-06-01"]),
+        ("%H.%M.%S %d.%m.%y", "23.59.60 31.12.16", ["23.06.06 01.02.60"]),
+        ("%I:%M:%S %p %d/%m/%Y", "11:59:60 PM 31/12/2016", ["11:06:06 PM 06/06/1960"]),
+        ("%Y-%m-%d %H:%M:%S%.f", "2016-12-31 23:59:60.500", ["2016-12-31 23:59:59.600"]),
+        ("%d/%m/%Y %H:%M:%S%z", "31/12/2016 23:59:60+0100", ["06/06/1960 06:06:06+0030"]),
+    ],
+)
+def test_a_leap_second_in_any_format_is_no_time(form: str, leap: str, times: list[str]) -> None:
+    texts = pl.Series(times)
+    column = infer(texts, texts, "timestamp", [form])
+    assert None not in parsed(times, column, strict=True, on_gpu=False)
+    assert parsed([leap], column, strict=False, on_gpu=False) == [None]
+    for others in (times, []):
+        with_leap = infer_time(pl.Series([*others, leap]), [form])
+        assert with_leap is None
+
+
+@pytest.mark.parametrize("read", [gp.read_csv, gp.read_json])
+@pytest.mark.parametrize("block", [64, 8 << 20])
+def test_a_leap_second_is_kept_as_text_with_a_note_or_an_error(
+    read: Any, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (csv, ndjson):
+        monkeypatch.setattr(module, "BLOCK_BYTES", block)
+    times = ["2016-12-31 23:59:59"] * 10 + ["2016-12-31 23:59:60", "2017-01-01 00:00:00"]
+    lines = ["at", *times] if read is gp.read_csv else [json.dumps({"at": time}) for time in times]
+    (tmp_path / "a").write_text("\n".join(lines) + "\n")
+    if block == 64:
+        with pytest.raises(SchemaMismatch, match="23:59:60"):
+            read(tmp_path / "a")
+        return
+    dataset = read(tmp_path / "a")
+    assert dataset.to_pandas()["at"].tolist() == times
+    assert [LEAP in note.reason for note in dataset.conversions] == [True]
+    with pytest.raises(SchemaMismatch, match="23:59:60"):
+        read(tmp_path / "a", dtypes={"at": "timestamp"})

@@ -23,7 +23,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend.arrow_types import arrow_type, read_as
-from gpupipe.errors import BadData, GpupipeError, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
 from gpupipe.schema import Field, Schema, is_passenger
 
 EXACT = [
@@ -584,9 +584,11 @@ def test_what_is_only_carried_is_refused_with_a_remedy(name: str) -> None:
             | st.builds(pa.large_list, inner)
             | st.builds(pa.list_, inner, st.integers(1, 3))
             | st.builds(pa.map_, inner, inner, keys_sorted=st.booleans())
-            | st.lists(st.tuples(st.text(max_size=4), inner), min_size=1, max_size=3).map(
-                lambda items: pa.struct([pa.field(*item) for item in items])
-            )
+            | st.lists(
+                st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=4), inner),
+                min_size=1,
+                max_size=3,
+            ).map(lambda items: pa.struct([pa.field(*item) for item in items]))
         ),
         max_leaves=6,
     )
@@ -618,3 +620,82 @@ def test_the_newcomers_program(tmp_path: Path) -> None:
     manifest = dataset.write_parquet(tmp_path / "out", shuffle="full", seed=1, files=1)
     assert manifest.notes == ()
     check(pq.read_table(tmp_path / "out").sort_by("id"), table)
+
+
+_ONE = pa.struct([("a", pa.int64())])
+_TWO = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+_AT = [pa.struct([("at", kind)]) for kind in (pa.date32(), pa.timestamp("us"))]
+
+
+@pytest.mark.parametrize("inside", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+@pytest.mark.parametrize(
+    ("fitted", "given", "value"),
+    [(_ONE, _TWO, {"a": 1, "b": 2}), (_AT[0], _AT[1], {"at": pd.Timestamp("2020-01-01 05:00")})],
+)
+@pytest.mark.parametrize("of", [gp.from_frame, lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)])
+def test_what_the_type_of_the_fit_cannot_hold_is_an_error(
+    inside: Any, fitted: pa.DataType, given: pa.DataType, value: Any, of: Any
+) -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], keep=["k"]))
+    pipeline.fit(gp.from_frame(pa.table({"x": [1.0], "k": pa.array([None], inside(fitted))})))
+    for kind in (fitted, given):
+        nested = inside(kind)
+        values = [value] if nested is kind else [[value]] if pa.types.is_list(nested) else [[("key", value)]]
+        if kind is fitted:
+            pipeline.transform(of(pa.table({"x": [1.0], "k": pa.array([None], nested)})))
+            continue
+        with pytest.raises(SchemaMismatch) as caught:
+            pipeline.transform(of(pa.table({"x": [1.0], "k": pa.array(values, nested)})))
+        assert caught.value.where == "column 'k'"
+        assert all(item.name in str(caught.value.got) for item in given.fields)
+
+
+def test_fields_in_another_order_and_fields_that_are_missing_are_those_of_the_fit() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], keep=["k"]))
+    pipeline.fit(gp.from_frame(pa.table({"x": [1.0], "k": pa.array([{"a": 1, "b": 2}], _TWO)})))
+    for kind, values in (
+        (pa.struct([("b", pa.int64()), ("a", pa.int64())]), {"a": 1, "b": 2}),
+        (_ONE, {"a": 1, "b": None}),
+    ):
+        made = pipeline.transform(gp.from_frame(pa.table({"x": [1.0], "k": pa.array([values], kind)})))
+        assert made.to_pandas()["k"].tolist() == [values]
+
+
+def _nul_in_a_file(reader: Any, write: Any) -> Any:
+    def read(folder: Path) -> Any:
+        write(folder / "nul")
+        return reader(folder / "nul")
+
+    return read
+
+
+NUL = "a\0b"
+_NAMED = pa.table({NUL: [2.0, 1.5], "k": ["x", "y"]})
+_PLAIN = gp.from_frame(pa.table({"a": [2.0, 1.5], "k": ["x", "y"]}))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: gp.from_frame(_NAMED),
+        lambda _: gp.from_frame(_NAMED.to_pandas()),
+        lambda _: gp.from_frame(pl.DataFrame({NUL: [1]})),
+        lambda _: gp.from_frame(pa.table({"s": [{NUL: 1}]})),
+        lambda _: gp.from_frame(pl.DataFrame({"s": [[{"in": {NUL: 1}}]]})),
+        lambda _: T.Join(pl.DataFrame({"k": ["x"], NUL: [1]}), on="k"),
+        lambda _: gp.Pipeline([], gp.Features(["k"])).fit(_NAMED.to_pandas()),
+        lambda _: gp.Pipeline([T.Lag(NUL, 1, order_by="k")]).fit(_NAMED.to_pandas()),
+        _nul_in_a_file(gp.read_parquet, lambda path: pq.write_table(_NAMED, path)),
+        _nul_in_a_file(gp.read_csv, lambda path: path.write_text(f"{NUL},k\n1.5,x\n")),
+        _nul_in_a_file(gp.read_json, lambda path: path.write_text(json.dumps({NUL: 1.5, "k": "x"}))),
+        lambda _: _PLAIN.group_by("k").agg(**{NUL: ("a", "sum")}),
+        lambda _: _PLAIN.join(_PLAIN, on="k", suffix="\0"),
+        lambda _: gp.Pipeline([T.Rename({"a": NUL})]).fit(_PLAIN),
+        lambda _: gp.Pipeline([T.Derive(**{NUL: "a + 1"})]).fit(_PLAIN),
+        lambda _: gp.Pipeline([T.Map(lambda frame: frame.assign(**{NUL: 1}))]).fit(_PLAIN.compute()),
+    ],
+)
+def test_a_name_with_a_nul_is_an_error_when_the_table_is_made(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadConfig) as caught:
+        make(tmp_path)
+    assert "NUL" in caught.value.problem and "frame.rename(columns=" in caught.value.remedy

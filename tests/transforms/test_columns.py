@@ -11,6 +11,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.schema import Field, Schema
+from gpupipe.support.text import derive
 
 
 @pytest.fixture
@@ -169,3 +170,24 @@ def test_a_transform_that_leaves_something_open_is_none() -> None:
 
     with pytest.raises(TypeError, match=r"abstract.*apply.*needs.*output_schema"):
         Half()
+
+
+@pytest.mark.parametrize("name", ["x", "class", "a b", "it's", "1960", 'say "x"'])
+def test_names_that_python_does_not_take_are_written_such_that_it_does(name: str) -> None:
+    step = T.Derive(**{name: f"col({name!r}) * 2" if '"' not in name else f"col('{name}') * 2"})
+    assert eval(f"T.{step!r}").named == step.named
+    text = derive(name, "{} / 2")
+    data = pd.DataFrame({name: [3.0]})
+    assert eval(f"T.{text}").transform(data)[name].tolist() == [1.5]
+
+
+def test_columns_of_one_name_are_told_by_what_makes_them(frame: pd.DataFrame) -> None:
+    for make, where, remedy in (
+        (lambda: gp.from_frame(frame).select(["x", "n", "x"]), "select", "['x', 'n']"),
+        (lambda: T.Rename({"x": "n"}).transform(frame), "Rename", "Drop(['n'])"),
+        (lambda: gp.Pipeline([T.Rename({"x": "n"})]).fit(frame), "Rename", "another name than 'n'"),
+    ):
+        with pytest.raises(errors.BadConfig, match="two columns have the same name") as caught:
+            make()
+        assert caught.value.where == where and remedy in caught.value.remedy
+        assert "group" not in str(caught.value)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,3 +194,55 @@ def test_times_with_a_zone_are_not_joined_with_times_without(keys: dict[str, Any
     with pytest.raises(SchemaMismatch, match="have a time zone"):
         gp.Pipeline([T.JoinAsOf(zoned, **keys)]).fit(naive).transform(naive)
     assert gp.from_frame(zoned).join_asof(gp.from_frame(zoned), **keys).compute()["x_right"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [True, False],
+        [Decimal("1.5"), Decimal("2.5")],
+        [timedelta(hours=1), timedelta(hours=2)],
+        [time(1), time(2)],
+        ["2020-01-01", "2020-01-02"],
+    ],
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_an_order_without_distances_has_a_remedy_that_works(values: list[Any], side: str) -> None:
+    tables = {"left": pa.table({"o": values}), "right": pa.table({"o": values, "v": [1, 2]})}
+    if side == "right":  # which of both is refused first is that on the left
+        tables["left"] = pa.table({"o": [1, 2]})
+
+    def joined(left: Any, right: Any) -> None:
+        gp.Pipeline([T.JoinAsOf(right, on="o")]).fit(gp.from_frame(left))
+        gp.from_frame(left).join_asof(gp.from_frame(right), on="o")
+
+    with pytest.raises(SchemaMismatch) as caught:
+        joined(**tables)
+    cast = re.match(r"T\.Cast\(.*?\)", caught.value.remedy)
+    assert cast is not None
+    step = eval(cast[0])
+    made = {name: gp.Pipeline([step]).fit(t).transform(gp.from_frame(t)).compute() for name, t in tables.items()}
+    left = gp.from_frame(made["left"] if side == "left" else made["right"])
+    assert left.join_asof(gp.from_frame(made["right"]), on="o").compute()["v"].tolist() == [1, 2]
+    assert T.JoinAsOf(made["right"], on="o").transform(left.select("o").compute())["v"].tolist() == [1, 2]
+
+
+def test_keys_with_fractions_have_a_remedy_that_works() -> None:
+    left = pd.DataFrame({"o": [1.0, 2.0], "k": [1.5, 2.0]})
+    right = left.assign(v=[1, 2])
+    with pytest.raises(BadConfig) as caught:
+        T.JoinAsOf(right, on="o", by="k").transform(left)
+    assert caught.value.remedy.startswith("Dataset.join_asof(...)")
+    assert gp.from_frame(left).join_asof(gp.from_frame(right), on="o", by="k").compute()["v"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "right", [lambda frame: frame, pa.Table.from_pandas, gp.from_frame], ids=["frame", "Arrow", "Dataset"]
+)
+@pytest.mark.parametrize("step", [T.Join, T.JoinAsOf])
+def test_a_column_to_add_that_is_not_there_is_offered_all_that_are(step: Any, right: Any) -> None:
+    table = pd.DataFrame({"o": [1, 2], "k": [3, 4], "value": [5, 6]})
+    for options in ({"on": "o", "columns": "valeu"}, {"on": "o", "columns": ["k", "valeu"]}):
+        with pytest.raises(ColumnNotFound) as caught:
+            gp.Pipeline([step(right(table), **options)]).fit(table)
+        assert caught.value.got == ["o", "k", "value"] and caught.value.remedy.startswith("'value'")

@@ -71,7 +71,7 @@ def rows_found(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]], types:
         for side, rows in enumerate((left, right))
     ]
     with np.errstate(all="raise"):
-        found: list[int] = Lookup(keys[1], CPU, "Join").find(keys[0], CPU).tolist()
+        found: list[int] = Lookup(keys[1], CPU, "Join", "many=True").find(keys[0], CPU).tolist()
     return found
 
 
@@ -157,7 +157,7 @@ def test_the_ends_of_the_types(left_type: str, left: list, right_type: str, righ
 @pytest.mark.parametrize("odd", [0.5, 2.0**52 - 0.5, math.inf, -math.inf, 2.0**63, -1e300])
 def test_a_number_that_is_no_key_is_refused_in_the_table(odd: float) -> None:
     with pytest.raises(errors.BadConfig, match="key column 'k' holds a number that is no int64") as caught:
-        Lookup({"k": Column("float64", np.array([1.0, odd, math.nan]))}, CPU, "Join")
+        Lookup({"k": Column("float64", np.array([1.0, odd, math.nan]))}, CPU, "Join", "many=True")
     assert caught.value.got == odd
     assert caught.value.remedy.startswith("many=True")
 
@@ -169,7 +169,9 @@ def test_a_table_whose_every_row_lacks_one_of_its_keys() -> None:
 
 
 def test_a_partition_does_not_wait_for_the_device() -> None:
-    lookups = [Lookup({"k": column_of([0, far], "int64")}, CPU, "Join") for far in (7, 2**40 - 1, 2**63 - 1)]
+    lookups = [
+        Lookup({"k": column_of([0, far], "int64")}, CPU, "Join", "many=True") for far in (7, 2**40 - 1, 2**63 - 1)
+    ]
     before = CPU.transfers.count
     for lookup in lookups:
         assert lookup.find({"k": column_of([0.0, 0.5, None], "float64")}, CPU).tolist() == [0, -1, -1]

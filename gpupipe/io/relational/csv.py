@@ -8,7 +8,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -99,10 +99,7 @@ def open_csv(one: Input, form: CsvForm, folder: Path, backend: str) -> Iterator[
     except BadFile:
         raise
     except (*_UNREADABLE, pl.exceptions.PolarsError) as cause:
-        head = b""
-        with suppress(OSError):
-            head = peek(one)[1]
-        refuse_packed(one.path, head)
+        refuse_packed(one.path, peek(one)[1])
         raise BadFile(
             one.path,
             f"cannot be read as CSV ({one_line(cause)})",

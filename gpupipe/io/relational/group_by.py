@@ -17,6 +17,7 @@ from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, list_of, made_usable
+from gpupipe.support.text import arguments, derive
 
 __all__ = ["GroupBy"]
 
@@ -97,7 +98,7 @@ class GroupBy(Generic[AnyTable]):
             self.table.require([one.column], where)
             dtype = self.table.schema[one.column].dtype
             if (dtype in LISTS or is_passenger(dtype)) and one.function not in _OF_LISTS:
-                length = f"T.Derive({one.column}_length='len({one.column})') before it"
+                length = f"T.{derive(one.column, 'len({})', f'{one.column}_length')} before it"
                 raise SchemaMismatch(
                     where,
                     f"column {one.column!r} holds {'lists' if dtype in LISTS else dtype}",
@@ -118,14 +119,12 @@ class GroupBy(Generic[AnyTable]):
 def _named(asked: Any, table: Table) -> str:
     """The call that was meant by functions without names, as pandas takes them."""
     by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
-    pairs = [
-        (f"{column}_{function}", (column, function))
+    pairs = {
+        f"{column}_{function}": (column, function)
         for column, functions in by_column.items()
         for function in (functions if isinstance(functions, list | tuple) else [functions])
-    ]
-    plain = [f"{name}={pair!r}" for name, pair in pairs if name.isidentifier()]
-    other = {name: pair for name, pair in pairs if not name.isidentifier()}
-    return f"agg({', '.join(plain + ([f'**{other!r}'] if other else []))})"
+    }
+    return f"agg({arguments(pairs)})"
 
 
 @dataclass(frozen=True)
@@ -228,5 +227,5 @@ def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Wanted, dtype: 
             f"the sum of column {one.column!r} does not fit {dtype} in a group",
             got=lost.row(0, named=True),
             expected="sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1",
-            remedy=f"T.Derive({one.column}='float({one.column})') before it, which gives float64",
+            remedy=f"T.{derive(one.column, 'float({})')} before it, which gives float64",
         )

@@ -8,12 +8,13 @@ import logging
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -29,14 +30,14 @@ from gpupipe.io.relational.text_values import (
     MOST_FLOAT32,
     NAIVE,
     Column,
+    as_text,
     asked_time,
     infer_time,
-    offset_change,
     parse,
     zoned_change,
 )
 from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, decompressed, is_packed, refuse_packed
+from gpupipe.io.stores.find_files import Input, decompressed, is_packed, peek, refuse_packed
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.scratch import writing_scratch
 
@@ -48,6 +49,8 @@ _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD]
 _UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)
 _WORDS = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
 _log = logging.getLogger("gpupipe")
+Objects: TypeAlias = Callable[[], Iterator[dict[str, Any]]]
+"""Gives the objects of JSON at some place in the rows, from the first row on at each call."""
 
 
 @contextmanager
@@ -77,6 +80,7 @@ def open_json(one: Input, folder: Path, backend: str, *, is_whole: bool) -> Iter
     except BadFile:
         raise
     except (*_UNREADABLE, pl.exceptions.PolarsError) as cause:
+        refuse_packed(one.path, peek(one)[1])
         raise BadFile(
             one.path,
             f"cannot be read as JSON ({one_line(cause)})",
@@ -112,18 +116,18 @@ class JsonFile:
         except pl.exceptions.PolarsError:
             self._look(head.splitlines(keepends=True), {name: Column(kind) for name, kind in kinds.items()}, set())
             raise
-        found = {}
-        for name in dict.fromkeys([*_in_order(frame.columns, head), *asked]):
+        rows, found = partial(self._rows, head), {}
+        for name in dict.fromkeys([*_in_order(frame.columns, rows()), *asked]):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in asked:
                 found[name] = asked_time(texts) if asked[name] == "timestamp" else Column(kinds[name], is_asked=True)
             elif dtype == pl.String:
-                found[name] = infer_time(texts) or Column(arrow_type("string"), change=offset_change(texts))
+                found[name] = infer_time(texts) or as_text(texts)
             elif dtype == pl.List(pl.String):
                 found[name] = Column(pa.large_list(self._element(head, name)))
             else:
-                found[name] = Column(_kind(dtype))
+                found[name] = Column(_kind(dtype, partial(_below, rows, name)))
         return found
 
     def _head(self) -> bytes:
@@ -138,7 +142,7 @@ class JsonFile:
 
     def _element(self, head: bytes, name: str) -> pa.DataType:
         """The type of what is in lists that Polars takes for text: large integers and fractions may be among it."""
-        lists = (_parsed(line.strip()).get(name) or () for line in head.splitlines() if line.strip())
+        lists = (one.get(name) or () for one in self._rows(head))
         types = {type(leaf) for values in lists for leaf in values if leaf is not None}
         if types <= {int, float}:
             return pa.float64() if float in types else pa.uint64()
@@ -253,6 +257,9 @@ class JsonFile:
                 raise self._unfit(row, name, texts[name][row], f"timestamp; types are {_SOURCE}")
             texts[name].clear()
 
+    def _rows(self, head: bytes) -> Iterator[dict[str, Any]]:
+        return (self._object(line, row) for row, line in enumerate(head.splitlines(), 1) if line.strip())
+
     def _object(self, line: bytes, row: int) -> dict[str, Any]:
         text = line.strip()
         try:
@@ -318,12 +325,20 @@ def _scanned(kind: pa.DataType) -> Any:
     return pl.String
 
 
-def _kind(dtype: Any, *, is_inside: bool = False) -> pa.DataType:
-    """The type of what Polars has found; integers that it says have 128 bits are taken for those of 64 without sign."""
+def _kind(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataType:
+    """The type of what Polars has found; integers that it says have 128 bits are taken for those of 64 without sign.
+
+    Args:
+        dtype: of Polars.
+        objects: those among the values.
+        is_inside: whether the values are those of a key or a list within a column.
+    """
     if isinstance(dtype, pl.Struct):
-        return pa.struct([(item.name, _kind(item.dtype, is_inside=True)) for item in dtype.fields])
+        below = {item.name: partial(_below, objects, item.name) for item in dtype.fields}
+        kinds = {item.name: _kind(item.dtype, below[item.name], is_inside=True) for item in dtype.fields}
+        return pa.struct([(name, kinds[name]) for name in _in_order([*kinds], objects())])
     if isinstance(dtype, pl.List):
-        return pa.large_list(_kind(dtype.inner, is_inside=True))
+        return pa.large_list(_kind(dtype.inner, objects, is_inside=True))
     if dtype == pl.Int128:
         return pa.uint64()
     if dtype == pl.Null:
@@ -450,14 +465,27 @@ def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, 
     return {name: found.get(name, (0, 0)) for name in columns}
 
 
-def _in_order(names: Sequence[str], head: bytes) -> list[str]:
-    """The keys in the order of their first appearance; Polars keeps it for up to 32."""
+def _in_order(names: Sequence[str], objects: Iterable[dict[str, Any]]) -> list[str]:
+    """The keys of objects in the order of their first appearance; Polars keeps it for up to 32."""
     found: dict[str, None] = {}
-    for line in head.splitlines() if len(names) > _ORDERED else ():
-        found |= dict.fromkeys(_parsed(line.strip()) if line.strip() else ())
+    for one in objects if len(names) > _ORDERED else ():
+        found |= dict.fromkeys(one)
         if len(found) >= len(names):
             break
     return list(dict.fromkeys([*found, *names]))
+
+
+def _below(objects: Objects, name: str) -> Iterator[dict[str, Any]]:
+    """The objects that objects have at a key, those in lists too."""
+    return _objects(one.get(name) for one in objects())
+
+
+def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _objects(value)
+        elif isinstance(value, dict):
+            yield value
 
 
 def _is_text(kind: pa.DataType) -> bool:

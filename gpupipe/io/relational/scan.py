@@ -93,13 +93,20 @@ def lazy(table: Table) -> pl.LazyFrame:
     return frame.select(_as_written(item) for item in table.schema)
 
 
+_DAY = 86_400_000_000
+
+
 def _as_written(item: Field) -> pl.Expr:
-    """A column with its date or its zone."""
+    """Give a column its date or its zone."""
     column, kind = pl.col(item.name), written_type(item)
     if item.dtype != "timestamp" or not item.written_as:
         return column
     if not pa.types.is_timestamp(kind):
-        return column.cast(pl.Date)
+        at = pl.when(column.cast(pl.Int64) % _DAY != 0).then(column)
+        # No text of that kind is a date: the cast is an error of whoever runs the plan.
+        text = pl.lit("a time of day in a column of dates: ") + at.cast(pl.String)
+        refused = text.str.to_date("%Y-%m-%d", cache=False)
+        return pl.when(at.is_null()).then(column.cast(pl.Date)).otherwise(refused).alias(item.name)
     return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -16,10 +19,10 @@ __all__ = [
     "MOST_FLOAT32",
     "NAIVE",
     "Column",
+    "as_text",
     "asked_time",
     "infer",
     "infer_time",
-    "offset_change",
     "parse",
     "zoned_change",
 ]
@@ -41,6 +44,9 @@ _ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?$"
 _OFFSET = r":[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _OFFSET_OF_UTC = r"(Z|[+-]00(:?00)?)$"
 _NANOSECONDS = r"[.][0-9]{7}"
+_ISO_LEAP = "[ T][0-9]+:[0-9]+:60"
+_DIGITS = "YmdHIMSyekl"
+_SHORT = {"%T": "%H:%M:%S", "%X": "%H:%M:%S", "%r": "%I:%M:%S %p", "%c": "%a %b %e %H:%M:%S %Y"}
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 MOST_FLOAT32 = 3.4028235677973366e38
 """What rounds to infinity from here on."""
@@ -50,6 +56,7 @@ BEYOND_64_BITS = "has integers that no type of 64 bits holds, read as string"
 LEADING_ZEROS = "has integers with leading zeros, read as string"
 OFFSETS = "written with offsets from UTC, read as the same times in UTC"
 MIXED = "times with an offset from UTC and times without, read as text"
+LEAP = "times with a leap second, 23:59:60, which no type here holds, read as text"
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,15 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(pa.float64())
     if numbers.is_in([*_TRUE, *_FALSE]).all():
         return Column(pa.bool_())
-    return infer_time(present, formats) or Column(arrow_type("string"), change=offset_change(present))
+    return infer_time(present, formats) or as_text(present, formats)
+
+
+def as_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
+    """Make a column of text of texts that are not all numbers or times, and say which of them would have been times."""
+    leaps = present.filter(_has_leap(present, formats))
+    rest = present.filter(~_has_leap(present, formats))
+    are_times = len(leaps) > 0 and (rest.is_empty() or infer_time(rest, formats) is not None)
+    return Column(arrow_type("string"), change=LEAP if are_times else offset_change(present))
 
 
 def _infer_integer(numbers: pl.Series) -> Column:
@@ -124,7 +139,7 @@ def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None
     """Find the formats of texts that are all times, all with an offset from UTC or all without; None of others."""
     own = tuple(one for one in formats if "z" not in one)
     candidates = [(pa.timestamp("us"), (*own, *NAIVE))]
-    if present.is_empty():
+    if present.is_empty() or _has_leap(present, formats).any():
         return None
     if zoned := tuple(one for one in formats if "z" in one):
         candidates.append((_UTC, zoned))
@@ -179,6 +194,7 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         return text
     if pa.types.is_timestamp(kind):
         formats = column.formats if careful or column.format is None else (column.format,)
+        text = _refused(text, _has_leap(text, formats))
         if on_gpu:
             own = [_time(text, one, kind) for one in formats if one not in _ISO_FORMATS]
             rest = pl.when(pl.all_horizontal(one.is_null() for one in own)).then(text) if own else text
@@ -245,6 +261,32 @@ def _iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
         minutes += pl.when(text.str.extract(end, 1) == "-").then(offset).otherwise(-offset)
     time = (day.cast(pl.Int64) + (minutes * 60 + seconds) * 1_000_000 + micros).cast(pl.Datetime("us"))
     return time.dt.replace_time_zone(kind.tz) if kind.tz else time
+
+
+def _has_leap(texts: Any, formats: Sequence[str]) -> Any:
+    """Tell where a time has the second 60, which Polars takes for the first one of the next minute."""
+    own = {_leap_pattern(one) for one in formats if one not in _ISO_FORMATS and re.search("%[STXrc]", one)}
+    return texts.str.contains("|".join([_ISO_LEAP, *sorted(own)]))
+
+
+def _leap_pattern(form: str) -> str:
+    """Make a pattern of the texts in this format whose second is 60.
+
+    Example:
+        >>> bool(re.search(_leap_pattern("%d.%m.%Y %T"), "31.12.2016 23:59:60"))
+        True
+    """
+    for short, long in _SHORT.items():
+        form = form.replace(short, long)
+    parts = re.findall(r"%[-_0#:.]*[0-9]?.|.", form, re.DOTALL)
+    found = []
+    for part, following in pairwise([*parts, ""]):
+        most = 4 if part == "%Y" else 2
+        is_cut = following[:1] != "%" or following[-1] not in _DIGITS  # else only its width ends a number
+        digits = f"[0-9 ]{{1,{most}}}" if is_cut else f"[0-9]{{{most}}}"
+        own = {"%S": "60", " ": r"\s*"}.get(part, digits if part[-1] in _DIGITS else ".*?")
+        found.append(own if part[0] == "%" or part == " " else re.escape(part))
+    return f"^{''.join(found)}"
 
 
 def _number(digits: pl.Expr) -> pl.Expr:

@@ -53,12 +53,13 @@ def retried(work: Callable[[], Result], path: str, doing: str) -> Result:
             return work()
         except Exception as cause:
             if _is_final(cause):
+                here = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
                 elsewhere = "the right path, endpoint and region; storage_options= or the environment for credentials"
                 raise BadFile(
                     path,
                     f"it cannot be {doing} ({_words(cause)})",
                     expected="a file that is there and may be used",
-                    remedy=elsewhere if "://" in path else "a look at the file, or at what a link leads to",
+                    remedy=elsewhere if "://" in path else here,
                 ) from cause
             if attempt == ATTEMPTS:
                 raise BadFile(

@@ -10,10 +10,13 @@ import csv
 import importlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from gpupipe.errors import BackendMissing
+from gpupipe.support.files import writing
 from gpupipe.support.validation import check_path
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import Run
@@ -41,12 +44,13 @@ class JSONLinesLogger(Callback):
     def on_fit_start(self, run: Run) -> None:
         """Make the folder, and a new file; where the fit goes on from a checkpoint, one of what came before that."""
         if not run.step or not self.path.is_file():
-            _opened(self.path, "w").close()
-            return
+            with _opened(self.path, "w"):
+                return
         draft = self.path.with_name(f".{self.path.name}.tmp")
-        with _opened(draft, "w") as file:
-            file.writelines(f"{line}\n" for line in _lines_until(run, self.path))
-        draft.replace(self.path)
+        with writing(self.path):
+            with _opened(draft, "w") as file:
+                file.writelines(f"{line}\n" for line in _lines_until(run, self.path))
+            draft.replace(self.path)
 
     def on_log(self, run: Run) -> None:
         """Write the figures."""
@@ -116,7 +120,8 @@ class TensorBoardLogger(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Open a file; what an earlier run logged after the checkpoint this one goes on from is hidden."""
-        self._writer = self._module.SummaryWriter(self.folder, purge_step=run.step or None)
+        with writing(self.folder):
+            self._writer = self._module.SummaryWriter(self.folder, purge_step=run.step or None)
 
     def on_log(self, run: Run) -> None:
         """Write the figures."""
@@ -159,6 +164,9 @@ def _lines_until(run: Run, path: Path) -> list[str]:
     return kept
 
 
-def _opened(path: Path, mode: str) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open(mode, encoding="utf-8", newline="")
+@contextmanager
+def _opened(path: Path, mode: str) -> Iterator[IO[str]]:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode, encoding="utf-8", newline="") as file:
+            yield file

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
+from gpupipe.support.files import writing
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.cuda.profiler_ranges import named, named_for_nsight, unnamed
 from gpupipe.training.loop.train_state import Run
@@ -30,7 +31,8 @@ class Profiling(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Start counting updates."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
         first = SKIPPED if left > SKIPPED + WARMING + TRACED else 0
 

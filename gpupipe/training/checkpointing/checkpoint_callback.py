@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Schema
+from gpupipe.support.files import writing
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.checkpointing.checkpoint_format import parted, snapshot
 from gpupipe.training.checkpointing.checkpoints import Checkpoints, find, folders, prune, read, write
@@ -51,7 +52,7 @@ class Saving(Callback):
 
     Raises:
         BadConfig: the folder holds checkpoints of another run.
-        BadFile: the one before could not be written.
+        BadFile: the folder cannot be made, or the one before could not be written.
     """
 
     every_rank = True
@@ -90,9 +91,10 @@ class Saving(Callback):
                 expected="a folder of its own for each run, or a fit that goes on from there",
                 remedy="fit(..., resume='latest'), or another folder",
             )
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
-            shutil.rmtree(draft)
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
+                shutil.rmtree(draft)
 
     def on_log(self, run: Run) -> None:
         """Agree with the other ranks, where there are some."""
@@ -174,7 +176,8 @@ class Saving(Callback):
             logger.warning("no checkpoint after batch %d: the weights are not finite", step)
             return
         write(self._folder, step, text, copies, described)
-        prune(self._folder, self.checkpoints.keep)
+        with writing(self._folder):
+            prune(self._folder, self.checkpoints.keep)
 
     def _settled(self) -> None:
         """Wait for the save under way; what went wrong in it is raised here."""

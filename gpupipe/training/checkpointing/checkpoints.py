@@ -144,11 +144,13 @@ def folders(folder: Path) -> list[Folder]:
     """The checkpoints in a folder, first to last; what is no checkpoint is left out."""
     found = []
     for path in folder.glob("step-*") if folder.is_dir() else ():
-        if (named := NAME.fullmatch(path.name)) and (path / STATE).is_file():
+        if named := NAME.fullmatch(path.name):
             try:
                 about = json.loads((path / STATE).read_text())
                 figure, higher = about["figure"], about["higher_is_better"]
-            except (ValueError, KeyError, TypeError):  # found out, and said, when it is read
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, ValueError, KeyError, TypeError):  # found out, and said, when it is read
                 figure, higher = None, False
             found.append(Folder(path, int(named[1]), figure, higher))
     return sorted(found, key=lambda checkpoint: checkpoint.step)

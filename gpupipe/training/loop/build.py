@@ -21,6 +21,7 @@ from gpupipe.support.validation import (
     check_seed,
     is_number,
     is_one_of,
+    is_path,
     is_sequence,
     refuse_argument,
     refuse_choice,
@@ -337,7 +338,12 @@ def _check_objects(trainer: TrainerSettings) -> None:
             "a folder, a Checkpoints, or None",
             "checkpoints='runs/flights'",
         ),
-        ("profile", isinstance(trainer.profile, places | None), "a folder, or None", "profile='runs/flights/trace'"),
+        (
+            "profile",
+            trainer.profile is None or is_path(trainer.profile),
+            "a folder, or None",
+            "profile='runs/flights/trace'",
+        ),
     ):
         if not good:
             raise refuse_argument(trainer, name, getattr(trainer, name), expected, remedy)

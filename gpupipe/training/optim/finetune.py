@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
-from gpupipe.support.validation import refuse_choice
+from gpupipe.support.validation import check_bool, refuse_choice
 
 __all__ = ["LoadReport", "freeze", "load_weights", "unfreeze"]
 
@@ -76,6 +76,7 @@ def load_weights(
         1 loaded; missing: bias; unexpected: scale
     """
     _check_model("load_weights", model)
+    check_bool(load_weights, strict=strict)
     if not isinstance(weights, str | Path | Mapping):
         raise BadConfig(
             "load_weights(weights=)",
@@ -171,7 +172,7 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
         if file.suffix == ".safetensors":
             return load_file(file)
         found: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, SafetensorError, UnpicklingError) as cause:
+    except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as cause:
         raise BadFile(
             str(path),
             f"no weights can be read from it ({str(cause).splitlines()[0]})",
