@@ -103,7 +103,7 @@ def trained(model: Any, train: Any, stop: Any, seed: int, settings: dict[str, fl
     trainer = gp.Trainer(
         model,
         max_epochs=EPOCHS,
-        average=AVERAGE,
+        ema_decay=AVERAGE,
         early_stopping=early,
         seed=seed,
         progress=False,

@@ -73,7 +73,7 @@ def test_each_trial_captures_its_own_step(monkeypatch: pytest.MonkeyPatch) -> No
             model,
             max_epochs=trial.suggest_int("epochs", 2, 5),
             lr=trial.suggest_float("lr", 1e-4, 1e-1, log=True),
-            gradient_clip=trial.suggest_float("gradient_clip", 0.01, 10.0, log=True),
+            max_grad_norm=trial.suggest_float("max_grad_norm", 0.01, 10.0, log=True),
             seed=trial.number,
             device="cpu",
             progress=False,

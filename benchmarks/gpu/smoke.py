@@ -86,7 +86,7 @@ def graph_capture(lab: Lab) -> dict[str, Any]:
         rates = learning_rates("one-cycle", lr=3e-3, steps=100_000).to(lab.device)
         optimizer = make_optimizer("adamw", parameter_groups(model, lr, highest=3e-3, weight_decay=0.01), lr)
         objective = objective_of(forward_in("auto", model, lab.device), LOSSES["bce"])
-        return model, Update(objective, optimizer, rates=rates, gradient_clip=1.0)
+        return model, Update(objective, optimizer, rates=rates, max_grad_norm=1.0)
 
     (eager_model, eager), (model, update) = make(), make()
     with session(lab.device, seed=0):

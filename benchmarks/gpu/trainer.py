@@ -89,7 +89,7 @@ def steps_of(
         block = block.first(len(block) // (batch * graph) * batch * graph)
     loader = Loader(block, batch_size=batch, shuffle="rows", reuse_buffers=True)
     model = MLP.from_schema(block.schema, hidden=(256, 256), seed=1).to(block.device)
-    trainer = Trainer(model, max_epochs=1, loss="mse", gradient_clip=1.0, precision=precision, compile=compiled)
+    trainer = Trainer(model, max_epochs=1, loss="mse", max_grad_norm=1.0, precision=precision, compile=compiled)
     rates = learning_rates("one-cycle", lr=1e-3, steps=100_000)
     update = assembled(trainer, LOSSES["mse"], rates, block.device, loader, Together())
     learner: Update | CapturedUpdate | Several = update

@@ -51,7 +51,7 @@ class Cluster(DaskExecutor):
             CPU, whatever the machine has.
         memory_limit: of each worker's host memory, as Dask takes it.
         device_memory: of each GPU, what frames and arrays may take: bytes or `"60 GB"`; None for what training leaves.
-        patience: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
+        timeout: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
             enough for workers to come up, where a queue starts them.
 
     Raises:
@@ -76,14 +76,14 @@ class Cluster(DaskExecutor):
         gpu: bool | None = None,
         memory_limit: str | int = "auto",
         device_memory: str | int | None = None,
-        patience: float = 60.0,
+        timeout: float = 60.0,
     ) -> None:
         if gpu is None and address is None:
             gpu = resolve() == "gpu"
         own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
         if not is_one_of(memory_limit, ["auto"]):
             own["memory_limit"] = memory_limit
-        _check(own, address, patience)
+        _check(own, address, timeout)
         starts = address is None
         self._open, self._in_force = ExitStack(), ExitStack()
         self._stays = not starts
@@ -96,11 +96,11 @@ class Cluster(DaskExecutor):
                         gpu=bool(gpu),
                         memory_limit=memory_limit,
                         device_memory=parse_bytes(device_memory) if device_memory is not None else None,
-                        patience=patience,
+                        timeout=timeout,
                     )
                 )
-            client = opening.enter_context(connected(address, patience))
-            super().__init__(client, patience)
+            client = opening.enter_context(connected(address, timeout))
+            super().__init__(client, timeout)
             self.dashboard_link = self._dashboard_link(known=not starts)
             self._open = opening.pop_all()
         _log.info("%r", self)
@@ -156,7 +156,7 @@ class Cluster(DaskExecutor):
             return None
 
 
-def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
+def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
     """Refuse what makes no sense; `own` is what can be asked of workers that are started here."""
     workers = own["n_workers"]
     if isinstance(workers, str):
@@ -165,7 +165,7 @@ def _check(own: Mapping[str, Any], address: Any, patience: float) -> None:
         )
     check_integer("Cluster", "[1, inf)", None, n_workers=workers)
     check_bool("Cluster", None, gpu=own["gpu"])
-    check_number("Cluster", "(0, inf]", patience=patience)
+    check_number("Cluster", "(0, inf]", timeout=timeout)
     named = [name for name, value in own.items() if value is not None]
     if address is not None:
         if named:

@@ -36,17 +36,17 @@ class DaskExecutor:
     """The workers of a Dask scheduler.
 
     Nothing here waits for an answer alone: every call that asks the scheduler or a worker is made in a thread, and is
-    given up when for `patience` seconds nobody was there who could answer.
+    given up when for `timeout` seconds nobody was there who could answer.
 
     Args:
         client: connected.
-        patience: seconds without a scheduler, or without a worker that takes work, before the work is given up.
+        timeout: seconds without a scheduler, or without a worker that takes work, before the work is given up.
     """
 
     in_process = False
 
-    def __init__(self, client: Client, patience: float) -> None:
-        self._client, self._patience = client, patience
+    def __init__(self, client: Client, timeout: float) -> None:
+        self._client, self._timeout = client, timeout
         self._backends: dict[str, str] = {}
 
     @property
@@ -63,7 +63,7 @@ class DaskExecutor:
         An item is worked on again when its worker dies.
 
         Raises:
-            ClusterLost: no scheduler, or no worker that takes work, for as long as patience lasts.
+            ClusterLost: no scheduler, or no worker that takes work, for as long as timeout lasts.
             BadConfig: the function cannot be sent to a worker.
             Exception: what `function` raised, at the place of its item; later items are abandoned. Dask's
                 `KilledWorker` where the same item ended several workers.
@@ -210,8 +210,8 @@ class DaskExecutor:
             trouble = self._trouble()
             if not trouble:
                 last_well = time.monotonic()
-            elif time.monotonic() - last_well > self._patience:
-                raise self._lost(f"{trouble} for {self._patience:g} s")
+            elif time.monotonic() - last_well > self._timeout:
+                raise self._lost(f"{trouble} for {self._timeout:g} s")
         cause = answer.exception()
         if cause is not None:
             raise self._told(cause)
@@ -231,7 +231,7 @@ class DaskExecutor:
         if self._client.status != "running":
             return "no scheduler was there"
         answer = _in_thread(self._client.scheduler_info, -1)
-        if not wait([answer], self._patience).done:
+        if not wait([answer], self._timeout).done:
             return "the scheduler did not answer"
         if answer.exception() is not None:
             return f"the scheduler gave no answer ({answer.exception()})"
@@ -247,7 +247,7 @@ class DaskExecutor:
             "cluster",
             problem,
             expected="a scheduler with at least one worker that takes work",
-            remedy="a look at their logs, a larger patience= where workers come late; "
+            remedy="a look at their logs, a larger timeout= where workers come late; "
             "then the same call again: parts that are written are not written twice",
         )
 

@@ -32,7 +32,7 @@ def local_workers(
     gpu: bool,
     memory_limit: str | int,
     device_memory: int | None,
-    patience: float,
+    timeout: float,
 ) -> Iterator[Any]:
     """Worker processes with a scheduler in this one; stopped at the end. They end by themselves when this one does.
 
@@ -41,11 +41,11 @@ def local_workers(
         gpu: whether each has a GPU of its own; else they work on the CPU, unless the GPU backend is asked for by name.
         memory_limit: see `Cluster`.
         device_memory: bytes; see `Cluster`.
-        patience: seconds they may take to come up, and to stop.
+        timeout: seconds they may take to come up, and to stop.
 
     Raises:
         BackendMissing: Dask-CUDA cannot be imported, or finds no GPU.
-        ClusterLost: the workers did not come up within patience.
+        ClusterLost: the workers did not come up within timeout.
     """
     options = {
         "n_workers": n_workers,
@@ -53,7 +53,7 @@ def local_workers(
         "memory_limit": memory_limit,
         "dashboard_address": ":0",
         "silence_logs": logging.CRITICAL,  # what fails is raised here
-        "death_timeout": patience,
+        "death_timeout": timeout,
     }
     ours = {"GPUPIPE_BACKEND": None if gpu else "cpu", "GPUPIPE_DEVICE_MEMORY": device_memory}
     environment = {
@@ -70,22 +70,22 @@ def local_workers(
             yield started
         finally:
             with _environment_kept(_FOR_WORKERS):
-                _closed(started, patience)
+                _closed(started, timeout)
 
 
 @contextmanager
-def connected(address: Any, patience: float) -> Iterator[Client]:
+def connected(address: Any, timeout: float) -> Iterator[Client]:
     """A client of a scheduler, given by its address, a Dask cluster object, or a client, which stays open.
 
     Raises:
-        ClusterLost: no scheduler answers within patience.
+        ClusterLost: no scheduler answers within timeout.
     """
     if isinstance(address, Client):
         yield address
         return
     try:
         # Not the default: Dask collections elsewhere in the program are none of this cluster's business.
-        client = Client(address, timeout=patience, set_as_default=False)
+        client = Client(address, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, ValueError) as cause:
         raise ClusterLost(
             f"Cluster(address={address!r})",
@@ -96,7 +96,7 @@ def connected(address: Any, patience: float) -> Iterator[Client]:
     try:
         yield client
     finally:
-        _closed(client, patience)
+        _closed(client, timeout)
 
 
 def _dask(options: dict[str, Any]) -> Any:
@@ -107,7 +107,7 @@ def _dask(options: dict[str, Any]) -> Any:
             "Cluster",
             f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")"),
             expected=f"worker processes within {options['death_timeout']:g} s",
-            remedy="a look at what this program does when it is imported; a larger patience= on a slow machine",
+            remedy="a look at what this program does when it is imported; a larger timeout= on a slow machine",
         ) from cause
 
 
@@ -127,11 +127,11 @@ def _dask_cuda(options: dict[str, Any]) -> Any:
         ) from cause
 
 
-def _closed(opened: Any, patience: float) -> None:
+def _closed(opened: Any, timeout: float) -> None:
     try:
-        opened.close(timeout=patience)
+        opened.close(timeout=timeout)
     except (TimeoutError, OSError) as error:
-        _log.warning("cluster: %s did not close within %g s (%s)", type(opened).__name__, patience, error)
+        _log.warning("cluster: %s did not close within %g s (%s)", type(opened).__name__, timeout, error)
 
 
 @contextmanager

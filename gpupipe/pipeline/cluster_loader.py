@@ -243,7 +243,7 @@ def _leave(cluster: Any) -> None:
 
 def _open_store(_: None) -> int:
     """In the first worker: a store where the ranks meet, and its port."""
-    _stores[:] = [open_store(patience=60.0)]
+    _stores[:] = [open_store(timeout=60.0)]
     port: int = _stores[0].port
     return port
 
@@ -254,8 +254,8 @@ def _train(
     """In a worker: fit as one rank; the first one tells the weights and the history."""
     with ExitStack() as stack:
         if size > 1:
-            store = _stores.pop() if rank == 0 else open_store(address, patience=60.0)
-            stack.enter_context(group_of(store, rank, size, trainer.patience))
+            store = _stores.pop() if rank == 0 else open_store(address, timeout=60.0)
+            stack.enter_context(group_of(store, rank, size, trainer.timeout))
         train, valid = [*(plan.loader(rank) for plan in plans), None][:2]
         history = trainer.fit(train, valid, resume=resume)
     return (bytes_of(_on_host(trainer.model)), history) if rank == 0 else None

@@ -48,16 +48,16 @@ def join() -> None:
 
 
 @contextmanager
-def group_of(store: Any, rank: int, world_size: int, patience: float) -> Iterator[None]:
+def group_of(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
     """Inside, this process is a rank of a group that meets at a store of torch.distributed's.
 
     Args:
         store: which all of them reach.
         rank: this one.
         world_size: how many there are.
-        patience: seconds in which all have to come, and to answer each other.
+        timeout: seconds in which all have to come, and to answer each other.
     """
-    limit = timedelta(seconds=patience)
+    limit = timedelta(seconds=timeout)
     distributed.init_process_group(_backends(), store=store, rank=rank, world_size=world_size, timeout=limit)
     try:
         yield
@@ -66,13 +66,13 @@ def group_of(store: Any, rank: int, world_size: int, patience: float) -> Iterato
 
 
 @contextmanager
-def on_hosts(patience: timedelta) -> Iterator[Any]:
+def on_hosts(timeout: timedelta) -> Iterator[Any]:
     """A group of gloo's of all ranks, for what lies on the host, whatever the program's own group talks by.
 
     Args:
-        patience: in which each has to answer the others.
+        timeout: in which each has to answer the others.
     """
-    group = distributed.new_group(backend="gloo", timeout=patience)
+    group = distributed.new_group(backend="gloo", timeout=timeout)
     try:
         yield group
     finally:
@@ -86,16 +86,16 @@ def stacked(tensor: Tensor, group: Any) -> Tensor:
     return torch.stack(found)
 
 
-def open_store(address: tuple[str, int] | None = None, *, patience: float = 10.0) -> Any:
+def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0) -> Any:
     """A store of torch's where processes leave word for each other: a new one here, or the one at an address.
 
     Args:
         address: host and port; None for a new one, whose `port` the others have to be told.
-        patience: seconds that a question to it may take.
+        timeout: seconds that a question to it may take.
     """
     host, port = address or ("127.0.0.1", 0)
     store: Any = cast(Any, distributed).TCPStore
-    limit = timedelta(seconds=patience)
+    limit = timedelta(seconds=timeout)
     return store(host, port, is_master=address is None, timeout=limit, wait_for_workers=False)
 
 

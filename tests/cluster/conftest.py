@@ -25,6 +25,6 @@ def flights(days: Path) -> gp.Dataset:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[gp.Cluster]:
     """Two workers for all tests of a file; in force only where a test says so."""
-    made = gp.Cluster(n_workers=2, gpu=False, patience=60)
+    made = gp.Cluster(n_workers=2, gpu=False, timeout=60)
     yield made
     made.release()

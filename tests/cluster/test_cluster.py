@@ -153,7 +153,7 @@ def test_a_dask_cluster_or_client_of_the_users_is_used_and_stays_open(flights: g
     ("given", "message"),
     [
         ({"n_workers": 0}, r"\(n_workers=\): makes no sense, got 0"),
-        ({"patience": 0}, r"\(patience=\): makes no sense, got 0"),
+        ({"timeout": 0}, r"\(timeout=\): makes no sense, got 0"),
         ({"address": 8786}, "no address, got 8786"),
         ({"address": "tcp://h:1", "n_workers": 2, "gpu": True}, "n_workers and gpu cannot be had of workers that run"),
         ({"address": "tcp://h:1", "memory_limit": "8GB"}, "memory_limit cannot be had of workers that run"),
@@ -227,7 +227,7 @@ if __name__ == "__main__":
 GUARDED = """
 import gpupipe as gp
 def main():
-    with gp.Cluster(n_workers=2, gpu=False, patience=15) as c:
+    with gp.Cluster(n_workers=2, gpu=False, timeout=15) as c:
         print(list(c.map(abs, [-1])))
 if __name__ == "__main__":
     main()
@@ -258,7 +258,7 @@ def test_a_command_needs_no_guard(tmp_path: Path) -> None:
 
 
 def test_a_program_that_workers_cannot_import_is_given_up(tmp_path: Path) -> None:
-    text = GUARDED.replace("patience=15", "patience=4").replace(
+    text = GUARDED.replace("timeout=15", "timeout=4").replace(
         "def main", "if __name__ != '__main__':\n    raise SystemExit('not here')\ndef main"
     )
     done = _run(script(tmp_path / "program.py", text), tmp_path)

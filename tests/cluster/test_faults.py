@@ -461,7 +461,7 @@ def test_a_scheduler_that_goes_away(
     flights: gp.Dataset, scheduler: tuple[psutil.Process, str], tmp_path: Path, how: signal.Signals, repetition: int
 ) -> None:
     process, address = scheduler
-    with _worker(address), gp.Cluster(address=address, patience=3) as cluster:
+    with _worker(address), gp.Cluster(address=address, timeout=3) as cluster:
         results = cluster.map(
             abs, _counted(lambda: process.send_signal(how), at=random.Random(repetition).randint(0, 9))
         )
@@ -483,7 +483,7 @@ def _counted(act: Callable[[], Any], at: int) -> Iterator[int]:
 
 
 def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flights: gp.Dataset) -> None:
-    with gp.Cluster(address=scheduler[1], patience=2) as cluster:
+    with gp.Cluster(address=scheduler[1], timeout=2) as cluster:
         _lost_within(30, lambda: list(cluster.map(abs, [-1])), "no worker was there for 2 s")
         with _worker(scheduler[1]):
             until(lambda: cluster.num_workers)
@@ -493,7 +493,7 @@ def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flig
 
 @pytest.mark.parametrize("repetition", REPEATED)
 def test_workers_that_all_die(scheduler: tuple[psutil.Process, str], repetition: int) -> None:
-    with _worker(scheduler[1]) as worker, gp.Cluster(address=scheduler[1], patience=2) as cluster:
+    with _worker(scheduler[1]) as worker, gp.Cluster(address=scheduler[1], timeout=2) as cluster:
         until(lambda: cluster.num_workers)
         items = _counted(worker.kill, at=random.Random(repetition).randint(0, 9))
         _lost_within(30, lambda: list(cluster.map(abs, items)), "no worker was there for 2 s")
@@ -519,7 +519,7 @@ def _refuse() -> None:
 def test_workers_that_are_paused(scheduler: tuple[psutil.Process, str]) -> None:
     with _worker(scheduler[1]), Client(scheduler[1], set_as_default=False) as client:
         client.wait_for_workers(1, timeout=30)
-        with gp.Cluster(address=client, patience=2) as cluster:
+        with gp.Cluster(address=client, timeout=2) as cluster:
             client.run(_set_status, Status.paused)
             _lost_within(
                 30, lambda: list(cluster.map(abs, [-1])), "every worker was paused, nearly out of memory, for 2 s"
@@ -533,4 +533,4 @@ def _set_status(status: Status, dask_worker: Any) -> None:
 
 
 def test_nobody_at_the_address() -> None:
-    _lost_within(30, lambda: gp.Cluster(address="tcp://127.0.0.1:9", patience=2), "no scheduler answers")
+    _lost_within(30, lambda: gp.Cluster(address="tcp://127.0.0.1:9", timeout=2), "no scheduler answers")

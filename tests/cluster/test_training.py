@@ -77,7 +77,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory, days: Path) -> gp.Pipeline:
 def trainer(fitted: gp.Pipeline, **more: Any) -> gp.Trainer:
     torch.manual_seed(0)
     network = gp.models.MLP.from_schema(fitted.schema, hidden=(8,), dropout=0.0, seed=1)
-    return gp.Trainer(network, **{"max_epochs": 2, "lr": 0.01, "progress": False, "patience": 60.0} | more)
+    return gp.Trainer(network, **{"max_epochs": 2, "lr": 0.01, "progress": False, "timeout": 60.0} | more)
 
 
 def weights(model: torch.nn.Module) -> np.ndarray:

@@ -138,11 +138,11 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         "max_epochs": 3,
         "lr": 0.01,
         "device": "cpu",
-        "gradient_clip": 1.0,
+        "max_grad_norm": 1.0,
         "progress": True,
         "log_every": 5,
         "callbacks": [Writes(folder, case)],
-        "patience": 120.0,
+        "timeout": 120.0,
     }
     rows, sharded, resume = block(300), False, None
     if case in SHARDS:
@@ -170,7 +170,7 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         settings["max_epochs"] = 5
     elif case in ("kill", "behead", "hang", "fail", "stop"):
         settings["callbacks"].append(Acts(0 if case in ("stop", "behead") else 1, case))
-        settings["patience"] = 8.0 if case == "hang" else 600.0
+        settings["timeout"] = 8.0 if case == "hang" else 600.0
     elif case == "waits":
         settings |= {"early_stopping": EarlyStopping(patience=1, min_delta=0.1), "lr": 1e-6}
     elif case in ("term", "resume"):

@@ -54,7 +54,7 @@ def model() -> MLP:
 
 def trainer(folder: str | Path | None, network: MLP, **arguments: object) -> Trainer:
     saves = None if folder is None else Checkpoints(folder, every_steps=7, keep=2)
-    settings = {"max_epochs": 4, "lr": 0.01, "device": "cpu", "gradient_clip": 1.0, "progress": False, "log_every": 5}
+    settings = {"max_epochs": 4, "lr": 0.01, "device": "cpu", "max_grad_norm": 1.0, "progress": False, "log_every": 5}
     settings |= {"early_stopping": EarlyStopping(patience=4), "checkpoints": saves}
     return Trainer(network, **settings | arguments)
 

@@ -59,7 +59,7 @@ def update_of(model: nn.Module, device: torch.device = CPU) -> Update:
     lr = torch.zeros((), device=device)
     optimizer = make_optimizer("adamw", parameter_groups(model, lr, highest=1.0, weight_decay=0.01), lr)
     rates = torch.linspace(0.01, 0.02, 40, device=device)
-    return Update(objective_of(model, LOSSES["bce"]), optimizer, rates=rates, gradient_clip=1.0)
+    return Update(objective_of(model, LOSSES["bce"]), optimizer, rates=rates, max_grad_norm=1.0)
 
 
 def weights(model: nn.Module) -> Tensor:
@@ -209,12 +209,12 @@ def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pyt
     loader = loader_of()
     assert why_not("auto", loader, CPU) == "it runs on a CPU"
     assert "accumulated" in str(why_not("auto", loader, torch.device("cuda"), 2))
-    assert "computed again" in str(why_not("auto", loader, torch.device("cuda"), recompute=True))
+    assert "computed again" in str(why_not("auto", loader, torch.device("cuda"), activation_checkpointing=True))
     with caplog.at_level(logging.INFO):
         Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu").fit(loader)
     assert "the step runs eagerly: it runs on a CPU" in caplog.text
     with pytest.raises(BadConfig, match="cannot be captured: it runs on a CPU"):
-        Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu", capture=True).fit(loader)
+        Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu", cuda_graph=True).fit(loader)
 
 
 @on_gpu

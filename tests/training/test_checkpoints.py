@@ -62,7 +62,7 @@ def undisturbed() -> tuple[Tensor, list[dict[str, float]]]:
     return weights(model), figures(history)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"average": 0.9}, {"accumulate": 3}, {"schedule": "plateau"}], ids=str)
+@pytest.mark.parametrize("arguments", [{}, {"ema_decay": 0.9}, {"accumulate": 3}, {"schedule": "plateau"}], ids=str)
 @pytest.mark.parametrize("step", [3, 20, 43])
 def test_a_fit_that_goes_on_ends_with_the_same_bits(tmp_path: Path, step: int, arguments: dict[str, Any]) -> None:
     """The step is an update's last where three batches make one of the twenty of an epoch."""
@@ -315,7 +315,7 @@ def test_updates_of_other_batches_go_on_where_the_schedule_is_by_epochs(tmp_path
 
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize(
-    "later", [{"average": 0.9}, {"precision": "fp16-mixed"}, {"early_stopping": EarlyStopping(patience=2)}], ids=str
+    "later", [{"ema_decay": 0.9}, {"precision": "fp16-mixed"}, {"early_stopping": EarlyStopping(patience=2)}], ids=str
 )
 def test_settings_that_come_later_begin_there(tmp_path: Path, later: dict[str, Any], epochs: int) -> None:
     first, again = resumed.model(), resumed.model()

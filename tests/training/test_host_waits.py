@@ -48,9 +48,15 @@ def fitted(model: nn.Module, train: Any, **settings: Any) -> None:
     [
         {"label_smoothing": 0.1},
         {"class_weight": "balanced"},
-        {"recompute": True},
-        {"label_smoothing": 0.1, "class_weight": "balanced", "recompute": True, "gradient_clip": 1.0, "average": 0.9},
-        {"recompute": True, "precision": "fp16-mixed"},
+        {"activation_checkpointing": True},
+        {
+            "label_smoothing": 0.1,
+            "class_weight": "balanced",
+            "activation_checkpointing": True,
+            "max_grad_norm": 1.0,
+            "ema_decay": 0.9,
+        },
+        {"activation_checkpointing": True, "precision": "fp16-mixed"},
     ],
     ids=", ".join,
 )

@@ -46,12 +46,12 @@ def _shown(arguments: dict[str, Any]) -> str:
         {"schedule": "plateau"},
         {"schedule": lambda t: 1 - t},
         {"accumulate": 4, "lr": 0.03},
-        {"average": 0.9},
+        {"ema_decay": 0.9},
         {"label_smoothing": 0.1},
         {"precision": "tf32"},
         {"precision": "fp16-mixed"},
-        {"groups": {"embedding.*": {"lr": 0.1}}},
-        {"recompute": ["layers.0"]},
+        {"param_groups": {"embedding.*": {"lr": 0.1}}},
+        {"activation_checkpointing": ["layers.0"]},
     ],
     ids=_shown,
 )
@@ -76,7 +76,7 @@ def test_a_large_table_that_is_moved_as_a_whole_is_told(
 
 def test_the_average_is_what_is_evaluated_and_kept(problem: Any) -> None:
     train = problem("binary", 900)
-    model, history = fitted(problem, average=0.99)
+    model, history = fitted(problem, ema_decay=0.99)
     plain, _ = fitted(problem)
     assert not torch.equal(model.layers[0].weight, plain.layers[0].weight)
     found = Trainer(model, max_epochs=1, device="cpu").evaluate(problem("binary", 300, seed=9))
@@ -202,9 +202,9 @@ def test_compiled_it_learns_the_same(problem: Any, monkeypatch: pytest.MonkeyPat
     "arguments",
     [
         {"accumulate": 0},
-        {"average": 1.0},
+        {"ema_decay": 1.0},
         {"label_smoothing": 1.0},
-        {"capture": "always"},
+        {"cuda_graph": "always"},
         {"schedule": "exponential"},
     ],
     ids=str,

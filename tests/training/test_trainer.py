@@ -75,7 +75,7 @@ def test_deterministic_changes_nothing_on_the_cpu_and_is_undone(problem: Problem
     train = problem("binary", 300)
     models = [model_for(train), model_for(train)]
     for model, deterministic in zip(models, (False, True), strict=True):
-        trainer_for(model, deterministic=deterministic, gradient_clip=1.0).fit(train)
+        trainer_for(model, deterministic=deterministic, max_grad_norm=1.0).fit(train)
     assert torch.equal(weights(models[0]), weights(models[1]))
     assert not torch.are_deterministic_algorithms_enabled()
 
@@ -454,7 +454,7 @@ def test_an_error_in_the_middle_leaves_gradients_on_and_the_mode_as_it_was(probl
         ({"max_epochs": 0}, r"Trainer\(max_epochs=\)"),
         ({"log_every": 0}, r"Trainer\(log_every=\)"),
         ({"weight_decay": -1.0}, r"Trainer\(weight_decay=\)"),
-        ({"gradient_clip": 0.0}, r"Trainer\(gradient_clip=\)"),
+        ({"max_grad_norm": 0.0}, r"Trainer\(max_grad_norm=\)"),
         ({"progress": "no"}, r"Trainer\(progress=\)"),
         ({"model": "mlp"}, r"Trainer\(model=\)"),
         (

@@ -64,15 +64,15 @@ def sgd(parameters: Any, lr: Tensor) -> torch.optim.Optimizer:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "clip": {"gradient_clip": 1.0},
-    "accumulate": {"accumulate": 3, "gradient_clip": 1.0},
+    "clip": {"max_grad_norm": 1.0},
+    "accumulate": {"accumulate": 3, "max_grad_norm": 1.0},
     "average": {"average": 0.9},
     "sgd": {"optimizer": "sgd"},
     "lamb": {"optimizer": "lamb"},
-    "rowwise": {"optimizer": "rowwise", "gradient_clip": 1.0, "accumulate": 2},
+    "rowwise": {"optimizer": "rowwise", "max_grad_norm": 1.0, "accumulate": 2},
     "of torch": {"optimizer": lambda parameters, lr: torch.optim.Adagrad(parameters, lr=lr, fused=True)},
     "bf16": {"precision": "bf16-mixed"},
-    "fp16": {"precision": "fp16-mixed", "gradient_clip": 1.0},
+    "fp16": {"precision": "fp16-mixed", "max_grad_norm": 1.0},
     "fp16 lamb": {"precision": "fp16-mixed", "optimizer": "lamb"},
     "fp16 rowwise": {"precision": "fp16-mixed", "optimizer": "rowwise"},
 }
@@ -180,7 +180,7 @@ def test_it_is_adamw() -> None:
 def test_gradients_are_clipped_to_a_norm(clip: float | None, length: float) -> None:
     model = nn.Linear(2, 1, bias=False)
     before = model.weight.detach().clone()
-    update_of(model, [1.0], optimizer=sgd, loss=lambda output, batch: output.sum(), gradient_clip=clip)(
+    update_of(model, [1.0], optimizer=sgd, loss=lambda output, batch: output.sum(), max_grad_norm=clip)(
         torch.tensor([[3.0, 4.0]])
     )
     assert float((model.weight.detach() - before).norm()) == pytest.approx(length, rel=1e-5)
@@ -209,7 +209,7 @@ def parts(table: Batch, size: int) -> list[Batch]:
 
 def trained(batches: list[Batch], steps: int = 3, **arguments: Any) -> list[Tensor]:
     model = MLP(3, [5, 5], hidden=(8,), seed=3).double()
-    arguments = {"optimizer": "adamw", "gradient_clip": 0.5, **arguments}
+    arguments = {"optimizer": "adamw", "max_grad_norm": 0.5, **arguments}
     update = update_of(model, [0.01] * steps, accumulate=len(batches), **arguments)
     for _ in range(steps):
         for batch in batches:
@@ -325,7 +325,7 @@ def test_an_overflow_is_left_out_and_the_scale_recovers(optimizer: str, monkeypa
         return LOSSES["bce"](output, batch) * (float("inf") if overflow[0] else 1.0)
 
     model = MLP(3, [5, 5], hidden=(8,), seed=3)
-    update = update_of(model, [0.01] * 9, precision="fp16-mixed", loss=loss, optimizer=optimizer, gradient_clip=1.0)
+    update = update_of(model, [0.01] * 9, precision="fp16-mixed", loss=loss, optimizer=optimizer, max_grad_norm=1.0)
     with sparse_tables(model) if optimizer == "rowwise" else nullcontext():
         overflow[0] = False
         update(rows())
@@ -346,7 +346,7 @@ def test_an_overflow_is_left_out_and_the_scale_recovers(optimizer: str, monkeypa
 def test_a_scaled_loss_trains_as_an_unscaled_one() -> None:
     models = [MLP(3, [5, 5], hidden=(8,), seed=3) for _ in range(2)]
     for model, scaled in zip(models, (False, True), strict=True):
-        update = update_of(model, [0.01] * 4, gradient_clip=0.1)
+        update = update_of(model, [0.01] * 4, max_grad_norm=0.1)
         if scaled:
             update.scale = LossScale(update.optimizer, CPU, interval=2)
         for _ in range(4):

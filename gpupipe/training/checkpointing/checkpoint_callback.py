@@ -266,7 +266,7 @@ def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
         then, now = then.get(name, "none"), now.get(name, "none")
     elif what == "trained parameters" and then is not None:
         then, now = next((a, b) for a, b in zip_longest(then, now, fillvalue="none") if a != b)
-        remedy = "freeze(), unfreeze() and groups= as they were; model.load_state_dict for weights alone"
+        remedy = "freeze(), unfreeze() and param_groups= as they were; model.load_state_dict for weights alone"
     elif what == "batches per epoch" and here["rows"] is not None:
         problem = f"the checkpoint is from the middle of an epoch of other batches: {what}"
         remedy = "as many ranks, and the batch size, as then; or a checkpoint from the end of an epoch"

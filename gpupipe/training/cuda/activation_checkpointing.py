@@ -49,11 +49,11 @@ def recomputed(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]
         chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
         raise BadConfig(
-            "Trainer(recompute=)",
+            "Trainer(activation_checkpointing=)",
             "the model has no such blocks",
             got=blocks,
             expected="members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}",
-            remedy="recompute=False, or recompute=['layers.*']",
+            remedy="activation_checkpointing=False, or activation_checkpointing=['layers.*']",
         )
     for module in chosen:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)

@@ -30,7 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 def why_not(
-    wanted: bool | str, loader: object, device: torch.device, accumulate: int = 1, *, recompute: bool = False
+    wanted: bool | str,
+    loader: object,
+    device: torch.device,
+    accumulate: int = 1,
+    *,
+    activation_checkpointing: bool = False,
 ) -> str | None:
     """What keeps a run from being captured; None where nothing does.
 
@@ -39,22 +44,22 @@ def why_not(
     """
     reason = None
     if wanted is False:
-        return "Trainer(capture=False)"
+        return "Trainer(cuda_graph=False)"
     if device.type != "cuda":
         reason = "it runs on a CPU"
     elif accumulate > 1:
         reason = "gradients are accumulated"
-    elif recompute:
+    elif activation_checkpointing:
         reason = "inner values are computed again, for which torch asks the device what it drew"
     else:
         reason = not_resident(loader, device)
     if reason is not None and wanted is True:
         raise BadConfig(
-            "Trainer(capture=True)",
+            "Trainer(cuda_graph=True)",
             f"the step cannot be captured: {reason}",
             got=type(loader).__name__,
             expected="a Loader of one process over a table that lies on the GPU",
-            remedy="capture='auto'",
+            remedy="cuda_graph='auto'",
         )
     return reason
 

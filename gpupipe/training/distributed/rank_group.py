@@ -215,12 +215,12 @@ def _num_entries(gradient: Tensor | None) -> int:
 
 
 @contextmanager
-def meeting(loader: object, patience: float, *, alone: bool = False) -> Iterator[Together]:
+def meeting(loader: object, timeout: float, *, alone: bool = False) -> Iterator[Together]:
     """The ranks that train together, of torch.distributed's group; inside, what fails on one of them ends all.
 
     Args:
         loader: which deals its rows to them; one that deals to nobody (`world_size` 1) trains alone.
-        patience: seconds that one waits for another.
+        timeout: seconds that one waits for another.
         alone: whether what is no loader of ours deals to nobody, too.
 
     Raises:
@@ -231,7 +231,7 @@ def meeting(loader: object, patience: float, *, alone: bool = False) -> Iterator
     if size == 1 or getattr(loader, "world_size", 1 if alone else size) == 1:
         yield Together()
         return
-    with on_hosts(timedelta(seconds=patience)) as talk:
+    with on_hosts(timedelta(seconds=timeout)) as talk:
         together = Together(rank, size, talk, _roll_call(rank, size, talk))
         try:
             _check(together, loader)

@@ -91,7 +91,7 @@ def assembled(
         lr,
         highest=trainer.learning_rate,
         weight_decay=trainer.weight_decay,
-        groups=trainer.groups,
+        groups=trainer.param_groups,
         tables=trainer.optimizer == "rowwise",
     )
     optimizer = make_optimizer(trainer.optimizer, groups, lr)
@@ -103,11 +103,11 @@ def assembled(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
         optimizer,
         rates=rates.to(device),
-        gradient_clip=trainer.gradient_clip,
+        max_grad_norm=trainer.max_grad_norm,
         accumulate=trainer.accumulate,
         unit=float(getattr(train, "batch_size", None) or 1),
         scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
-        average=None if trainer.average is None else Average(trainer.model, trainer.average),
+        average=None if trainer.ema_decay is None else Average(trainer.model, trainer.ema_decay),
         together=together,
     )
 
@@ -165,9 +165,15 @@ def captured(
     trainer: TrainerSettings, update: Update, train: Any, device: torch.device
 ) -> tuple[Update | CapturedUpdate, Any]:
     """The update to make and the batches to make it from: as one graph where that can be."""
-    reason = why_not(trainer.capture, train, device, trainer.accumulate, recompute=bool(trainer.recompute))
+    reason = why_not(
+        trainer.cuda_graph,
+        train,
+        device,
+        trainer.accumulate,
+        activation_checkpointing=bool(trainer.activation_checkpointing),
+    )
     if reason is not None:
-        slower = device.type == "cuda" and trainer.capture is not False  # which nobody has asked for
+        slower = device.type == "cuda" and trainer.cuda_graph is not False  # which nobody has asked for
         logger.log(logging.WARNING if slower else logging.INFO, "the step runs eagerly: %s", reason)
         return update, train
     batches = CursorBatches(train)
@@ -193,8 +199,8 @@ def prepared(trainer: TrainerSettings) -> Iterator[None]:
     with ExitStack() as stack:
         if trainer.optimizer == "rowwise":
             stack.enter_context(sparse_tables(trainer.model))
-        if trainer.recompute:
-            stack.enter_context(recomputed(trainer.model, trainer.recompute))
+        if trainer.activation_checkpointing:
+            stack.enter_context(recomputed(trainer.model, trainer.activation_checkpointing))
         yield
 
 
@@ -278,15 +284,15 @@ def check(trainer: TrainerSettings) -> None:
     check_integer(
         trainer, "[1, inf)", max_epochs=trainer.max_epochs, accumulate=trainer.accumulate, log_every=trainer.log_every
     )
-    check_number(trainer, "(0, inf)", None, lr=trainer.lr, gradient_clip=trainer.gradient_clip)
-    check_number(trainer, "(0, inf)", patience=trainer.patience)
+    check_number(trainer, "(0, inf)", None, lr=trainer.lr, max_grad_norm=trainer.max_grad_norm)
+    check_number(trainer, "(0, inf)", timeout=trainer.timeout)
     check_number(trainer, "[0, inf)", weight_decay=trainer.weight_decay)
-    check_number(trainer, "(0, 1)", None, average=trainer.average)
+    check_number(trainer, "(0, 1)", None, ema_decay=trainer.ema_decay)
     check_number(trainer, "[0, 1)", None, warmup=trainer.warmup)
     check_number(trainer, "[0, 1)", label_smoothing=trainer.label_smoothing)
     check_seed(trainer, seed=trainer.seed)
     check_bool(trainer, compile=trainer.compile, deterministic=trainer.deterministic, gpu_stats=trainer.gpu_stats)
-    check_choice(trainer, ("auto", True, False), capture=trainer.capture, progress=trainer.progress)
+    check_choice(trainer, ("auto", True, False), cuda_graph=trainer.cuda_graph, progress=trainer.progress)
     check_choice(trainer, PRECISIONS, precision=trainer.precision)
     if isinstance(trainer.class_weight, str):
         check_class_weight(trainer.class_weight)
@@ -299,21 +305,31 @@ def check(trainer: TrainerSettings) -> None:
 
 
 def _check_objects(trainer: TrainerSettings) -> None:
-    groups: Any = trainer.groups
-    recompute: Any = trainer.recompute
+    groups: Any = trainer.param_groups
+    blocks: Any = trainer.activation_checkpointing
     weights, callbacks, places = trainer.class_weight, trainer.callbacks, str | PathLike
     of_names = isinstance(groups, Mapping) and all(
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
     )
     of_classes = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
-    patterns = is_sequence(recompute) and all(isinstance(pattern, str) for pattern in recompute)
+    patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
     called = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
     stopping, saving = trainer.early_stopping, trainer.checkpoints
     for name, good, expected, remedy in (
         ("model", isinstance(trainer.model, nn.Module), "a torch.nn.Module", "gp.models.MLP.from_schema(schema)"),
-        ("groups", groups is None or of_names, "mappings by patterns of names", "groups={'embedding.*': {'lr': 1e-4}}"),
-        ("recompute", isinstance(recompute, bool | str) or patterns, "True, or patterns", "recompute=['layers.*']"),
+        (
+            "param_groups",
+            groups is None or of_names,
+            "mappings by patterns of names",
+            "param_groups={'embedding.*': {'lr': 1e-4}}",
+        ),
+        (
+            "activation_checkpointing",
+            isinstance(blocks, bool | str) or patterns,
+            "True, or patterns",
+            "activation_checkpointing=['layers.*']",
+        ),
         (
             "class_weight",
             isinstance(weights, str | None) or of_classes,

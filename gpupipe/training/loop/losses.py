@@ -355,6 +355,6 @@ class LossMean:
                 "the loss is not finite",
                 got=mean,
                 expected="finite features, targets and weights, and updates small enough to keep the weights so",
-                remedy="lr=3e-4, gradient_clip=1.0, or look for infinite values with `gpupipe inspect`",
+                remedy="lr=3e-4, max_grad_norm=1.0, or look for infinite values with `gpupipe inspect`",
             )
         return mean

@@ -38,15 +38,15 @@ class TrainerSettings:
     schedule: Schedule = "one-cycle"
     warmup: float | None = None
     weight_decay: float = 0.01
-    groups: Groups | None = None
-    gradient_clip: float | None = None
+    param_groups: Groups | None = None
+    max_grad_norm: float | None = None
     accumulate: int = 1
-    average: float | None = None
+    ema_decay: float | None = None
     label_smoothing: float = 0.0
     precision: str = "auto"
-    recompute: bool | Sequence[str] = False
+    activation_checkpointing: bool | Sequence[str] = False
     compile: bool = False
-    capture: bool | str = "auto"
+    cuda_graph: bool | str = "auto"
     class_weight: ClassWeight | None = None
     metrics: str | Sequence[str | Metric] = "auto"
     early_stopping: EarlyStopping | None = None
@@ -59,7 +59,7 @@ class TrainerSettings:
     checkpoints: Checkpoints | str | Path | None = None
     profile: str | Path | None = None
     gpu_stats: bool = False
-    patience: float = 600.0
+    timeout: float = 600.0
 
     def __post_init__(self) -> None:
         given = self.checkpoints

@@ -39,7 +39,7 @@ class Update:
         objective: of a batch, its mean loss and the weight that carries (`mean_loss`).
         optimizer: whose groups' rates are 0-d tensors.
         rates: the learning rate of each update, on the device; written to the groups before each step.
-        gradient_clip: the largest norm of all gradients together; longer ones are scaled down to it.
+        max_grad_norm: the largest norm of all gradients together; longer ones are scaled down to it.
         accumulate: how many batches a step is made of; a last one of an epoch may be made of fewer.
         unit: a weight of about a batch's, the same in each process; sums are divided by it to stay near 1.
         scale: of the loss, for float16.
@@ -56,7 +56,7 @@ class Update:
         optimizer: Optimizer,
         *,
         rates: Tensor,
-        gradient_clip: float | None = None,
+        max_grad_norm: float | None = None,
         accumulate: int = 1,
         unit: float = 1.0,
         scale: LossScale | None = None,
@@ -66,7 +66,7 @@ class Update:
         self.objective = objective
         self.optimizer = optimizer
         self.rates = rates
-        self.gradient_clip = gradient_clip
+        self.max_grad_norm = max_grad_norm
         self.accumulate = accumulate
         self.parts = 1
         self.splits = True  # a batch that does not fit in memory
@@ -187,7 +187,7 @@ class Update:
                 parameter.grad = compact(parameter.grad)
         # A gradient that was dense once stays so: asking all of them each time would cost a small network's step 2 %.
         self._maybe_sparse = [p for p in self._maybe_sparse if p.grad is None or p.grad.is_sparse]
-        if self.gradient_clip is None and self.scale is None and not self._summed:
+        if self.max_grad_norm is None and self.scale is None and not self._summed:
             return
         gradients = [entries(g)[1] if g.is_sparse else g for p in self.parameters if (g := p.grad) is not None]
         factor = torch.ones((), device=self.rates.device)
@@ -196,12 +196,12 @@ class Update:
             self._weight.zero_()
         if self.scale is not None:
             factor = factor / self.scale.value
-        if self.gradient_clip is not None or self.scale is not None:
+        if self.max_grad_norm is not None or self.scale is not None:
             norm = nn.utils.get_total_norm(gradients) * factor
             if self.scale is not None:
                 self.scale.update(norm)
-            if self.gradient_clip is not None:
-                factor = factor * (self.gradient_clip / (norm + 1e-6)).clamp_max(1.0)
+            if self.max_grad_norm is not None:
+                factor = factor * (self.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
         if gradients:
             torch._foreach_mul_(gradients, factor)
 

@@ -78,17 +78,17 @@ class Trainer(TrainerSettings):
             updates done, see `learning_rates`. Fewer than 20 updates are few for one cycle, and a warning says so.
         warmup: share of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
-        groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
-        gradient_clip: the largest norm of all gradients together; None for no limit.
+        param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
+        max_grad_norm: the largest norm of all gradients together; None for no limit.
         accumulate: batches an update is made of: the same as batches that many times larger.
-        average: decay of an average of the weights, which is what is evaluated and kept (`Average`); None for none.
+        ema_decay: decay of an average of the weights, which is what is evaluated and kept (`Average`); None for none.
         label_smoothing: share of each label given to all classes alike; in training only.
         precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
             "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
-        recompute: blocks whose inner values are computed again in the backward pass, to save memory: patterns of
-            modules' names, or True for the members of all `nn.ModuleList`s.
+        activation_checkpointing: blocks whose inner values are computed again in the backward pass, to save memory:
+            patterns of modules' names, or True for the members of all `nn.ModuleList`s.
         compile: whether forward pass and loss go through torch.compile.
-        capture: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
+        cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
         class_weight: None, "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
             mapping from classes to weights. Times `batch.weight`, in training only: metrics and evaluation stay as
             they are.
@@ -104,7 +104,7 @@ class Trainer(TrainerSettings):
         checkpoints: where to save where the fit stands, and how often; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: look at the GPU once a second, for `history.gpu`.
-        patience: seconds that a rank waits for the others, where several train together.
+        timeout: seconds that a rank waits for the others, where several train together.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -173,7 +173,7 @@ class Trainer(TrainerSettings):
         history = history_of(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
         with (
-            meeting(train, self.patience) as together,
+            meeting(train, self.timeout) as together,
             self._session(device, together.rank),
             prepared(self),
         ):
@@ -250,7 +250,7 @@ class Trainer(TrainerSettings):
         check_batches("Trainer.evaluate", loader=loader)
         loss, metrics = loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
-        with meeting(loader, self.patience, alone=True) as together, self._session(device):
+        with meeting(loader, self.timeout, alone=True) as together, self._session(device):
             return evaluate(self.model, loader, loss, metrics, device, self.precision, together)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:

@@ -170,13 +170,13 @@ def _embeddings(model: nn.Module) -> Iterable[nn.Parameter]:
 def _checked(groups: Groups, trained: Iterable[str]) -> Groups:
     for pattern, options in groups.items():
         if not any(fnmatchcase(name, pattern) for name in trained):
-            raise refuse_choice("Trainer", "groups", pattern, trained, "a pattern of these, as 'embedding.*'")
+            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
         for option, value in options.items():
             if option not in ("lr", "weight_decay"):
-                raise refuse_choice("Trainer", "groups", option, ["lr", "weight_decay"])
+                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
             if not value >= 0:
                 raise BadConfig(
-                    f"Trainer(groups={{{pattern!r}: ...}})",
+                    f"Trainer(param_groups={{{pattern!r}: ...}})",
                     f"{option} makes no sense",
                     got=value,
                     expected="0 or more",
