@@ -15,7 +15,7 @@ comma := ,
 EXTRA := $(if $(CUDA),cuda$(CUDA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-rapids test-triton test-gpu smoke-gpu soak notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu
+.PHONY: help setup fmt check test test-all test-rapids test-triton test-gpu smoke-gpu soak notebooks renew-notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,11 +32,14 @@ check: $(VENV)/.dev ## lint, format, types, architecture: before every commit
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/architecture
 
-test: $(VENV)/.dev ## all tests that need no GPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+test: $(VENV)/.dev ## unit tests and laws, before every commit; four minutes on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --hypothesis-profile=few
+
+test-all: $(VENV)/.dev test-rapids ## all that needs no GPU: random examples, faults, stores, clusters, pages, notebooks, packaging too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=random --nbmake notebooks gpupipe tests
 
 test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures; needs no GPU, installs 3 GB
-	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q tests/rapids tests/test_packaging.py
+	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q tests/rapids tests/project/test_packaging.py
 
 test-triton: $(VENV)/.triton ## the feature kernel interpreted and compiled; needs no GPU, installs 1 GB
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels
@@ -56,8 +59,11 @@ soak: $(VENV)/.dev ## the fault tests twenty times, and property tests on random
 	bash -o pipefail -c 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=random tests/laws tests/preprocessing \
 		tests/transforms tests/backend tests/io 2>&1 | tee -a build/soak.log'
 
-notebooks: $(VENV)/.dev ## run the notebooks
+notebooks: $(VENV)/.dev ## run the notebooks, and leave the files as they are
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake notebooks
+
+renew-notebooks: $(VENV)/.dev ## run the notebooks, and keep what they put out in them
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/renew.py
 
 docs: $(VENV)/.dev ## build the documentation site into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -26,11 +26,33 @@ ROOT = Path(__file__).parents[1]
 # Of this process and those that tests start; read when first asked for.
 os.environ["GPUPIPE_BACKEND"] = "cpu"
 
-# Property tests try the same examples each time, so that a test is red because of a change and not by chance. Others
-# are looked for with `--hypothesis-profile=random`, by `make soak`.
+# Property tests try the same examples each time, so that a test is red because of a change and not by chance: in
+# `make test` a part of them. `make test-all` and `make soak` look for others.
 hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
-hypothesis.settings.register_profile("random", derandomize=False)
+hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=25)
+hypothesis.settings.register_profile("random", derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("fixed")
+
+# What `make test` leaves to `make test-all`: areas by path here, single tests by `pytest.mark.slow`.
+SLOW = (
+    "gpupipe/pipeline/cluster_loader.py",  # clusters and ranks: processes that start and end
+    "tests/cluster",
+    "tests/tensors/test_ranks.py",
+    "tests/training/test_together.py",
+    "tests/training/test_torchrun.py",
+    "tests/io/test_plan_faults.py",  # faults
+    "tests/io/test_lakes.py",  # stores and libraries that are installed for the tests alone
+    "tests/io/test_remote.py",
+    "tests/io/test_remote_job.py",
+    "tests/io/test_s3.py",
+    "tests/io/test_store_errors.py",
+    "tests/io/test_store_names.py",
+    "tests/io/test_store_writers.py",
+    "tests/test_etl_job.py",
+    "tests/project",  # documentation, packaging, benchmarks
+    "tests/kernels",  # rehearsals of GPU code
+    "tests/rapids",
+)
 
 # OpenMP libraries, torch, Triton, Polars (its allocator) and Dask-CUDA set variables of their own when they are loaded
 # or first look at a GPU.
@@ -48,12 +70,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(GpuCases(config.getoption("--gpu-cases"), config.getoption("--resume")))
 
 
-@pytest.hookimpl(tryfirst=True)  # `-m gpu` chooses among the marked
+@pytest.hookimpl(tryfirst=True)  # `-m` chooses among the marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if repr(params.get("backend")) == "'gpu'":
             item.add_marker("gpu")
+        if item.get_closest_marker("soak") or any(item.path.is_relative_to(ROOT / path) for path in SLOW):
+            item.add_marker("slow")
 
 
 class GpuCases:

@@ -353,6 +353,7 @@ def test_predicting_without_a_model(tmp_path: Path) -> None:
         gp.load(path).predict(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(3))
 def test_a_killed_save_leaves_the_old_artifact(saved: Path, moment: int, tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in saved.rglob("*") if file.is_file()}

@@ -31,6 +31,7 @@ def gpupipe(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess
     return subprocess.run(given, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_demo_goes_from_parquet_to_a_saved_model(tmp_path: Path) -> None:
     done = gpupipe("demo", "--data", DATA, "--no-reference", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ def start(source: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
 
 def finish(job: subprocess.Popen[str], folder: Path) -> tuple[int, dict[str, Any], str]:
     """The job's exit code, metrics and log."""
-    _, log = job.communicate(timeout=120)
+    _, log = job.communicate(timeout=300)
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["exit_code"] == job.returncode, log
     return job.returncode, metrics, log

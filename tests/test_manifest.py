@@ -101,6 +101,7 @@ def replaced(text: str, path: tuple[Any, ...], replacement: str) -> str:
     return json.dumps(outer[0]).replace('"<here>"', replacement)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pipeline.json", "model.json", "manifest.json"])
 def test_any_value_may_be_another(saved: Path, name: str) -> None:
     text = (saved / name).read_text()

@@ -42,6 +42,7 @@ def test_unknown_names_are_attribute_errors() -> None:
         _ = gpupipe.Pipelin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["errors", "io", "models", "preprocessing", "selectors", "tensors", "training"])
 def test_a_part_is_there_after_the_import_alone(module: str) -> None:
     code = f"import gpupipe as gp; assert {module!r} in dir(gp); print(gp.{module}.__name__)"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors
@@ -17,6 +17,7 @@ from gpupipe.backend import Backend
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.cast import cast_column
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
+from tests.examples import examples
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive, as timestamps are here
 EDGES = sorted(
@@ -146,7 +147,7 @@ PAIRS = [(source, dtype) for source in DTYPES for dtype in DTYPES if not apart(s
 
 
 @pytest.mark.parametrize(("source", "dtype"), PAIRS)
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_a_cast_keeps_every_value_or_names_one(backend: Backend, source: str, dtype: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | values_of(source), max_size=4))

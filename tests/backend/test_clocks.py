@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.benchmark_scripts import benchmark_script
+from tests.project.benchmark_scripts import benchmark_script
 
 from .fake_nvml import FakeGpu, FakeNvml, NVMLError
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.expressions.evaluate import truth
+from tests.examples import examples
 
 from .evaluated import COMPARE, column, plain, result_of, run
 
@@ -228,7 +229,7 @@ def test_a_remainder_of_zero_has_the_divisors_sign(backend: Backend, a: float, b
     assert math.copysign(1, found) == math.copysign(1, a % b)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(anything, tables())
 def test_random_expressions_agree_with_pandas(backend: Backend, term: Term, table: dict[str, list[Any]]) -> None:
     with np.errstate(all="ignore"):
@@ -237,7 +238,7 @@ def test_random_expressions_agree_with_pandas(backend: Backend, term: Term, tabl
     assert found == [None if value is pd.NA else value for value in wanted], term.text
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(anything, tables(), st.lists(st.integers(0, 8), max_size=3))
 def test_the_parts_of_a_table_give_the_parts_of_the_result(
     backend: Backend, term: Term, table: dict[str, list[Any]], cuts: list[int]
@@ -251,7 +252,7 @@ def test_the_parts_of_a_table_give_the_parts_of_the_result(
     assert found == whole, term.text
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(conditions, tables())
 def test_truth_is_what_is_there_and_true(backend: Backend, term: Term, table: dict[str, list[Any]]) -> None:
     result = run(backend, term.text, **as_columns(table))

@@ -92,6 +92,7 @@ def test_numbers_may_lie_apart_and_be_read_only() -> None:
     assert ends(values[::3], np) == (0, 0.0, 9.0)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> None:
     code = """
         import numpy as np
@@ -112,6 +113,7 @@ def test_a_range_of_whole_numbers_is_that_of_floats() -> None:
     assert found == [[-1.0, 0.0], [-1.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
     code = """
         import resource
@@ -124,6 +126,7 @@ def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
     assert found == "(0, 1.0, 1.0) (0, 1.0, 1.0, 0.0, 0.0)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "told"), [("", False), ("logging.getLogger('numba').setLevel('DEBUG')", True)])
 def test_what_the_compiler_does_is_logged_if_somebody_asks_for_it(said: str, told: bool, tmp_path: Path) -> None:
     code = f"""

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
+from tests.examples import examples
 
 from .evaluated import COMPARE, column, result_of, run
 
@@ -82,7 +83,7 @@ CALLS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("text", CALLS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.none() | TEXTS, max_size=6))
 def test_a_text_function_is_pythons(backend: Backend, text: str, values: list[str | None]) -> None:
     wanted = [None if value is None else CALLS[text](value) for value in values]
@@ -139,7 +140,7 @@ def test_each_distinct_text_is_worked_on_once(backend: Backend) -> None:
     assert result.dictionary is not None and result.dictionary.to_pylist() == ["a", "b"]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(
         st.text(max_size=8) | st.sampled_from(["straße", "ΑΣ", "ΑΣ\u0392", "İstanbul", "ŉ", "ǆ", "ﬁ", "AbC"]),

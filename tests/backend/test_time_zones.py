@@ -52,6 +52,7 @@ def locally(moments: np.ndarray, zone: str, backend: Backend) -> np.ndarray:
     return local
 
 
+@pytest.mark.slow
 def test_many_zones_are_pythons(backend: Backend) -> None:
     for zone in ZONES[::6]:  # all of them, and all moments, took three minutes once
         moments = moments_of(zone)

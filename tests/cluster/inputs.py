@@ -30,7 +30,7 @@ DAYS = 12
 SOAKED = range(100, 120)
 """Twenty repetitions in `make soak`; the number is the seed."""
 REPEATED = [*range(3), *(pytest.param(number, marks=pytest.mark.soak) for number in SOAKED)]
-"""Three in `make test`, or these twenty."""
+"""Three in `make test-all`, or these twenty."""
 
 
 def write_days(folder: Path, days: range) -> Path:
@@ -121,9 +121,9 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def until(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
+def until(condition: Callable[[], Any]) -> Any:
     """What the condition gives once it is true; on a busy machine to start a process takes a minute."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 180
     while not (found := condition()):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)

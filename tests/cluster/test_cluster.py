@@ -128,7 +128,7 @@ def test_nothing_is_left_of_a_released_cluster(caplog: pytest.LogCaptureFixture)
     workers = [p for p in psutil.Process().children(recursive=True) if p.pid not in before[1]]
     assert workers
     cluster.release()
-    until(lambda: not any(is_alive(p) for p in workers if "resource_tracker" not in " ".join(_command(p))), seconds=20)
+    until(lambda: not any(is_alive(p) for p in workers if "resource_tracker" not in " ".join(_command(p))))
     assert dict(os.environ) == before[0]
     cluster.release()
     assert repr(cluster) == "Cluster(released)"

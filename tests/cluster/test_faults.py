@@ -203,15 +203,15 @@ def _ended_and_started_again(
         time.sleep(chance.uniform(0, 0.6))
         family = psutil.Process(driver.pid).children(recursive=True)
         driver.send_signal(how)
-        driver.communicate(timeout=180)
+        driver.communicate(timeout=300)
     assert len(family) >= 2
-    until(lambda: not any(map(is_alive, family)), seconds=20)
+    until(lambda: not any(map(is_alive, family)))
     records = list(drafts.glob("*/*.record"))
     finished = out.exists()
     parts = {path.name: path.stat() for path in (out if finished else drafts).rglob("part-*.parquet")}
     assert finished or 0 < len(records) <= len(parts) <= DAYS
 
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     assert int(done.stdout) == (DAYS if finished else len(records))
     pipeline().fit(flights).transform(flights).write_parquet(tmp_path / "alone")
     assert content(out) == content(tmp_path / "alone")
@@ -317,7 +317,7 @@ def test_files_that_may_not_grow(days: Path, flights: gp.Dataset, fitted: gp.Pip
     out = tmp_path / "target" / "out"
     command = [*script(tmp_path / "program.py", LIMITED), str(days), str(out)]
     unwritten = environment() | {"PYTHONDONTWRITEBYTECODE": "1"}  # a module's code would be cut off too
-    done = subprocess.run(command, env=unwritten, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=unwritten, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     for path, line in zip((out, out.with_suffix(".parquet")), done.stdout.splitlines(), strict=True):
         assert line.startswith(f"{path}: it cannot be written (") and "File too large" in line
@@ -448,11 +448,12 @@ def _worker(address: str) -> Any:
     return running([*command, "--death-timeout", "20", "--memory-limit", "0"], stderr=subprocess.DEVNULL)
 
 
-def _lost_within(seconds: float, job: Callable[[], Any], message: str) -> None:
+def _lost(job: Callable[[], Any], message: str) -> None:
+    """It is an error, and soon: within a minute or two also where other processes take the time."""
     started = time.monotonic()
     with pytest.raises(errors.ClusterLost, match=message):
         job()
-    assert time.monotonic() - started < seconds
+    assert time.monotonic() - started < 120
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -469,8 +470,8 @@ def test_a_scheduler_that_goes_away(
         gone = (
             "the connection to the scheduler broke|the scheduler did not answer for 3 s|no scheduler was there for 3 s"
         )
-        _lost_within(40, lambda: list(results), gone)
-        _lost_within(40, lambda: flights.write_parquet(tmp_path / "out"), gone)
+        _lost(lambda: list(results), gone)
+        _lost(lambda: flights.write_parquet(tmp_path / "out"), gone)
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "out").exists()
 
@@ -484,7 +485,7 @@ def _counted(act: Callable[[], Any], at: int) -> Iterator[int]:
 
 def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flights: gp.Dataset) -> None:
     with gp.Cluster(address=scheduler[1], timeout=2) as cluster:
-        _lost_within(30, lambda: list(cluster.map(abs, [-1])), "no worker was there for 2 s")
+        _lost(lambda: list(cluster.map(abs, [-1])), "no worker was there for 2 s")
         with _worker(scheduler[1]):
             until(lambda: cluster.num_workers)
             assert list(cluster.map(abs, [-1])) == [1]
@@ -496,7 +497,7 @@ def test_workers_that_all_die(scheduler: tuple[psutil.Process, str], repetition:
     with _worker(scheduler[1]) as worker, gp.Cluster(address=scheduler[1], timeout=2) as cluster:
         until(lambda: cluster.num_workers)
         items = _counted(worker.kill, at=random.Random(repetition).randint(0, 9))
-        _lost_within(30, lambda: list(cluster.map(abs, items)), "no worker was there for 2 s")
+        _lost(lambda: list(cluster.map(abs, items)), "no worker was there for 2 s")
         with _worker(scheduler[1]):
             until(lambda: cluster.num_workers)
             assert list(cluster.map(abs, [-1])) == [1]
@@ -509,7 +510,7 @@ def test_a_worker_that_dies_while_all_work_together(recovering: gp.Cluster) -> N
         recovering.call_all(lambda client: client.run(_refuse))
     pids = recovering.call_all(lambda client: client.run(os.getpid))
     threading.Timer(1.0, os.kill, (min(pids.values()), signal.SIGKILL)).start()
-    _lost_within(30, lambda: recovering.call_all(lambda client: client.run(time.sleep, 20)), "is gone")
+    _lost(lambda: recovering.call_all(lambda client: client.run(time.sleep, 20)), "is gone")
 
 
 def _refuse() -> None:
@@ -521,9 +522,7 @@ def test_workers_that_are_paused(scheduler: tuple[psutil.Process, str]) -> None:
         client.wait_for_workers(1, timeout=30)
         with gp.Cluster(address=client, timeout=2) as cluster:
             client.run(_set_status, Status.paused)
-            _lost_within(
-                30, lambda: list(cluster.map(abs, [-1])), "every worker was paused, nearly out of memory, for 2 s"
-            )
+            _lost(lambda: list(cluster.map(abs, [-1])), "every worker was paused, nearly out of memory, for 2 s")
             client.run(_set_status, Status.running)
             assert list(cluster.map(abs, [-1])) == [1]
 
@@ -533,4 +532,4 @@ def _set_status(status: Status, dask_worker: Any) -> None:
 
 
 def test_nobody_at_the_address() -> None:
-    _lost_within(30, lambda: gp.Cluster(address="tcp://127.0.0.1:9", timeout=2), "no scheduler answers")
+    _lost(lambda: gp.Cluster(address="tcp://127.0.0.1:9", timeout=2), "no scheduler answers")

@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from tests.examples import examples
 from tests.io.tables import plain
 
-several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+several = examples(25, suppress_health_check=[HealthCheck.too_slow])
 PARTITIONS = (1, 2, 7)
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

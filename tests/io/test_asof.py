@@ -12,13 +12,14 @@ import polars as pl
 import polars.testing
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, GpupipeError, SchemaMismatch
 from gpupipe.io.relational.asof import AsOf
 from gpupipe.schema import ROW
+from tests.examples import examples
 from tests.io.meeting import PARTITIONS, few_bytes
 
 DAY = pd.Timestamp("2013-01-01")
@@ -27,7 +28,7 @@ ROWS = st.lists(
     min_size=5,
     max_size=20,
 )
-MANY = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+MANY = examples(50, suppress_health_check=[HealthCheck.too_slow])
 DIRECTIONS = ("backward", "forward", "nearest")
 
 

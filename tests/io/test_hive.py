@@ -8,15 +8,16 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
 from gpupipe.io import inspect
 from gpupipe.io.manifest import MANIFEST
+from tests.examples import examples
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
 
-several = settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

@@ -16,16 +16,17 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import feather, orc
 
 import gpupipe as gp
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io import inspect
+from tests.examples import examples
 from tests.io.tables import DATA, arrow, flights, plain, tables, values
 
-several = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def write_orc(table: pa.Table, path: Path, rows: int = 10_000) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
@@ -20,9 +20,10 @@ from gpupipe.errors import BadFile
 from gpupipe.io.formats import parquet
 from gpupipe.io.planning import partitions
 from gpupipe.io.planning.partitions import partition_limit
+from tests.examples import examples
 from tests.io.tables import arrow, plain, tables, values
 
-several = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def whole(table: pa.Table) -> bytes:

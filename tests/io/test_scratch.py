@@ -97,6 +97,7 @@ def test_temporary_results_go_to_that_folder_and_with_the_dataset(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path, folder: Path, tight: None, way: str) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -153,6 +154,7 @@ def test_a_bad_folder_is_refused(tmp_path: Path, wrong: Any, monkeypatch: pytest
     assert config.settings().scratch is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_temporary_results_in_a_store(
     tmp_path: Path, tight: None, way: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +176,7 @@ def test_temporary_results_in_a_store(
     assert store.find("scratch") == []
 
 
+@pytest.mark.slow
 def test_workers_need_no_shared_folder(
     tmp_path: Path, tight: None, s3: str, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

@@ -6,14 +6,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
+from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values
 
-several = settings(deadline=None, max_examples=25)
+several = examples(25)
 FLIGHTS = DATA / "flights.parquet"
 
 

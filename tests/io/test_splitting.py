@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import TimeSeriesSplit
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, ColumnNotFound
+from tests.examples import examples
 from tests.io.tables import DATA, values
 
-several = settings(deadline=None, max_examples=25)
+several = examples(25)
 FLIGHTS = DATA / "flights.parquet"
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import orc
 
@@ -25,6 +25,7 @@ from gpupipe import transforms as T
 from gpupipe.backend.arrow_types import arrow_type, read_as
 from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
 from gpupipe.schema import Field, Schema, is_passenger
+from tests.examples import examples
 
 EXACT = [
     *(pa.decimal32(5, 2), pa.decimal64(12, 3), pa.decimal128(20, 2), pa.decimal256(50, 4)),
@@ -206,7 +207,7 @@ WAYS: dict[str, Callable[[pa.Table, Path], gp.Dataset]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=columns())
 def test_what_goes_in_comes_out(way: str, table: pa.Table, tmp_path: Path) -> None:
     dataset = WAYS[way](table, tmp_path)
@@ -575,7 +576,7 @@ def test_what_is_only_carried_is_refused_with_a_remedy(name: str) -> None:
         assert str(T.Cast({name: "float64"}).transform(frame)[name].dtype) == "float64"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.recursive(
         st.sampled_from([kind for kind in EXACT if not pa.types.is_nested(kind)]),

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
@@ -23,9 +23,10 @@ from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
 from gpupipe.schema import Field, Schema
 from gpupipe.support import files
+from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values
 
-several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @several
@@ -257,7 +258,7 @@ import gpupipe as gp
 
 def slow(frame, backend):
     print("working", flush=True)
-    time.sleep(30)
+    time.sleep(600)  # it is killed
     return frame
 
 dataset = gp.from_frame(pd.DataFrame({"n": [10, 20, 30]}), num_partitions=3)
@@ -267,6 +268,7 @@ mapped.write_parquet(sys.argv[1], rows_per_group=1, overwrite=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.parquet", "out"])
 def test_a_writer_that_is_killed_leaves_the_old_result(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -276,14 +278,16 @@ def test_a_writer_that_is_killed_leaves_the_old_result(tmp_path: Path, name: str
     with subprocess.Popen(
         command, cwd=repository, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(repository)}
     ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"working\n"
-        # The first partition is on the disk under another name.
-        deadline = time.monotonic() + 10
-        while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(list(tmp_path.iterdir())) == 2
-        writer.send_signal(signal.SIGKILL)
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"working\n"
+            # The first partition is on the disk under another name.
+            deadline = time.monotonic() + 120
+            while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert len(list(tmp_path.iterdir())) == 2
+        finally:
+            writer.kill()
     assert writer.returncode == -signal.SIGKILL
     assert values(gp.read_parquet(path), "n") == [1, 2]
     whole = str(tmp_path / "*.parquet") if name.endswith("parquet") else path

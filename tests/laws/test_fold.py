@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
 from gpupipe import errors, schema
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend
+from tests.examples import examples
 
 from . import learned
 
-CHECKS = settings(deadline=None, max_examples=30)
+CHECKS = examples(30)
 each_example = pytest.mark.parametrize("example", learned.examples(), ids=str)
 
 
@@ -148,7 +149,7 @@ LATE = [example for example in learned.examples() if example.make().fills_late]
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("example", LATE, ids=str)
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_an_imputer_folds_with_the_step_after_it(
     backend: Backend, example: learned.Example, strategy: str, data: st.DataObject

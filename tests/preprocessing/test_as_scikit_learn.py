@@ -17,11 +17,12 @@ import pytest
 import sklearn.decomposition
 import sklearn.impute
 import sklearn.preprocessing as theirs
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+from tests.examples import examples
 
 DATA = Path(__file__).parents[2] / "data"
 FLIGHTS = ["dep_delay", "distance", "air_time", "sched_dep_time"]
@@ -124,7 +125,7 @@ def in_pieces(step: Any, frame: pd.DataFrame, names: Sequence[str], target: str 
 
 
 @pytest.mark.parametrize("twins", NUMBERS.values(), ids=NUMBERS)
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.data_too_large])
+@examples(15, suppress_health_check=[HealthCheck.data_too_large])
 @given(given=tables())
 def test_numbers(twins: Twins, given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     step, peer = (make() for make in twins)
@@ -141,7 +142,7 @@ def test_numbers_of_the_flights(twins: Twins, flights: pd.DataFrame, weather: pd
 
 
 @pytest.mark.parametrize("twins", CODES.values(), ids=CODES)
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(given=words())
 def test_codes(twins: Twins, given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     step, peer = (make() for make in twins)
@@ -159,7 +160,7 @@ def test_codes_of_the_flights(twins: Twins, flights: pd.DataFrame) -> None:
     compare(in_pieces(step, table, WORDS, "arr_delay")[1], wanted)
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.data_too_large])
+@examples(15, suppress_health_check=[HealthCheck.data_too_large])
 @given(given=tables())
 def test_powers(given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     train, later = given
@@ -206,7 +207,7 @@ def yeo_johnson(value: float, power: float) -> Any:
 
 
 @pytest.mark.parametrize("solver", ["fold", "library"])
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(given=tables())
 def test_components(solver: str, given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     train, later = (frame.fillna(0) for frame in given)

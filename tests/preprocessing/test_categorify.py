@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors, schema
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing import Categorify
+from tests.examples import examples
 
 WORDS = ["", "a", "b", "Z", "ß", "\U0001f6eb", "\uffff", "日本"]
 TEXT = st.lists(st.none() | st.sampled_from(WORDS), min_size=1, max_size=30)
@@ -30,7 +31,7 @@ def by_hand(values: list[Any], min_frequency: int = 1, max_categories: int | Non
     return [value for value in ranked if counts[value] >= min_frequency][:max_categories]
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(train=TEXT, later=TEXT, least=st.integers(1, 3), most=st.none() | st.integers(1, 4))
 def test_strings(train: list[str | None], later: list[str | None], least: int, most: int | None) -> None:
     step = Categorify(min_frequency=least, max_categories=most).fit(pd.DataFrame({"x": pd.array(train, dtype="str")}))
@@ -55,7 +56,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("dtype", list(NUMBERS))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(data=st.data())
 def test_numbers(dtype: str, data: st.DataObject) -> None:
     masked = dtype in ("Int64", "UInt16", "boolean")

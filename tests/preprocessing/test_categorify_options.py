@@ -10,12 +10,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors, schema
 from gpupipe import preprocessing as pre
 from gpupipe.preprocessing import Categorify
+from tests.examples import examples
 
 WORDS = ["", "a", "b", "Z", "ß", "\U0001f6eb", "日本", "x", "y"]
 TEXT = st.lists(st.none() | st.sampled_from(WORDS), min_size=1, max_size=30)
@@ -29,7 +30,7 @@ def bucket(value: Any, num_buckets: int) -> int:
     return int(pre.HashBucket(num_buckets).fit_transform(frame)["x"][0]) - 2
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(data=st.data(), dtype=st.sampled_from(["str", "Int64"]), least=st.integers(1, 3), num_buckets=st.integers(1, 50))
 def test_unknown_and_rare_values_fall_into_buckets_behind_the_vocabulary(
     data: st.DataObject, dtype: str, least: int, num_buckets: int
@@ -63,7 +64,7 @@ def test_buckets_with_any_other_option_keep_the_ids_of_the_vocabulary() -> None:
         assert all(size <= found < size + 5 for size, found in zip(sizes, unknown, strict=True))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.data())
 def test_a_joint_vocabulary_counts_all_columns_together(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 20))

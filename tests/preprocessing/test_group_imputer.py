@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import GroupImputer
 from gpupipe.schema import Field
+from tests.examples import examples
 
 _PLAIN: dict[str, Any] = {
     "mean": lambda values: values.mean(),
@@ -29,7 +30,7 @@ ROWS = st.lists(
 
 @pytest.mark.parametrize("number_keys", [False, True])
 @pytest.mark.parametrize("strategy", list(_PLAIN))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(rows=ROWS)
 def test_as_pandas(strategy: str, number_keys: bool, rows: list[tuple[str | None, float | None]]) -> None:
     table = pd.DataFrame({"g": pd.array([g for g, _ in rows], dtype="str"), "x": np.array([v for _, v in rows], float)})

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.schema import Field
+from tests.examples import examples
 
 STATS = ["size", "count", "nunique", "sum", "mean", "std", "var", "min", "max"]
 PARTITIONS = (1, 2, 7, 16)
@@ -57,7 +58,7 @@ def wanted_of(fitted_on: pd.DataFrame, rows: pd.DataFrame, by: list[str], dropna
 
 
 @pytest.mark.parametrize("by", [["g"], ["n"], ["g", "n"]], ids="+".join)
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(rows=ROWS, later=ROWS, dropna=st.booleans(), parts=st.sampled_from(PARTITIONS))
 def test_it_is_pandas_joined_back(by: list[str], rows: Any, later: Any, dropna: bool, parts: int) -> None:
     table, other = table_of(rows), table_of([*later, ("new", 99, 1.0, True)])

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.preprocessing as peers
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from tests.examples import examples
 
 WORDS = st.sampled_from(["", "a", "b", "Z", "ß", "日本", "\U0001f6eb", "\uffff"])
 
@@ -39,7 +40,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(train=frames(), later=frames(), options=OPTIONS)
 @pytest.mark.filterwarnings("ignore:Found unknown categories")
 def test_columns_are_scikit_learns(train: pd.DataFrame, later: pd.DataFrame, options: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ def test_columns_are_scikit_learns(train: pd.DataFrame, later: pd.DataFrame, opt
         np.testing.assert_array_equal(found.to_numpy().reshape(len(frame), -1), peer.transform(frame))
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(train=frames(), later=frames(), drop=st.sampled_from([None, "first", "if_binary"]))
 @pytest.mark.filterwarnings("ignore:Found unknown categories")
 def test_the_way_back_is_scikit_learns(train: pd.DataFrame, later: pd.DataFrame, drop: str | None) -> None:
@@ -71,7 +72,7 @@ def test_the_way_back_is_scikit_learns(train: pd.DataFrame, later: pd.DataFrame,
         assert mine == [None if pd.isna(value) else value for value in wanted[:, place]]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(frames(missing=False), st.permutations(["", "a", "b", "Z", "ß", "日本", "\U0001f6eb", "\uffff", "new"]))
 def test_categories_given(train: pd.DataFrame, order: list[str]) -> None:
     lists = [order, list(range(-3, 4))]

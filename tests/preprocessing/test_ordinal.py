@@ -8,18 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.preprocessing as peers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from tests.examples import examples
 
 from .test_one_hot import frames
 
 UNKNOWN = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(
     train=frames(),
     later=frames(),
@@ -42,7 +43,7 @@ def test_numbers_are_scikit_learns(train: pd.DataFrame, later: pd.DataFrame, opt
         np.testing.assert_array_equal(found.to_numpy(), peer.transform(frame))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(train=frames(), later=frames())
 def test_there_and_back(train: pd.DataFrame, later: pd.DataFrame) -> None:
     step = pre.OrdinalEncoder(**UNKNOWN).fit(train)

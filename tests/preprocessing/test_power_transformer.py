@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 import scipy.stats
 import sklearn.preprocessing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import PowerTransformer
 from gpupipe.preprocessing.summaries.power_lambda import Bent, likeliest_power
+from tests.examples import examples
 
 METHODS = ["yeo-johnson", "box-cox"]
 
@@ -55,7 +56,7 @@ def test_as_scikit_learn(method: str, standardize: bool) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(st.lists(st.floats(0.0078125, 1e4, width=32), min_size=3, max_size=30, unique=True))
 def test_no_other_power_is_likelier(method: str, values: list[float]) -> None:
     data = np.sort(np.array(values))

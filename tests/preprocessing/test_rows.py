@@ -84,4 +84,4 @@ def test_rows_that_travel_arrive_on_the_host() -> None:
     columns = {"n": Column("int64", np.arange(7))}
     rows = GatheredRows.of(columns, Elsewhere(), "test", row_numbers=None, max_rows=9, seed=0)
     again = pickle.loads(pickle.dumps(rows))
-    assert again.backend is CPU and np.array_equal(again.block(), rows.block())
+    assert again.backend is select("cpu") and np.array_equal(again.block(), rows.block())

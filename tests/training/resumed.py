@@ -37,15 +37,17 @@ def block(count: int, seed: int = 0) -> Block:
 
 
 class Pace(Callback):
-    """Says how far a fit is, and takes its time."""
+    """Says how far a fit is, takes its time, and at one step waits until its input ends."""
 
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
+    def __init__(self, pause: float, wait_at: float) -> None:
+        self.pause, self.wait_at = pause, wait_at
 
     def on_step_end(self, run: Run) -> None:
         if self.pause:
             print(run.step, flush=True)
             time.sleep(self.pause)
+        if run.step == self.wait_at:
+            sys.stdin.read()
 
 
 def model() -> MLP:
@@ -63,11 +65,11 @@ def loaders() -> tuple[Loader, Loader]:
     return Loader(block(640), batch_size=32, shuffle="rows", seed=3), Loader(block(200, 9), batch_size=64)
 
 
-def main(folder: str, out: str, pause: float = 0.0) -> None:
+def main(folder: str, out: str, pause: float = 0.0, wait_at: float = 0.0) -> None:
     torch.set_num_threads(1)
     network = model()
     train, valid = loaders()
-    history = trainer(folder, network, callbacks=[Pace(pause)]).fit(train, valid, resume="latest")
+    history = trainer(folder, network, callbacks=[Pace(pause, wait_at)]).fit(train, valid, resume="latest")
     weights = torch.cat([weight.flatten() for weight in network.state_dict().values()]).double()
     timeless = [{k: v for k, v in row.items() if not k.startswith(("seconds", "rows"))} for row in history]
     Path(out).write_text(json.dumps([weights.tolist(), timeless]))

@@ -85,6 +85,7 @@ def _run(folder: Path, out: Path, *more: str) -> list[str]:
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("repetition", REPEATED)
 def test_a_process_that_is_ended_and_started_again(
@@ -95,14 +96,16 @@ def test_a_process_that_is_ended_and_started_again(
 ) -> None:
     folder, out = tmp_path / "saved", tmp_path / "out.json"
     last = random.Random(repetition).randint(1, STEPS - 5)
-    command = _run(folder, out, "0.005")
-    with subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    command = _run(folder, out, "0.005", str(last + 4))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, text=True, **pipes) as process:
         try:
-            assert process.stdout is not None
+            assert process.stdin is not None and process.stdout is not None
             for line in process.stdout:
                 if int(line) == last:
                     break
             process.send_signal(how)
+            process.stdin.close()
             process.stdout.read()
             code = process.wait(timeout=60)
         finally:
@@ -111,7 +114,7 @@ def test_a_process_that_is_ended_and_started_again(
     assert not out.exists()
     if how is signal.SIGTERM:
         assert folders(folder)[-1].step >= last  # nothing is lost
-    subprocess.run(_run(folder, out), env=ENVIRONMENT, cwd=ROOT, timeout=120, check=True)
+    subprocess.run(_run(folder, out), env=ENVIRONMENT, cwd=ROOT, timeout=300, check=True)
     values, rows = json.loads(out.read_text())
     expected = undisturbed
     assert torch.equal(torch.tensor(values, dtype=torch.float64), expected[0])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 180
+LIMIT = 300
 """Seconds for the job, most of which are imports."""
 SCRIPT = """
 import os

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe import errors
@@ -19,6 +19,7 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, select
 from gpupipe.schema import FLOATS, INTEGERS
 from gpupipe.transforms.lookup import Lookup
+from tests.examples import examples
 
 CPU = select("cpu")
 NUMBERS = (*INTEGERS, *FLOATS)
@@ -82,7 +83,7 @@ def rows_expected(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> 
 
 
 @pytest.mark.parametrize(("left_type", "right_type"), PAIRS)
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_numbers_are_found_by_value(left_type: str, right_type: str, data: st.DataObject) -> None:
     keys = data.draw(st.lists(of_type(right_type, as_key=True), max_size=8, unique=True))
@@ -98,7 +99,7 @@ def fits(value: float, dtype: str) -> bool:
     return value == int(value) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.data())
 def test_several_keys_are_found_together(data: st.DataObject) -> None:
     kinds = st.one_of(st.tuples(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS)), st.just(("string", "string")))

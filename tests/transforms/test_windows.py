@@ -12,7 +12,7 @@ import polars as pl
 import polars.selectors as cs
 import polars.testing
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
@@ -20,11 +20,12 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.schema import ROW
+from tests.examples import examples
 from tests.io.meeting import few_bytes
 
 STATS = ["count", "sum", "mean", "std", "var", "min", "max"]
 PARTITIONS = (1, 2, 7, 16)
-CHECKS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+CHECKS = examples(40, suppress_health_check=[HealthCheck.too_slow])
 
 DAY = pd.Timestamp("2013-01-01")
 ROWS = st.lists(

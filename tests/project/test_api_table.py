@@ -20,7 +20,7 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes i
 import gpupipe as gp
 from gpupipe import io, preprocessing, selectors, transforms
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "api-table.md").read_text()
 
 # Every public operator of nvtabular.ops 23.8 but its base classes.

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpupipe.backend import Backend, resolve
 from tests.conftest import GpuCases
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run(*options: str) -> tuple[int, str]:

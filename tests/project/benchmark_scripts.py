@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def benchmark_script(path: str, patch: pytest.MonkeyPatch) -> ModuleType:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.page_setup import BEFORE, COMMON, ELSEWHERE
+from tests.project.page_setup import BEFORE, COMMON, ELSEWHERE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^(?:<!-- not run: (?P<why>.+?) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.test_docs import ROOMS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("guide-*.md"))
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed here: run `make setup`")

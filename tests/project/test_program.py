@@ -17,7 +17,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.cli.demo import flights_pipeline
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data"
 NOTEBOOK = json.loads((ROOT / "notebooks/01_quickstart.ipynb").read_text())
 

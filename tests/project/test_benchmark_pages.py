@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.benchmark_scripts import BENCHMARKS, benchmark_script
+from tests.project.benchmark_scripts import BENCHMARKS, benchmark_script
 
 DOCS = BENCHMARKS.parent / "docs"
 

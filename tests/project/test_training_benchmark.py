@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmark_scripts import BENCHMARKS, benchmark_script
+from tests.project.benchmark_scripts import BENCHMARKS, benchmark_script
 
 
 def test_the_gpu_benchmark_runs_dry(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What people see of the things that show themselves, in a terminal and in a notebook, as files under tests/golden/.
 
-After a change that is meant: `RENEW_GOLDEN=1 python -m pytest tests/test_golden.py`, and a look at the difference.
-A page is checked besides: it is well formed, brings no script, and fetches nothing.
+After a change that is meant: `RENEW_GOLDEN=1 python -m pytest tests/project/test_golden.py`, and a look at the
+difference. A page is checked besides: it is well formed, brings no script, and fetches nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpupipe.backend.device.probe import Library, Machine
 from gpupipe.cli.doctor import Report, diagnose
 from gpupipe.pipeline.fit_report import FitReport, StepReport
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 FLIGHTS = pd.DataFrame(
     {
         "origin": ["JFK", "LGA", "JFK", None, "<b>"],

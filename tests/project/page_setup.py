@@ -61,8 +61,8 @@ weather = gp.from_frame(flights.select(["origin", "time_hour"]).compute().assign
 """By page, what its first block takes for given besides `COMMON`."""
 
 ELSEWHERE = {
-    "README.md": "tests/test_program.py",
-    "index.md": "tests/test_program.py",
+    "README.md": "tests/project/test_program.py",
+    "index.md": "tests/project/test_program.py",
     "guide-checks.md": "tests/test_checks.py",
     "guide-training.md": "tests/training/test_guide.py",
 }

@@ -15,7 +15,7 @@ import pytest
 
 import gpupipe
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("build", reason="build is not installed here: run `make setup`")
 pytest.importorskip("hatchling", reason="hatchling is not installed here: run `make setup`")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmark_scripts import benchmark_script
+from tests.project.benchmark_scripts import benchmark_script
 
 
 def test_all_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from tests.benchmark_scripts import BENCHMARKS, benchmark_script
+from tests.project.benchmark_scripts import BENCHMARKS, benchmark_script
 
 FOLDER = BENCHMARKS / "gpu"
 HOPS = 6
