@@ -130,7 +130,7 @@ def test_a_folder_that_has_gone_is_one_error(tmp_path: Path, folder: Path, tight
 def test_a_folder_that_goes_while_a_file_is_parsed(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpupipe.io.relational import csv as module
+    from gpupipe.io.relational import text_file as module
 
     sink = module.sink
 

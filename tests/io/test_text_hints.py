@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadFile, SchemaMismatch
+from tests.io.tables import values
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.csv", b"x\n1\n"), ("a.jsonl", b'{"x": 1}\n')])
@@ -36,6 +39,82 @@ def test_a_first_file_without_values_does_not_settle_the_type(tmp_path: Path) ->
     found = gp.read_csv(tmp_path, backend="cpu")
     assert {item.name: item.dtype for item in found.schema} == {"a": "int64", "b": "string"}
     assert all("another file" in note.reason for note in found.conversions)
+
+
+LATE: list[tuple[str, list[object], object]] = [
+    ("int64", [2, 3], "x"),
+    ("float64", [2.5, 3], "x"),
+    ("string", ["a", "b"], None),
+    ("timestamp", ["2013-01-01 05:00:00", "2013-01-02 00:00:00"], "soon"),
+    ("bool", [True, False], "x"),
+    ("uint64", [2**64 - 1, 2], -1),
+]
+
+
+@pytest.mark.parametrize("reader", ["csv", "json"])
+@pytest.mark.parametrize(("dtype", "late", "wrong"), LATE)
+def test_a_column_without_a_value_in_the_first_rows_is_of_the_type_of_later_ones(
+    tmp_path: Path, reader: str, dtype: str, late: list[object], wrong: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"gpupipe.io.relational.{'csv' if reader == 'csv' else 'ndjson'}.BLOCK_BYTES", 128)
+    monkeypatch.setattr("gpupipe.io.relational.csv._SETTLING", 2)
+
+    def read(*later: object) -> gp.Dataset:
+        rows = [{"n": 1, "late": value, "never": None} for value in [None] * 30 + [*later] + [None]]
+        if reader == "json":
+            text = "".join(json.dumps(row) + "\n\n" for row in rows)
+        else:
+            text = pd.DataFrame(rows, dtype=object).to_csv(index=False)
+        (tmp_path / f"a.{reader}").write_text(text)
+        return (gp.read_csv if reader == "csv" else gp.read_json)(tmp_path / f"a.{reader}")
+
+    found = read(*late)
+    assert {item.name: item.dtype for item in found.schema} == {"n": "int64", "late": dtype, "never": "float64"}
+    times = [pd.Timestamp(str(value)) if dtype == "timestamp" else value for value in late]
+    assert values(found, "late") == [*[None] * 30, *times, None]
+    assert [note.column for note in found.conversions] == ["never"]
+    if wrong is not None:
+        with pytest.raises(SchemaMismatch) as caught:
+            read(*late, *[None] * 100, wrong)
+        assert (caught.value.where, caught.value.got) == (
+            str(tmp_path / f"a.{reader}"),
+            str(wrong) if reader == "csv" else wrong,
+        )
+        assert "column 'late'" in caught.value.problem
+        assert dtype in caught.value.expected and caught.value.remedy
+
+
+def test_leading_zeros_after_integers_that_begin_late_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupipe.io.relational.csv.BLOCK_BYTES", 64)
+    monkeypatch.setattr("gpupipe.io.relational.csv._SETTLING", 2)
+    (tmp_path / "a.csv").write_text("s,zip\n" + "x,\n" * 100 + "x,90210\n" * 10 + "x,01234\n")
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_csv(tmp_path / "a.csv")
+    assert "row 112, column 'zip'" in caught.value.problem
+    assert caught.value.got == "01234"
+
+
+def test_lists_and_objects_may_begin_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupipe.io.relational.ndjson.BLOCK_BYTES", 64)
+    rows = [{"a": None, "b": None}] * 20 + [{"a": [1], "b": None}] * 20 + [{"a": [2**64 - 1], "b": {"x": "2"}}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SchemaMismatch) as caught:  # the first of them show int64
+        gp.read_json(tmp_path / "a.jsonl")
+    assert "row 41, column 'a'" in caught.value.problem
+    found = gp.read_json(tmp_path / "a.jsonl", dtypes={"a": "list<uint64>"})
+    assert [item.dtype for item in found.schema] == ["list<uint64>", "struct<x: large_string>"]
+    assert values(found, "b")[-2:] == [None, {"x": "2"}]
+
+
+def test_objects_of_several_forms_name_row_and_column(tmp_path: Path) -> None:
+    for other in ([1], {"c": 1}):
+        rows = [{"a": {"b": 1}}, {"a": {"b": other}}]
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with pytest.raises(SchemaMismatch) as caught:
+            gp.read_json(tmp_path / "a.jsonl")
+        assert (caught.value.problem, caught.value.got) == ("row 2, column 'a' does not fit", other)
 
 
 def test_one_and_zero_after_booleans_are_booleans(tmp_path: Path) -> None:

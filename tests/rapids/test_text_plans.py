@@ -25,7 +25,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[pl.LazyFrame]:
     """What readers sink by the engine of a GPU; the rows are those of Polars' own engine."""
     found: list[pl.LazyFrame] = []
 
-    def sink(plan: pl.LazyFrame, _: Path, path: Path, backend: str, group_rows: int) -> None:
+    def sink(plan: pl.LazyFrame, _: str, text: Path, path: Path, backend: str, group_rows: int) -> None:
         assert backend == "gpu"
         found.append(plan.sink_parquet(path, lazy=True, compression="lz4", row_group_size=group_rows))
         plan.sink_parquet(path, engine="streaming")
@@ -43,8 +43,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[pl.LazyFrame]:
         monkeypatch.setattr(pynvml, name, stand_in)
     monkeypatch.setattr(rmm.mr, "available_device_memory", lambda: (MEMORY, MEMORY))
     monkeypatch.setattr("gpupipe.cluster.local.LocalThreads.resolve", lambda *_: "gpu")
-    for module in ("csv", "ndjson"):
-        monkeypatch.setattr(f"gpupipe.io.relational.{module}.sink", sink)
+    monkeypatch.setattr("gpupipe.io.relational.text_file.sink", sink)
     return found
 
 

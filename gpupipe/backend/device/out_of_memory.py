@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["is_out_of_device_memory", "is_out_of_memory"]
+__all__ = ["is_device_error", "is_out_of_device_memory", "is_out_of_memory"]
 
 _CLASSES = {("torch", "OutOfMemoryError"), ("cupy", "OutOfMemoryError")}
 _TEXTS = (
@@ -41,3 +41,15 @@ def is_out_of_device_memory(error: BaseException) -> bool:
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
     told = isinstance(error, (MemoryError, RuntimeError)) and any(text in str(error) for text in _TEXTS)
     return bool(kinds & _CLASSES) or told
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether an error is one of CUDA's: the device failed, whatever the data are.
+
+    Example:
+        >>> is_device_error(RuntimeError("CUDA error encountered at: a.cu:9: 700 cudaErrorIllegalAddress"))
+        True
+        >>> is_device_error(RuntimeError("JSON Parser encountered an invalid format at location 7"))
+        False
+    """
+    return any(text in str(error) for text in ("CUDA error", "cudaError", "CUDA_ERROR", "CUDARuntimeError"))

@@ -25,7 +25,7 @@ from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field, Schema
 
-__all__ = ["Run", "Spooled", "from_all_files"]
+__all__ = ["MadeOfAll", "Run", "Spooled", "from_all_files"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,43 @@ def from_all_files() -> BadConfig:
     )
 
 
-class Spooled:
+class MadeOfAll:
+    """What sources whose rows are made of all input files together answer alike.
+
+    Args:
+        schema: the columns.
+        made_by: see `Source`.
+        inputs: what the rows are made of; see `Source.inputs`.
+    """
+
+    def __init__(self, schema: Schema, made_by: str | None, inputs: dict[str, str] | None) -> None:
+        self.schema, self.made_by, self._inputs = schema, made_by, inputs
+        self.left_out: Mapping[str, str] = {}
+        self.notes: Sequence[FileNote] = ()
+        self.reads = Reads()
+
+    def inputs(self) -> dict[str, str] | None:
+        """Of what the rows are made of; see `Source.inputs`."""
+        return self._inputs
+
+    def of_files(self, names: AbstractSet[str]) -> Self:
+        """They are made of all input files together."""
+        raise from_all_files()
+
+    def files_of(self, partition: Partition) -> list[str]:
+        """None in particular."""
+        return []
+
+    def bounds(self, span: Span, name: str) -> Bounds | None:
+        """Not known without reading."""
+        return None
+
+    def null_count(self, name: str) -> int | None:
+        """None missing where the field says so; else not known without reading."""
+        return None if self.schema[name].nullable else 0
+
+
+class Spooled(MadeOfAll):
     """The rows of temporary files.
 
     Args:
@@ -89,13 +125,8 @@ class Spooled:
         inputs: dict[str, str] | None,
         spool: Spool,
     ) -> None:
-        self.schema = schema
-        self.partitions = partitions
-        self.made_by = made_by
-        self.left_out: Mapping[str, str] = {}
-        self.notes: Sequence[FileNote] = ()
-        self.reads = Reads()
-        self._runs, self._inputs, self._spool = runs, inputs, spool
+        super().__init__(schema, made_by, inputs)
+        self.partitions, self._runs, self._spool = partitions, runs, spool
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """See `Source.read`.
@@ -126,26 +157,6 @@ class Spooled:
         numbers = {span.file for partition in partitions for span in partition.spans}
         vars(part).update(_runs={number: self._runs[number] for number in numbers}, partitions=list(partitions))
         return part
-
-    def inputs(self) -> dict[str, str] | None:
-        """Of what the rows were made of; see `Source.inputs`."""
-        return self._inputs
-
-    def of_files(self, names: AbstractSet[str]) -> Self:
-        """They were made of all input files together."""
-        raise from_all_files()
-
-    def files_of(self, partition: Partition) -> list[str]:
-        """None in particular."""
-        return []
-
-    def bounds(self, span: Span, name: str) -> Bounds | None:
-        """Not known without reading."""
-        return None
-
-    def null_count(self, name: str) -> int | None:
-        """None missing where the field says so; else not known without reading."""
-        return None if self.schema[name].nullable else 0
 
     def _stored_bytes(self, partition: Partition, num_columns: int) -> int:
         """An even share of each file."""

@@ -78,7 +78,9 @@ class Spool:
 
     def remove(self) -> None:
         """Remove the files now."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self._scratch.path, ignore_errors=True)
+        if self._url is not None:
+            _remove(self._url, os.getpid())
 
     def check(self) -> None:
         """Make sure that this process sees the folder, before it works for files that are there or will be.

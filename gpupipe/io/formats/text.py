@@ -5,14 +5,13 @@ from __future__ import annotations
 import codecs
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import pyarrow as pa
+from tqdm import tqdm
 
 from gpupipe.backend.arrow_types import Reading, dtype_of, workable
 from gpupipe.cluster import active
@@ -23,11 +22,12 @@ from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.formats.temp_parquet import Spool
 from gpupipe.io.planning.partitions import partition_limit
-from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm, open_csv
-from gpupipe.io.relational.ndjson import JsonFile, open_json
+from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
+from gpupipe.io.relational.ndjson import JsonFile
+from gpupipe.io.relational.text_file import TextFile, open_text
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column
 from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
-from gpupipe.schema import DTYPES, LISTS
+from gpupipe.schema import DTYPES, LISTS, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
     check_dtypes,
@@ -69,9 +69,9 @@ def read_csv(
 
     The files are parsed here, once, by Polars (on a GPU by cuDF, through Polars' plan; not yet run on one), into
     temporary Parquet files that are removed with the dataset; every later pass reads those. Types that are not given
-    are inferred on the host, from the first 8 MiB of the first file, and hold for all: a later value that does not fit
-    is an error, never a changed type. Rows and quotes are as pandas reads them: blank lines are no rows, and quotes
-    protect delimiters, line breaks and, doubled, quotes.
+    are inferred on the host, from the first 8 MiB of the first file, of a column that is empty there from where its
+    values begin, and hold for all: a later value that does not fit is an error, never a changed type. Rows and quotes
+    are as pandas reads them: blank lines are no rows, and quotes protect delimiters, line breaks and, doubled, quotes.
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.csv` below it), or a URL that fsspec knows; packed
@@ -98,6 +98,7 @@ def read_csv(
     Raises:
         BadFile: a file is missing, empty or in another encoding, or a row has too few or too many values; names file
             and row.
+        PlanFailed, OutOfDeviceMemory: the engine or the device failed; nothing is wrong with the file.
         SchemaMismatch: a value does not fit its column's type, or files differ in their columns.
         ColumnNotFound, BadConfig: an argument names no column or no type.
 
@@ -132,15 +133,9 @@ def read_csv(
         decimal,
         thousands,
     )
-    admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
-    engine = active().resolve(backend)
-    _check_form(form, engine)
-    chosen, spool = None if columns is None else as_list(columns), Spool(limit)
-    opener = partial(open_csv, form=form, folder=spool.folder, backend=engine)
-    parser = _CsvParser(opener, asked, chosen, spool, admission)
-    files = open_all(find_files(path, [".csv", ".csv.gz", ".csv.zst"], storage_options), parser, admission, at_once=1)
-    source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
-    return Dataset(source, source.schema, backend)
+    _check_form(form, active().resolve(backend))
+    parser = _CsvParser(form, asked, columns, on_mismatch, on_bad, partition_bytes, backend)
+    return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
 
 def read_json(
@@ -158,8 +153,9 @@ def read_json(
 
     The files are parsed here, once, by Polars (on a GPU by cuDF, through Polars' plan; not yet run on one), into
     temporary Parquet files that are removed with the dataset; every later pass reads those. Columns and types that are
-    not given are those of the first 8 MiB of the first file: a key that is not there in some line is a missing value, a
-    later value that does not fit or a later key that is new is an error. Objects in objects, and lists of any kind, are
+    not given are those of the first 8 MiB of the first file, and of a key that is null there those of its first values:
+    a key that is not there in some line is a missing value, a later value that does not fit or a later key that is new
+    is an error. Objects in objects, and lists of any kind, are
     columns that are carried.
 
     Args:
@@ -178,6 +174,7 @@ def read_json(
 
     Raises:
         BadFile: a file is missing, empty or not UTF-8, or a line is no JSON object; names file and row.
+        PlanFailed, OutOfDeviceMemory: the engine or the device failed; nothing is wrong with the file.
         SchemaMismatch: a value does not fit its column's type, or a key is new; names file, row and column.
         ColumnNotFound, BadConfig: an argument names no column or no type.
 
@@ -197,13 +194,8 @@ def read_json(
     check_instance("read_json", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
     check_dtypes("read_json", (*DTYPES, *LISTS), asked)
-    admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
-    chosen, spool = None if columns is None else as_list(columns), Spool(limit)
-    opener = partial(open_json, folder=spool.folder, backend=active().resolve(backend), is_whole=chosen is None)
-    parser = _JsonParser(opener, asked, chosen, spool, admission)
-    files = open_all(find_files(path, _JSON_SUFFIXES, storage_options), parser, admission, at_once=1)
-    source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
-    return Dataset(source, source.schema, backend)
+    parser = _JsonParser(asked, columns, on_mismatch, on_bad, partition_bytes, backend)
+    return parser.read(path, _JSON_SUFFIXES, storage_options)
 
 
 def _codec(encoding: str) -> str:
@@ -256,56 +248,103 @@ def _check_form(form: CsvForm, backend: str) -> None:
         raise BadConfig("read_csv", "comment is empty", got="", expected="what comments begin with", remedy="'#'")
 
 
-File = TypeVar("File")
-
-
-class _TextFile(Protocol):
-    """A file of text that is open."""
-
-    def write(self, columns: Mapping[str, Column], target: Path, group_rows: int) -> dict[str, str]:
-        """Write these columns to a Parquet file; gives what becomes of values that the first rows did not show."""
-
-
-class _Parser(Generic[File]):
+class _Parser(ABC):
     """Brings one file after the other to the columns and types that the first has shown."""
 
     def __init__(
         self,
-        opener: Callable[[Input], AbstractContextManager[File]],
         asked: Mapping[str, str],
-        columns: Sequence[str] | None,
-        spool: Spool,
-        admission: Admission,
+        columns: str | Sequence[str] | None,
+        on_mismatch: str,
+        on_bad: str,
+        partition_bytes: int | None,
+        backend: str,
     ) -> None:
-        self._open, self._asked, self._chosen = opener, asked, columns
-        self._spool, self._admission = spool, admission
+        self._asked, self._chosen = asked, None if columns is None else as_list(columns)
+        self._admission = Admission(on_mismatch, on_bad)
+        self._limit, self._backend = partition_limit(partition_bytes, backend), backend
+        self._engine = active().resolve(backend)
+        self._spool = Spool(self._limit)
         self._columns: dict[str, Column] = {}
 
+    def read(
+        self, path: PathLike | Sequence[PathLike], suffixes: Sequence[str], options: StorageOptions | None
+    ) -> Dataset:
+        """Parse files one after the other, and make a dataset of them; where that fails nothing is left of them."""
+        try:
+            inputs = find_files(path, suffixes, options)
+            with tqdm(total=len(inputs), desc="parse", unit="file", disable=None, leave=False) as bar:
 
-class _CsvParser(_Parser[CsvFile]):
+                def parse(one: Input) -> ParquetFile:
+                    bar.set_postfix_str(one.path.rpartition("/")[2])
+                    try:
+                        written, self._columns = self._parse(one, self._columns)
+                    finally:
+                        bar.update()
+                    return written
+
+                files = open_all(inputs, parse, self._admission, at_once=1)
+            source = FileSource(
+                files, columns=self._chosen, limit=self._limit, admission=self._admission, spool=self._spool
+            )
+        except BaseException:
+            self._spool.remove()
+            raise
+        return Dataset(source, source.schema, self._backend)
+
+    @abstractmethod
+    def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
+        """Write a file's rows to a temporary one, given what the files before it have shown; and what is known now."""
+
+    def _write(
+        self, file: TextFile, columns: Mapping[str, Column], one: Input
+    ) -> tuple[ParquetFile, dict[str, Column]]:
+        """Write columns of a file to a temporary one, and down what becomes of them."""
+        target = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
+        try:
+            found = file.write(columns, target, self._spool.group_rows(_read(columns)[0]))
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        read = _read(found)[1]
+        for name, column in found.items():
+            kind, reading = read[name]
+            change = _NO_VALUE if pa.types.is_null(column.kind) else reading.change
+            changes = filter(None, [change, column.change, _NO_NAME if name == "" else ""])
+            read[name] = kind, replace(reading, change=", ".join(changes))
+            if column.adapted:
+                self._admission.adapt(one.path, f"column {name!r} {column.adapted}")
+        self._admission.convert(one.path, read)
+        written = open_footer(one, self._spool.keep(target))
+        # Columns without a value fit what another file shows of their type.
+        untold = {name for name, column in found.items() if pa.types.is_null(column.kind)}
+        schema = [item.with_type(pa.null()) if item.name in untold else item for item in written.schema]
+        return replace(written, schema=pa.schema(schema)), found
+
+
+class _CsvParser(_Parser):
     """CSV: a file has its columns in its header."""
 
     _first: tuple[str, list[str]] | None = None
 
-    def __call__(self, one: Input) -> ParquetFile:
-        with self._open(one) as file:
+    def __init__(self, form: CsvForm, *options: Any) -> None:
+        super().__init__(*options)
+        self._form = form
+
+    def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
+        form, folder = self._form, self._spool.folder
+        with open_text(one, folder, "CSV", form.encoding, form.skip_rows) as text:
+            file = CsvFile(one.path, text, form, folder, self._engine)
             first = self._first or (one.path, file.names)
-            columns = self._learned(file) if self._first else self._look(file, one)
+            columns = columns or self._look(file, one)
             for difference in _differences(first, one.path, file.names, list(columns), whole=self._chosen is None):
                 if not self._admission.casts or not set(columns) & set(file.names):
                     raise difference
                 if difference.problem.endswith(first[0]):  # what is not there shows in the file that is written
                     self._admission.adapt(one.path, f"{difference.problem} and left out")
-            present = {name: column for name, column in columns.items() if name in file.names}
-            written = _write(file, present, one, self._spool, self._admission)
-        self._first, self._columns = first, columns
-        return written
-
-    def _learned(self, file: CsvFile) -> dict[str, Column]:
-        """The types so far, and those of columns that had no value so far."""
-        unknown = [name for name, column in self._columns.items() if pa.types.is_null(column.kind)]
-        unknown = [name for name in unknown if name in file.names]
-        return self._columns | (file.infer(self._asked, unknown) if unknown else {})
+            written, found = self._write(file, {name: columns[name] for name in columns if name in file.names}, one)
+        self._first = first
+        return written, columns | found
 
     def _look(self, file: CsvFile, one: Input) -> dict[str, Column]:
         known = [*file.names, *one.keys]
@@ -316,16 +355,17 @@ class _CsvParser(_Parser[CsvFile]):
         return file.infer(self._asked, wanted or file.names[:1])
 
 
-class _JsonParser(_Parser[JsonFile]):
+class _JsonParser(_Parser):
     """JSON lines: a row may have keys that no other has."""
 
     _left_out: Mapping[str, pa.DataType] = {}
 
-    def __call__(self, one: Input) -> ParquetFile:
-        with self._open(one) as file:
-            columns = self._learned(file) if self._columns else self._look(file, one)
+    def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
+        with open_text(one, self._spool.folder, "JSON") as text:
+            file = JsonFile(one.path, text, self._engine, is_whole=self._chosen is None)
+            columns = columns or self._look(file, one)
             file.left_out = set(self._left_out)
-            written = _write(file, columns, one, self._spool, self._admission)
+            written, columns = self._write(file, columns, one)
             for name, row in file.new.items():
                 if not self._admission.casts:
                     raise SchemaMismatch(
@@ -336,14 +376,7 @@ class _JsonParser(_Parser[JsonFile]):
                         remedy=f"dtypes={{{name!r}: ...}}, columns=[...], or on_mismatch='cast', which leaves it out",
                     )
                 self._admission.adapt(one.path, f"column {name!r} is new and left out")
-        self._columns = columns
-        return written
-
-    def _learned(self, file: JsonFile) -> dict[str, Column]:
-        """The types so far, and those of columns that had no value so far."""
-        unknown = [name for name, column in self._columns.items() if pa.types.is_null(column.kind)]
-        found = file.infer(self._asked) if unknown else {}
-        return self._columns | {name: found[name] for name in unknown if name in found}
+        return written, columns
 
     def _look(self, file: JsonFile, one: Input) -> dict[str, Column]:
         found = file.infer(self._asked)
@@ -365,35 +398,8 @@ class _JsonParser(_Parser[JsonFile]):
         return {name: found[name] for name in names}
 
 
-def _write(
-    file: _TextFile, columns: Mapping[str, Column], one: Input, spool: Spool, admission: Admission
-) -> ParquetFile:
-    """Write columns of a file to a temporary one, and down what becomes of them.
-
-    Raises:
-        BadFile, SchemaMismatch: see `_TextFile.write`.
-    """
-    fields, read = workable(pa.schema([(name, column.kind) for name, column in columns.items()]))
-    target = spool.folder / f"{uuid.uuid4().hex}.parquet"
-    try:
-        later = file.write(columns, target, spool.group_rows(fields))
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-    for name, column in columns.items():
-        kind, reading = read[name]
-        change = _NO_VALUE if pa.types.is_null(column.kind) else reading.change
-        changes = [change, column.change or later.get(name, ""), _NO_NAME if name == "" else ""]
-        read[name] = kind, replace(reading, change=", ".join(filter(None, changes)))
-    admission.convert(one.path, read)
-    for name, column in columns.items():
-        if column.adapted:
-            admission.adapt(one.path, f"column {name!r} {column.adapted}")
-    found = open_footer(one, spool.keep(target))
-    # Columns without a value fit what another file shows of their type.
-    untold = {name for name, column in columns.items() if pa.types.is_null(column.kind)}
-    schema = [item.with_type(pa.null()) if item.name in untold else item for item in found.schema]
-    return replace(found, schema=pa.schema(schema))
+def _read(columns: Mapping[str, Column]) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
+    return workable(pa.schema([(name, column.kind) for name, column in columns.items()]))
 
 
 def _differences(

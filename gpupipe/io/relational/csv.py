@@ -6,12 +6,10 @@ import csv
 import io
 import re
 import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,15 +18,12 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import dtype_of
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.relational.engine import sink
-from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse, zoned_change
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, decompressed, is_packed, peek, refuse_packed
-from gpupipe.io.stores.remote_file import is_remote
+from gpupipe.io.relational.text_file import REWRITTEN, TextFile
+from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse
 from gpupipe.scratch import writing_scratch
 from gpupipe.support.text import counted
 
-__all__ = ["NULL_VALUES", "CsvFile", "CsvForm", "open_csv"]
+__all__ = ["NULL_VALUES", "CsvFile", "CsvForm"]
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 
@@ -36,7 +31,9 @@ _CHUNK = 1 << 17
 _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
 _ROW = "⟨row⟩"
-_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error)
+_CONTENT = "a header row, or rows and names="
+_SETTLING = 50_000
+"""Values further down that show a type which the first rows do not."""
 
 
 @dataclass(frozen=True)
@@ -67,63 +64,27 @@ class CsvForm:
         return text
 
 
-@dataclass(frozen=True)
-class _Survey:
-    """What the bytes of a file tell.
-
-    Args:
-        num_rows: the rows that its line ends make, the header's included.
-        is_regular: whether Polars reads it as pandas does: no blank lines, no quotes within values, no line ends of old
-            Macs, and as many delimiters as the rows need.
-        has_signs: whether a value may begin with a plus sign, or with a zero before another digit.
-    """
+class _Survey(NamedTuple):
+    """What the bytes of a file tell."""
 
     num_rows: int
+    """The rows that its line ends make, the header's included."""
     is_regular: bool
+    """Whether Polars reads it as pandas does: no blank lines, no quotes within values, no line ends of old Macs, and as
+    many delimiters as the rows need."""
     has_signs: bool
+    """Whether a value may begin with a plus sign, or with a zero before another digit."""
 
 
-@contextmanager
-def open_csv(one: Input, form: CsvForm, folder: Path, backend: str) -> Iterator[CsvFile]:
-    """Open a file; what Polars does not read (packed, in a store, in another encoding) is copied to `folder` first.
+class CsvFile(TextFile):
+    """A file whose rows have the same number of values.
 
-    Raises:
-        BadFile: it is empty, or cannot be read.
-    """
-    text, copies = Path(one.path), [folder / "text", folder / "rewritten"]
-    try:
-        if is_remote(one.path) or is_packed(one.path) or form.skip_rows or form.encoding != "utf-8":
-            text = copies[0]
-            _copy(one, form, text)
-        yield CsvFile(one, form, text, copies[1], backend)
-    except BadFile:
-        raise
-    except (*_UNREADABLE, pl.exceptions.PolarsError) as cause:
-        refuse_packed(one.path, peek(one)[1])
-        raise BadFile(
-            one.path,
-            f"cannot be read as CSV ({one_line(cause)})",
-            expected=f"text in {form.encoding.upper()}",
-            remedy="encoding=, as the file is written, or the right path",
-        ) from cause
-    finally:
-        for copy in copies:
-            copy.unlink(missing_ok=True)
-
-
-def _copy(one: Input, form: CsvForm, target: Path) -> None:
-    with writing_scratch(target.parent), decompressed(one) as packed, target.open("wb") as out:
-        source: IO[Any] = packed
-        if form.encoding != "utf-8":
-            source = io.TextIOWrapper(packed, form.encoding, newline="")
-        for _ in range(form.skip_rows):
-            source.readline()
-        while some := source.read(_COPIED):
-            out.write(some if isinstance(some, bytes) else some.encode())
-
-
-class CsvFile:
-    """A file whose rows a plan writes to Parquet.
+    Args:
+        path: what the caller named.
+        text: its text.
+        form: how it is written.
+        folder: for a copy, where Polars would read it otherwise than pandas.
+        backend: whose engine parses it.
 
     Attributes:
         names: its columns.
@@ -133,22 +94,18 @@ class CsvFile:
         SchemaMismatch: columns share a name.
     """
 
-    def __init__(self, one: Input, form: CsvForm, text: Path, copy: Path, backend: str) -> None:
-        self._path, self._form, self._text, self._copy, self._backend = one.path, form, text, copy, backend
+    def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str) -> None:
+        super().__init__(path, text, backend, _CONTENT)
+        self._form, self._copy = form, folder / REWRITTEN
         self._is_rewritten = False
-        with text.open("rb") as file:
-            is_empty = not file.read(_CHUNK).strip()
-        self.names = [] if is_empty else list(form.names or self._header())
-        if not self.names:
-            raise BadFile(
-                one.path, "the file is empty", expected="a header row, or rows and names=", remedy="write it again"
-            )
+        self.names = list(form.names or self._header())
+        if not self.names:  # all lines are comments
+            raise self._empty(_CONTENT)
         if len(set(self.names)) != len(self.names):
-            twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise SchemaMismatch(
-                one.path,
+                path,
                 "columns share a name",
-                got=twice,
+                got=sorted({name for name in self.names if self.names.count(name) > 1}),
                 expected="unique names",
                 remedy="names=[...] with skip_rows=1, or another header row",
             )
@@ -158,12 +115,12 @@ class CsvFile:
 
     def infer(self, asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
         """Find the types of columns by the values in the first `BLOCK_BYTES`, but for those that are asked for."""
-        block = self._text.open("rb")
-        with block:
-            head = block.read(BLOCK_BYTES)
-            if block.read(1):
+        with self._text.open("rb") as file:
+            head = file.read(BLOCK_BYTES)
+            if file.read(1):
+                file.seek(len(head))
                 end = _last_end(head)
-                head = head[:end] if end else head + b"x" + block.read()
+                head = head[:end] if end else head + file.read()
         options = self._options() | {"null_values": list(self._form.null_values)}
         options.pop("glob")
         schema = dict.fromkeys(self.names, pl.String)
@@ -174,41 +131,40 @@ class CsvFile:
                 raise
             self._rewrite()
             return self.infer(asked, names)
-        numbers = texts.select(self._form.number(pl.col(name)) for name in names)
+        return self._inferred(texts, asked)
+
+    def _inferred(self, texts: pl.DataFrame, asked: Mapping[str, str]) -> dict[str, Column]:
+        numbers = texts.select(self._form.number(pl.col(name)) for name in texts.columns)
         formats = self._form.timestamp_formats
-        return {name: infer(texts[name], numbers[name], asked.get(name), formats) for name in names}
+        return {name: infer(texts[name], numbers[name], asked.get(name), formats) for name in texts.columns}
 
-    def write(self, columns: Mapping[str, Column], target: Path, group_rows: int) -> dict[str, str]:
-        """Write these columns to a Parquet file; gives what becomes of values that the first rows did not show.
+    def _settled(self, name: str, names: Sequence[str]) -> dict[str, Column]:
+        return self._inferred(self._texts([name]).drop_nulls().head(_SETTLING).collect(engine="streaming"), {})
 
-        Raises:
-            BadFile: a row has too few or too many values, or the text cannot be read.
-            SchemaMismatch: a value does not fit its column.
-        """
+    def _is_careful(self, columns: Mapping[str, Column]) -> bool:
         # A GPU's parser makes a value that is no number a missing one; of its casts it is an error.
-        careful = self._backend == "gpu" or not self._form.is_plain
-        whole = [column for column in columns.values() if pa.types.is_integer(column.kind) and not column.is_asked]
-        careful = careful or bool(whole and self._survey.has_signs)
-        while True:
-            try:
-                sink(self._plan(columns, careful=careful), self._text, target, self._backend, group_rows)
-                if self._is_rewritten or pq.read_metadata(target).num_rows == self._survey.num_rows - self._num_heads:
-                    break
-                self._rewrite()
-            except pl.exceptions.PolarsError:
-                if careful:
-                    self._refuse_value(columns)
-                    if self._is_rewritten:
-                        raise
-                    self._rewrite()
-                careful = True
-        zoned = [name for name, column in columns.items() if column.kind == pa.timestamp("us", "UTC")]
-        return self._offsets(columns, zoned) if careful else {}
+        if self._backend == "gpu" or not self._form.is_plain:
+            return True
+        whole = any(pa.types.is_integer(column.kind) and not column.is_asked for column in columns.values())
+        return whole and self._survey.has_signs
 
-    def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> pl.LazyFrame:
+    def _is_whole_in(self, target: Path, columns: Mapping[str, Column]) -> bool:
+        if self._is_rewritten or pq.read_metadata(target).num_rows == self._survey.num_rows - self._num_heads:
+            return True
+        self._rewrite()
+        return False
+
+    def _mend(self, columns: Mapping[str, Column]) -> bool:
+        self._refuse_value(columns)
+        if self._is_rewritten:
+            return False
+        self._rewrite()
+        return True
+
+    def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
         if careful:
-            frame = self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values)
-            return frame.select(self._parsed(name, column) for name, column in columns.items())
+            frame = self._texts(self.names)
+            return frame.select(self._parsed(name, one) for name, one in columns.items()), self._backend
         schema = {name: _SCANNED.get(str(column.kind), pl.String) for name, column in columns.items()}
         given = self._markers()
         frame = self._scan({name: schema.get(name, pl.String) for name in self.names}, given)
@@ -220,7 +176,7 @@ class CsvFile:
                 text = pl.when(text.is_in(later)).then(pl.lit(None, pl.String)).otherwise(text) if later else text
                 text = parse(text, column, careful=False)
             parsed.append(text.alias(name))
-        return frame.select(parsed)
+        return frame.select(parsed), self._backend
 
     def _markers(self) -> list[str]:
         """The markers of missing values that the parser compares each value with; others it meets as text.
@@ -256,17 +212,12 @@ class CsvFile:
     def _num_heads(self) -> int:
         return 0 if self._form.names else 1
 
-    def _offsets(self, columns: Mapping[str, Column], names: Sequence[str]) -> dict[str, str]:
-        """What becomes of the offsets of times, of which some are not as in the first rows."""
-        names = [name for name in names if not columns[name].change]
-        if not names:
-            return {}
-        texts = self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).select(names)
-        return zoned_change(texts)
+    def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
+        return self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).select(names)
 
     def _refuse_value(self, columns: Mapping[str, Column]) -> None:
         """Raise for the first value that does not fit its column; return where there is none."""
-        texts = self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).with_row_index(_ROW)
+        texts = self._texts(self.names).with_row_index(_ROW)
         unfit = [
             pl.col(_ROW).filter(pl.col(name).is_not_null() & self._parsed(name, column, strict=False).is_null()).min()
             for name, column in columns.items()
@@ -285,7 +236,7 @@ class CsvFile:
             self._path,
             f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value",
             got=value,
-            expected=f"{dtype_of(kind)}, as asked for or as in the first {BLOCK_BYTES >> 20} MiB",
+            expected=f"{dtype_of(kind)}, as asked for or as the first values show",
             remedy="timestamp_formats=['%d/%m/%Y'], as the times are written"
             if pa.types.is_timestamp(kind)
             else f"dtypes={{{name!r}: {_wider(value)!r}}}",

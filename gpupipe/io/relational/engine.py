@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from gpupipe.backend.device.out_of_memory import is_device_error, is_out_of_device_memory
 from gpupipe.backend.polars_plans import arrow_of
 from gpupipe.cluster import active
-from gpupipe.errors import BackendMissing
+from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, batch_rows, memory, types_of
 from gpupipe.io.relational.scan import Scan, explained
+from gpupipe.io.stores.file_errors import one_line
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder, writing_scratch
 
@@ -177,22 +179,56 @@ def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Itera
             yield _of_gpu().collect(plan, _UNKNOWN)
 
 
-def sink(plan: pl.LazyFrame, text: Path, path: Path, backend: str, group_rows: int) -> None:
+def sink(plan: pl.LazyFrame, where: str, text: Path, path: Path, backend: str, group_rows: int) -> None:
     """Run a plan that parses a file of text, and write its rows, in their order, to a temporary Parquet file.
 
+    Args:
+        plan: scans the text.
+        where: the file, for messages.
+        text: its text.
+        path: of the Parquet file.
+        backend: `"cpu"` or `"gpu"`.
+        group_rows: rows of a row group.
+
     Raises:
-        BackendMissing, PlanFailed, ClusterLost: see `PlannedRun`.
+        BackendMissing, ClusterLost: see `PlannedRun`.
+        OutOfDeviceMemory, PlanFailed: the device failed, or does not know an operation; whatever the text is.
         BadFile: the disk is full, or the folder is gone.
         polars.exceptions.PolarsError: the plan failed.
     """
     with writing_scratch(path.parent):
         if backend == "cpu":
             plan.sink_parquet(path, engine="streaming", compression="lz4", row_group_size=group_rows)
-        else:
-            _of_gpu().refuse(plan, "read")
+            return
+        _of_gpu().refuse(plan, "read")
+        try:
             _of_gpu().write(plan, group_rows, _TIMES * text.stat().st_size, path)
-            if path.is_dir():
-                _join_files(path, group_rows)
+        except pl.exceptions.PolarsError as error:
+            raise _device_fault(where, error) or error from error.__cause__
+        if path.is_dir():
+            _join_files(path, group_rows)
+
+
+def _device_fault(where: str, error: Exception) -> Exception | None:
+    """What to raise where the host's memory, the device or its memory failed, and not a value."""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else RuntimeError(str(error))
+    if is_out_of_device_memory(cause):
+        return OutOfDeviceMemory(
+            where,
+            f"the device has not enough memory to parse it ({one_line(cause)})",
+            expected="memory for the text and its rows",
+            remedy="backend='cpu' where it is read, or the text in several files",
+        )
+    if isinstance(cause, MemoryError):
+        return cause
+    if not is_device_error(cause):
+        return None
+    return PlanFailed(
+        where,
+        f"the device failed while the text was parsed ({one_line(cause)})",
+        expected="a device that works",
+        remedy="the program started again, or backend='cpu' where it is read",
+    )
 
 
 def _join_files(folder: Path, group_rows: int) -> None:

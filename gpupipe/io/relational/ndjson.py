@@ -7,12 +7,12 @@ import json
 import logging
 import math
 import re
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.relational.engine import sink
+from gpupipe.io.relational.text_file import TextFile
 from gpupipe.io.relational.text_values import (
     BLOCK_BYTES,
     INTEGERS,
@@ -34,111 +34,79 @@ from gpupipe.io.relational.text_values import (
     asked_time,
     infer_time,
     parse,
-    zoned_change,
 )
 from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, decompressed, is_packed, peek, refuse_packed
-from gpupipe.io.stores.remote_file import is_remote
-from gpupipe.scratch import writing_scratch
+from gpupipe.io.stores.find_files import refuse_packed
 
-__all__ = ["JsonFile", "open_json"]
+__all__ = ["JsonFile"]
 
-_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
-_CHUNK, _COPIED = 1 << 17, 1 << 20
+_CHUNK = 1 << 17
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
-_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)
 _WORDS = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
 _log = logging.getLogger("gpupipe")
 Objects: TypeAlias = Callable[[], Iterator[dict[str, Any]]]
 """Gives the objects of JSON at some place in the rows, from the first row on at each call."""
 
 
-@contextmanager
-def open_json(one: Input, folder: Path, backend: str, *, is_whole: bool) -> Iterator[JsonFile]:
-    """Open a file; one that is packed, in a store, or begins with a byte-order mark is copied to `folder` first.
+class JsonFile(TextFile):
+    """A file with an object per line.
 
     Args:
-        one: the file.
-        folder: for temporary files.
+        path: what the caller named.
+        text: its text.
         backend: whose engine parses it.
         is_whole: whether all columns are wanted, so that a new one is an error.
-
-    Raises:
-        BadFile: it is empty, or cannot be read.
-    """
-    text, copy = Path(one.path), folder / "text"
-    try:
-        with decompressed(one) as file:
-            head = file.read(len(_MARK))
-            if is_remote(one.path) or is_packed(one.path) or head == _MARK:
-                text = copy
-                with writing_scratch(folder), copy.open("wb") as out:
-                    out.write(head.removeprefix(_MARK))
-                    while some := file.read(_COPIED):
-                        out.write(some)
-        yield JsonFile(one.path, text, backend, is_whole=is_whole)
-    except BadFile:
-        raise
-    except (*_UNREADABLE, pl.exceptions.PolarsError) as cause:
-        refuse_packed(one.path, peek(one)[1])
-        raise BadFile(
-            one.path,
-            f"cannot be read as JSON ({one_line(cause)})",
-            expected="text in UTF-8, an object in braces per line",
-            remedy="write it as UTF-8, or the right path",
-        ) from cause
-    finally:
-        copy.unlink(missing_ok=True)
-
-
-class JsonFile:
-    """A file whose rows a plan writes to Parquet.
 
     Attributes:
         new: columns that the first lines of the first file do not have, and where they begin.
         left_out: columns that are known, and not wanted.
-
-    Raises:
-        BadFile: it is empty.
     """
 
     def __init__(self, path: str, text: Path, backend: str, *, is_whole: bool) -> None:
-        self._path, self._text, self._backend, self._is_whole = path, text, backend, is_whole
+        super().__init__(path, text, backend, "a JSON object per line")
+        self._is_whole = is_whole
         self.new: dict[str, int] = {}
         self.left_out: AbstractSet[str] = set()
 
     def infer(self, asked: Mapping[str, str]) -> dict[str, Column]:
-        """Find the columns and their types in the first `BLOCK_BYTES`, but for the types that are asked for."""
-        head = self._head()
-        kinds = {name: arrow_type(dtype) for name, dtype in asked.items()}
+        """Find the columns and their types in the first `BLOCK_BYTES`, but for the types that are asked for.
+
+        Raises:
+            BadFile: a line is no object.
+            SchemaMismatch: the values of a column are of several types.
+        """
+        head = self._block()
         try:
-            frame = pl.read_ndjson(io.BytesIO(head), infer_schema_length=None)
+            return self._inferred(head, asked)
         except pl.exceptions.PolarsError:
-            self._look(head.splitlines(keepends=True), {name: Column(kind) for name, kind in kinds.items()}, set())
+            known = {name: Column(arrow_type(dtype)) for name, dtype in asked.items()}
+            self._look(head.splitlines(keepends=True), known, is_first=True)
             raise
-        rows, found = partial(self._rows, head), {}
+
+    def _inferred(self, block: bytes, asked: Mapping[str, str]) -> dict[str, Column]:
+        frame = pl.read_ndjson(io.BytesIO(block), infer_schema_length=None)
+        rows, found = partial(self._rows, block), {}
         for name in dict.fromkeys([*_in_order(frame.columns, rows()), *asked]):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in asked:
-                found[name] = asked_time(texts) if asked[name] == "timestamp" else Column(kinds[name], is_asked=True)
+                is_time = asked[name] == "timestamp"
+                found[name] = asked_time(texts) if is_time else Column(arrow_type(asked[name]), is_asked=True)
             elif dtype == pl.String:
                 found[name] = infer_time(texts) or as_text(texts)
             elif dtype == pl.List(pl.String):
-                found[name] = Column(pa.large_list(self._element(head, name)))
+                found[name] = Column(pa.large_list(self._element(block, name)))
             else:
                 found[name] = Column(_kind(dtype, partial(_below, rows, name)))
         return found
 
-    def _head(self) -> bytes:
+    def _block(self, row: int = 0) -> bytes:
+        """Whole lines of about `BLOCK_BYTES`, from a row on."""
         with self._text.open("rb") as file:
-            head = file.read(BLOCK_BYTES)
+            first = next(islice(filter(bytes.strip, file), row, None)) if row else b""
+            head = first + file.read(BLOCK_BYTES)
             rest = file.readline()
-        if rest:
-            head = head[: head.rfind(b"\n") + 1] or head + rest
-        if not head.strip():
-            raise BadFile(self._path, "the file is empty", expected="a JSON object per line", remedy="write it again")
-        return head
+        return head[: head.rfind(b"\n") + 1] or head + rest if rest else head
 
     def _element(self, head: bytes, name: str) -> pa.DataType:
         """The type of what is in lists that Polars takes for text: large integers and fractions may be among it."""
@@ -148,75 +116,63 @@ class JsonFile:
             return pa.float64() if float in types else pa.uint64()
         return arrow_type("string")
 
-    def write(self, columns: Mapping[str, Column], target: Path, group_rows: int) -> dict[str, str]:
-        """Write these columns to a Parquet file; gives what becomes of values that the first lines did not show.
-
-        Raises:
-            BadFile: a line is no JSON object.
-            SchemaMismatch: a value does not fit its column.
-        """
-        self._head()
-        backend, careful = self._backend, False
-        if backend == "gpu" and any(pa.types.is_nested(column.kind) for column in columns.values()):
+    def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
+        engine = self._backend
+        if engine == "gpu" and any(pa.types.is_nested(column.kind) for column in columns.values()):
             _log.info("%s: has lists or objects in it, which cudf-polars does not read; the CPU parses it", self._path)
-            backend = "cpu"
-        while True:
-            try:
-                sink(self._plan(columns, backend, careful=careful), self._text, target, backend, group_rows)
-                break
-            except pl.exceptions.PolarsError:
-                if careful or not any(column.format for column in columns.values()):
-                    self._look_over(columns)
-                    raise
-                careful = True
-        if not self._is_as_counted(columns, target):
-            self._look_over(columns)
-        zoned = [name for name, column in columns.items() if column.kind == pa.timestamp("us", "UTC")]
-        zoned = [name for name in zoned if careful and not columns[name].change]
-        return zoned_change(pl.scan_ndjson(self._text, schema=dict.fromkeys(zoned, pl.String))) if zoned else {}
-
-    def _plan(self, columns: Mapping[str, Column], backend: str, *, careful: bool) -> pl.LazyFrame:
+            engine = "cpu"
         # A GPU's parser makes a value that does not fit a missing one; of its casts it is an error.
-        schema = {name: pl.String if backend == "gpu" else _scanned(column.kind) for name, column in columns.items()}
-        frame = pl.scan_ndjson(self._text, schema=schema)
-        return frame.select(
-            _value(pl.col(name), column, careful=careful, on_gpu=backend == "gpu").alias(name)
-            for name, column in columns.items()
-        )
+        on_gpu = engine == "gpu"
+        schema = {name: pl.String if on_gpu else _scanned(column.kind) for name, column in columns.items()}
+        values = (_value(pl.col(n), one, careful=careful, on_gpu=on_gpu).alias(n) for n, one in columns.items())
+        return pl.scan_ndjson(self._text, schema=schema).select(values), engine
 
-    def _is_as_counted(self, columns: Mapping[str, Column], target: Path) -> bool:
-        """Tell whether the values that were written are as many, and as many of them text, as the bytes say.
+    def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_ndjson(self._text, schema=dict.fromkeys(names, pl.String))
+
+    def _settled(self, name: str, names: Sequence[str]) -> dict[str, Column]:
+        first = self._texts([name]).with_row_index(_ROW).drop_nulls(name).head(1).collect(engine="streaming")
+        found = self._inferred(self._block(first[_ROW].item()), {}) if len(first) else {}
+        return {each: found[each] for each in names if each in found and dtype_of(found[each].kind) is not None}
+
+    def _mend(self, columns: Mapping[str, Column]) -> bool:
+        self._look_over(columns)
+        return False
+
+    def _is_whole_in(self, target: Path, columns: Mapping[str, Column]) -> bool:
+        """Count the values that were written, and those of them that are text, in the bytes.
 
         Polars makes text of a number where it expects text, and leaves out keys that the schema does not have.
         """
-        names: dict[str | None, str] = {None: '"'}
-        written = _written(target, columns)
-        if not self._is_whole:  # a CPU's parser refuses numbers that do not fit
-            doubtful = [name for name in columns if written[name][1] or self._backend == "gpu"]
-            names = {name: json.dumps(name, ensure_ascii=False) for name in doubtful}
-        found = _count(self._text, [*names.values()])
-        if found is None:
-            return False
-        for name, (keys, strings) in zip(names, found, strict=True):
-            of_name = [each for column, each in written.items() if name in (None, column)]
-            if keys != sum(each[0] for each in of_name):
-                return False
-            texts = sum(each[1] for each in of_name)
-            if strings != texts and (name is None or texts):
-                return False
+        if not self._is_as_counted(_written(target, columns)):
+            self._look_over(columns)
         return True
+
+    def _is_as_counted(self, written: Mapping[str, tuple[int, int]]) -> bool:
+        if self._is_whole:
+            sums = tuple(map(sum, zip(*written.values(), strict=True)))
+            return _count(self._text, None) == [sums]
+        # A CPU's parser refuses numbers that do not fit.
+        doubtful = {name: of for name, of in written.items() if of[1] or self._backend == "gpu"}
+        if not doubtful:
+            return True
+        found = _count(self._text, [json.dumps(name, ensure_ascii=False) for name in doubtful])
+        return found is not None and all(
+            keys == values and (strings == texts or not texts)
+            for (keys, strings), (values, texts) in zip(found, doubtful.values(), strict=True)
+        )
 
     def _look_over(self, columns: Mapping[str, Column]) -> None:
         with self._text.open("rb") as file:
-            self._look(file, columns, set(columns))
+            self._look(file, columns)
 
-    def _look(self, lines: Iterable[bytes], columns: Mapping[str, Column], known: AbstractSet[str]) -> None:
+    def _look(self, lines: Iterable[bytes], columns: Mapping[str, Column], *, is_first: bool = False) -> None:
         """Raise for the first line that is no object, or has a value that does not fit its column.
 
         Args:
             lines: the lines.
             columns: the columns.
-            known: the columns that may be there; all where there is none, whose first values show what they are.
+            is_first: whether there may be others, whose first values show what they are.
         """
         first: dict[str, str] = {}
         times = {name: column for name, column in columns.items() if pa.types.is_timestamp(column.kind)}
@@ -224,29 +180,24 @@ class JsonFile:
         for row, line in enumerate(lines, 1):
             for name, value in self._object(line, row).items() if line.strip() else ():
                 column = columns.get(name)
-                if column is None and known:
+                if column is None and not is_first:
                     if self._is_whole and name not in self.left_out:
                         self.new.setdefault(name, row)
-                elif value is not None:
-                    if column is None or (pa.types.is_large_string(column.kind) and not column.is_asked):
-                        self._check_word(value, first.setdefault(name, _WORDS[type(value)]), name, row)
-                    elif name in times and isinstance(value, str):
-                        texts[name][row] = value
-                    else:
-                        self._check_value(value, column.kind, name, row)
+                elif name in times and isinstance(value, str):
+                    texts[name][row] = value
+                elif column is None or (pa.types.is_large_string(column.kind) and not column.is_asked):
+                    for path, leaf in _leaves_of(value, name):
+                        word = first.setdefault(path, _WORDS[type(leaf)])
+                        if word != _WORDS[type(leaf)]:
+                            raise self._unfit(row, name, leaf, f"{word}, as in the rows before")
+                else:
+                    for path, leaf, wanted in _misfits(value, column.kind, name):
+                        if wanted is not None:
+                            raise self._unfit(row, name, leaf, f"{dtype_of(wanted)}; types are {_SOURCE}")
+                        self.new.setdefault(path, row)
             if row % _LOOKED_AT == 0:
                 self._check_times(texts, times)
         self._check_times(texts, times)
-
-    def _check_word(self, value: object, first: str, name: str, row: int) -> None:
-        if _WORDS[type(value)] != first:
-            raise self._unfit(row, name, value, f"{first}, as in the rows before")
-
-    def _check_value(self, value: object, kind: pa.DataType, name: str, row: int) -> None:
-        for path, leaf, wanted in _misfits(value, kind, name):
-            if wanted is not None:
-                raise self._unfit(row, name, leaf, f"{dtype_of(wanted)}; types are {_SOURCE}")
-            self.new.setdefault(path, row)
 
     def _check_times(self, texts: Mapping[str, dict[int, str]], times: Mapping[str, Column]) -> None:
         for name, column in times.items():
@@ -275,15 +226,11 @@ class JsonFile:
             ) from cause
 
     def _unfit(self, row: int, name: str, value: object, expected: str) -> SchemaMismatch:
-        as_text = isinstance(value, str)
-        rounds = type(value) is int and expected.startswith(("int", "uint", "number"))
-        remedy = (
-            f"T.Cast({{{name!r}: ...}}) of text, where all values are in quotes"
-            if as_text
-            else f"dtypes={{{name!r}: 'float64'}}, which rounds"
-            if rounds
-            else f"columns=[...] without {name!r}"
-        )
+        remedy = f"columns=[...] without {name!r}"
+        if isinstance(value, str):
+            remedy = f"T.Cast({{{name!r}: ...}}) of text, where all values are in quotes"
+        elif type(value) is int and expected.startswith(("int", "uint", "number")):
+            remedy = f"dtypes={{{name!r}: 'float64'}}, which rounds"
         return SchemaMismatch(
             self._path,
             f"row {row}, column {name!r} does not fit",
@@ -347,21 +294,33 @@ def _kind(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataTy
     return plain.get(str(dtype), pa.large_string())
 
 
+def _leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """A value and all that is within it, but for what is missing, and where."""
+    if value is not None:
+        yield path, value
+        inner = (
+            value.items()
+            if isinstance(value, dict)
+            else ((None, one) for one in value)
+            if isinstance(value, list)
+            else ()
+        )
+        for name, one in inner:
+            yield from _leaves_of(one, f"{path}.{name}")
+
+
 def _misfits(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any, pa.DataType | None]]:
     """What of a value does not fit a type: where, the value and its type; no type for a key that the type has not."""
-    if value is None:
-        return
     if pa.types.is_struct(kind) and isinstance(value, dict):
         for name, inner in value.items():
-            place = kind.get_field_index(name)
-            if place < 0:
+            if kind.get_field_index(name) < 0:
                 yield f"{path}.{name}", inner, None
             else:
-                yield from _misfits(inner, kind.field(place).type, f"{path}.{name}")
+                yield from _misfits(inner, kind.field(name).type, f"{path}.{name}")
     elif is_list(kind) and isinstance(value, list):
         for inner in value:
             yield from _misfits(inner, kind.value_type, path)
-    elif not _fits(value, kind):
+    elif value is not None and not _fits(value, kind):
         yield path, value, kind
 
 
@@ -373,9 +332,8 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if pa.types.is_integer(kind):
-        bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
-        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
-        return isinstance(value, int) and low <= value < high
+        shift = kind.bit_width - pa.types.is_signed_integer(kind)
+        return isinstance(value, int) and (-1 if pa.types.is_signed_integer(kind) else 0) <= value >> shift <= 0
     return bool(pa.types.is_floating(kind)) and (not pa.types.is_float32(kind) or abs(value) < MOST_FLOAT32)
 
 
@@ -403,18 +361,18 @@ def _finite(text: str) -> float:
     return value
 
 
-def _count(path: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
-    """For each beginning of a key how many values it has, and how many of them are text; None where that is not sure.
+def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | None:
+    """For each key how many values it has, and how many of them are text; None where that is not sure.
 
     A quotation mark and a colon are the end of a key wherever they stand, and null is all that begins with an n.
 
     Args:
         path: the file.
-        names: the keys as they are written, or a quotation mark for all.
+        names: the keys as they are written; None for all keys together.
 
     Memory: an eighth of a MiB or a line, and some arrays as long.
     """
-    found = np.zeros((len(names), 2), np.int64)
+    found = np.zeros((1 if names is None else len(names), 2), np.int64)
     with path.open("rb") as file:
         while some := file.read(_CHUNK):
             some += file.readline()
@@ -422,47 +380,43 @@ def _count(path: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
                 if b"\\u" in some and _LONE_SURROGATE.search(some):
                     return None
                 some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
-            if names == ['"']:
-                text = np.frombuffer(some, np.uint8)
-                quotes = text == _QUOTE
-                ends = quotes[:-3] & (text[1:-2] == _COLON)
-                keys = np.count_nonzero(ends)
-                missing = int(np.count_nonzero(ends & (text[2:-1] == _N)))
-                spaced = ends & (text[2:-1] == _SPACE)
-                if spaced.any():
-                    missing += int(np.count_nonzero(spaced & (text[3:] == _N)))
-                found[0] += keys - missing, np.count_nonzero(quotes) // 2 - keys
-            else:
-                for place, name in enumerate(names):
-                    key = f"{name}:".encode()
-                    nulls = some.count(key + b"null") + some.count(key + b" null")
-                    strings = some.count(key + b'"') + some.count(key + b' "')
-                    found[place] += some.count(key) - nulls, strings
+            found += [_counted(some)] if names is None else [_counted_of(name, some) for name in names]
     return [(int(keys), int(strings)) for keys, strings in found]
 
 
-def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, ...]]:
+def _counted(some: bytes) -> tuple[int, int]:
+    text = np.frombuffer(some, np.uint8)
+    quotes, ends, missing = text == _QUOTE, text[1:-2] == _COLON, text[2:-1] == _N
+    ends &= quotes[:-3]
+    if b'": ' in some[:_LINE]:  # whoever writes a space writes it everywhere
+        missing |= (text[2:-1] == _SPACE) & (text[3:] == _N)
+    missing &= ends
+    keys = int(np.count_nonzero(ends))
+    return keys - int(np.count_nonzero(missing)), int(np.count_nonzero(quotes)) // 2 - keys
+
+
+def _counted_of(name: str, some: bytes) -> tuple[int, int]:
+    key = f"{name}:".encode()
+    missing, strings = (some.count(key + text) + some.count(key + b" " + text) for text in (b"null", b'"'))
+    return some.count(key) - missing, strings
+
+
+def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
     """Of each column of a Parquet file how many values it has, those of fields within it too, and how many are text."""
     metadata = pq.read_metadata(path)
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    nested = [name for name, column in columns.items() if pa.types.is_nested(column.kind)]
-    found: dict[str, tuple[int, ...]] = {}
-    for group in groups:
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            name = chunk.path_in_schema
-            if name in columns and name not in nested:
-                values = chunk.num_values - chunk.statistics.null_count
-                keys, strings = found.get(name, (0, 0))
-                found[name] = keys + values, strings + (values if _is_text(columns[name].kind) else 0)
-    frame = pl.scan_parquet(path, glob=False)
-    for name in nested:
+    values: Counter[str] = Counter()
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            values[chunk.path_in_schema] += chunk.num_values - chunk.statistics.null_count
+    found = {name: (values[name], values[name] * _is_text(column.kind)) for name, column in columns.items()}
+    for name in [name for name, column in columns.items() if pa.types.is_nested(column.kind)]:
         leaves = [*_leaves(pl.col(name), columns[name].kind)]
         of_keys = [each.count() for each, _, is_key in leaves if is_key]
         of_texts = [each.count() for each, kind, _ in leaves if _is_text(kind)]
-        sums = [pl.sum_horizontal(pl.lit(0), *each) for each in (of_keys, of_texts)]
-        found[name] = tuple(frame.select(one).collect(engine="streaming").item() for one in sums)
-    return {name: found.get(name, (0, 0)) for name in columns}
+        sums = (pl.sum_horizontal(pl.lit(0), *each) for each in (of_keys, of_texts))
+        keys, texts = (pl.scan_parquet(path, glob=False).select(one).collect(engine="streaming").item() for one in sums)
+        found[name] = keys, texts
+    return found
 
 
 def _in_order(names: Sequence[str], objects: Iterable[dict[str, Any]]) -> list[str]:
@@ -504,5 +458,7 @@ def _leaves(source: pl.Expr, kind: pa.DataType, *, is_key: bool = True) -> Itera
 
 _QUOTE, _COLON, _N, _SPACE = b'":n '
 _LOOKED_AT = 50_000
+_LINE = 4096
 _ORDERED = 32
-_SOURCE = f"as asked for or as in the first {BLOCK_BYTES >> 20} MiB"
+_ROW = "⟨row⟩"
+_SOURCE = "as asked for or as the first values show"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.io.formats.spill_source import from_all_files
-from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span
+from gpupipe.io.formats.spill_source import MadeOfAll
+from gpupipe.io.planning.partitions import Partition, Source
 from gpupipe.io.planning.query import EVERYTHING
-from gpupipe.io.planning.statistics import Bounds
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.gathering import Gathered, Origin
 from gpupipe.schema import Field, Schema
@@ -59,7 +57,7 @@ def largest_partition(table: Table) -> int:
     return source.partition_rows if isinstance(source, Planned) else max(1, *(p.num_rows for p in table.partitions))
 
 
-class Planned:
+class Planned(MadeOfAll):
     """The rows of a plan: gathered once they are read; rows that are only written never are. See `plan_rows`."""
 
     _made: tuple[Gathered, Source] | None
@@ -72,10 +70,8 @@ class Planned:
         title: str,
         run: Callable[[], ReadyPlan],
     ) -> None:
-        self.schema, self.reads = schema, Reads()
-        self.made_by = origin.made_by
-        self.left_out: Mapping[str, str] = {}
-        self.notes: Sequence[FileNote] = tables[0].source.notes
+        super().__init__(schema, origin.made_by, origin.inputs)
+        self.notes = tables[0].source.notes
         self._tables, self._origin, self._title, self._run = tables, origin, title, run
         self._lock, self._made, self._rows = RLock(), None, 0
 
@@ -120,26 +116,6 @@ class Planned:
     def only(self, partitions: Sequence[Partition]) -> Any:
         """The gathered rows; see `Source.only`."""
         return self._source.only(partitions)
-
-    def inputs(self) -> dict[str, str] | None:
-        """Of what the rows are made of; see `Source.inputs`."""
-        return self._origin.inputs
-
-    def of_files(self, names: AbstractSet[str]) -> Self:
-        """They are made of all input files together."""
-        raise from_all_files()
-
-    def files_of(self, partition: Partition) -> list[str]:
-        """None in particular."""
-        return []
-
-    def bounds(self, span: Span, name: str) -> Bounds | None:
-        """Not known without reading."""
-        return None
-
-    def null_count(self, name: str) -> int | None:
-        """None missing where the field says so; else not known without reading."""
-        return None if self.schema[name].nullable else 0
 
     def __reduce__(self) -> Any:
         return _same, (self._source,)
