@@ -15,7 +15,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.io.manifest import MANIFEST
+from gpupipe.io.jobs.manifest import MANIFEST
 
 PARTITIONS = (1, 2, 7, 16)
 STEPS = [

@@ -13,7 +13,9 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig
-from gpupipe.io.manifest import Manifest
+from gpupipe.io.jobs.manifest import Manifest
+from gpupipe.io.jobs.parquet_writer import ParquetOptions
+from gpupipe.io.jobs.part_writer import write_dataset
 from gpupipe.io.planning.partitions import FileNote, Reads
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.row_filters import Draw, Selection, Where
@@ -29,8 +31,6 @@ from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import shuffle, sort
 from gpupipe.io.run import over_partitions
 from gpupipe.io.stores.remote_file import StorageOptions
-from gpupipe.io.target import write_to
-from gpupipe.io.writer import ParquetOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, counted
 from gpupipe.support.validation import (
@@ -285,7 +285,7 @@ class Dataset(Table):
         if not set(self.columns) - set(keys):
             where, remedy = "write_parquet(partition_by=)", f"partition_by={list(keys[:-1])}"
             raise BadConfig(where, "no column is left for the files", got=keys, expected="fewer columns", remedy=remedy)
-        return write_to(path, self, options, files=files, overwrite=overwrite, storage_options=storage_options)
+        return write_dataset(self, path, options, files=files, overwrite=overwrite, storage_options=storage_options)
 
     # splitting -------------------------------------------------------------------------------------------------------
     def split(

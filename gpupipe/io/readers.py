@@ -20,7 +20,7 @@ from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_dataset import fragments_of
-from gpupipe.io.formats.bad_files import Admission, open_in_two
+from gpupipe.io.formats.bad_files import Admission, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
@@ -99,7 +99,7 @@ def read_parquet(
     """
     check_names("read_parquet", None, columns=columns)
     admission = Admission(on_mismatch, on_bad)
-    files = open_in_two(find_files(path, [".parquet"], storage_options), fetch_end, parse_end, admission)
+    files = open_all(find_files(path, [".parquet"], storage_options), fetch_end, admission, finish=parse_end)
     needed = None if columns is None else [*as_list(columns), *(parse(filters, "filters").reads if filters else ())]
     source = FileSource(files, columns=needed, limit=partition_limit(partition_bytes, backend), admission=admission)
     dataset = Dataset(source, source.schema, backend)

@@ -60,7 +60,6 @@ class Request:
     range: tuple[int, int] | None
     num_bytes: int
     num_sent: int = 0
-    is_conditional: bool = False
 
 
 Fault = Callable[[Request], str | None]
@@ -143,7 +142,6 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                 _range(self.headers.get("Range")),
                 num_bytes=len(body),
                 num_sent=len(content),
-                is_conditional="If-None-Match" in self.headers,
             )
             kind = proxy.fault(request)
             sent = len(body) if kind is None else len(body) // 2 if kind == "cut" else 0

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
+from gpupipe.io.jobs.parquet_writer import write_file
 from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.gathering import Gathered
 from gpupipe.io.relational.random_bits import random_bits
 from gpupipe.io.relational.scan import scan
-from gpupipe.io.writer import write_file
 from gpupipe.schema import ROW
 from tests.io.meeting import few_bytes, meetings, rows_of, several
 from tests.io.tables import DATA
@@ -303,7 +303,7 @@ def test_parts_that_were_written_before_a_crash_stay(tmp_path: Path, monkeypatch
             raise OSError("no space left")
         write_file(tables, schema, path, options)
 
-    monkeypatch.setattr("gpupipe.io.parts.write_file", failing)
+    monkeypatch.setattr("gpupipe.io.jobs.part_writer.write_file", failing)
     with pytest.raises(BadFile):
         data.write_parquet(tmp_path / "out")
     assert not (tmp_path / "out").exists()

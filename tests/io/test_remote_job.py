@@ -20,8 +20,8 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile
-from gpupipe.io.manifest import Manifest
-from gpupipe.io.remote_folder import StoreFolder
+from gpupipe.io.jobs.destination import StoreFolder
+from gpupipe.io.jobs.manifest import Manifest
 from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for
 from tests.io.tables import values
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_removed_is_told(
     monkeypatch.setattr("gpupipe.io.stores.retry.FIRST_WAIT", 0.0)
     proxy.fault = lambda request: "503" if request.method == "POST" else None
     manifest = read(inputs).write_parquet("s3://out/kept", storage_options=options)
-    assert "s3://out/kept: all is written; 7 other files there cannot be removed" in caplog.text
+    assert "s3://out/kept: 7 files that its manifest does not list cannot be removed" in caplog.text
     proxy.fault = lambda request: None
     assert values(gp.read_parquet("s3://out/kept", storage_options=options), "n") == list(range(60))
     assert read(inputs).write_parquet("s3://out/kept", storage_options=options).parts == manifest.parts

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
+from gpupipe.io.jobs.parquet_writer import write_file
 from gpupipe.io.run import over_partitions
-from gpupipe.io.writer import write_file
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
 
@@ -323,7 +323,7 @@ def test_a_shuffled_folder_is_finished_after_a_crash(
             raise OSError("no space left")
         return write_file(tables, schema, path, options)
 
-    monkeypatch.setattr("gpupipe.io.parts.write_file", failing)
+    monkeypatch.setattr("gpupipe.io.jobs.part_writer.write_file", failing)
     with pytest.raises(BadFile, match="no space left"):
         data.write_parquet(tmp_path / "out", shuffle="full", files=5)
     assert not (tmp_path / "out").exists()

@@ -133,7 +133,7 @@ def test_what_others_put_there_is_never_removed(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(BadConfig) as nowhere:
             two.write_parquet(empty, overwrite=True)  # type: ignore[arg-type]
         assert (nowhere.value.where, nowhere.value.got) == ("write_parquet(path=)", empty)
-    two.write_parquet(tmp_path / "empty", overwrite=True)
+    two.write_parquet(tmp_path / "empty")
     assert values(gp.read_parquet(tmp_path / "empty"), "n") == [2]
     one.write_parquet(tmp_path / "out", partition_by="k", files=1)
     for kept in ("mine.txt", "k=a/mine.txt", "sub/mine.txt"):
@@ -249,6 +249,29 @@ def test_a_failure_names_its_partition_and_leaves_nothing_running(
     assert 5 in made and len(made) < 10
     if fault == "made" or name == "out":
         assert str(caught.value).startswith("rows 5 to 6 of a frame: partition 5 failed")
+
+
+def test_a_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    data, path = gp.from_frame(pd.DataFrame({"n": [1]}), backend="cpu"), tmp_path / "out"
+    (tmp_path / "other").mkdir()
+
+    def intrude(frame: pd.DataFrame, backend: object) -> pd.DataFrame:
+        with pytest.raises(BadFile) as refused:
+            data.write_parquet(path)
+        assert (refused.value.where, refused.value.problem) == (str(path), "another process is writing it")
+        data.write_parquet(tmp_path / "other")
+        return frame
+
+    data.map_frames(intrude, data.schema, ["n"]).write_parquet(path)
+    assert sorted(inside.name for inside in tmp_path.iterdir()) == ["other", "out"]
+    assert values(gp.read_parquet(path), "n") == values(gp.read_parquet(tmp_path / "other"), "n") == [1]
+
+
+@pytest.mark.parametrize("seen", [9, 10, 11])
+def test_tables_are_cut_into_row_groups(tmp_path: Path, seen: int) -> None:
+    data = gp.from_frame(pd.DataFrame({"n": range(seen)}), num_partitions=4, backend="cpu")
+    manifest = data.write_parquet(tmp_path / "a.parquet", rows_per_group=5)
+    assert manifest.parts[0].files == {"a.parquet": [5] * (seen // 5) + [seen % 5] * (seen % 5 > 0)}
 
 
 WRITER = """

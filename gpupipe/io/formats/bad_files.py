@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.errors import BadFile, SchemaMismatch
@@ -14,10 +14,8 @@ from gpupipe.io.planning.partitions import FileNote, conversions
 from gpupipe.io.stores.find_files import Input
 from gpupipe.support.validation import check_choice
 
-__all__ = ["Admission", "open_all", "open_in_two"]
+__all__ = ["Admission", "open_all"]
 
-Fetched = TypeVar("Fetched")
-Opened = TypeVar("Opened")
 _AT_ONCE = 16
 _AHEAD = 256
 """Files whose fetched bytes may wait to be worked on."""
@@ -89,46 +87,31 @@ class Admission:
 
 
 def open_all(
-    inputs: Sequence[Input], opener: Callable[[Input], Opened], admission: Admission, *, at_once: int = _AT_ONCE
-) -> dict[int, Opened]:
-    """`opener` of every file, by its position; of those that it fails for, what `admission` says.
+    inputs: Sequence[Input],
+    opener: Callable[[Input], Any],
+    admission: Admission,
+    *,
+    finish: Callable[[Any], Any] = lambda opened: opened,
+    at_once: int = _AT_ONCE,
+) -> dict[int, Any]:
+    """Open every file, by its position; `admission` says what is done about those that cannot be used.
 
     Args:
         inputs: the files.
-        opener: raises BadFile or SchemaMismatch for a file that cannot be used.
-        admission: told of every such file.
+        opener: raises BadFile or SchemaMismatch for a file that cannot be used; called in threads.
+        admission: gets every such error.
+        finish: makes the result of what `opener` gave, in the calling thread: what a library allocates in many short
+            threads stays with the process long after it is freed.
         at_once: how many threads open files; with one, they are opened in order.
     """
-    return open_in_two(inputs, opener, lambda opened: opened, admission, at_once=at_once)
 
-
-def open_in_two(
-    inputs: Sequence[Input],
-    fetch: Callable[[Input], Fetched],
-    finish: Callable[[Fetched], Opened],
-    admission: Admission,
-    *,
-    at_once: int = _AT_ONCE,
-) -> dict[int, Opened]:
-    """`finish` of `fetch` of every file: the waiting is done in threads, the rest in the calling one.
-
-    What a library allocates in many short threads stays with the process long after it is freed.
-
-    Args:
-        inputs: see `open_all`.
-        fetch: as `opener` of `open_all`.
-        finish: the same.
-        admission: see `open_all`.
-        at_once: see `open_all`.
-    """
-
-    def attempt(one: Input) -> Fetched | BadFile | SchemaMismatch:
+    def attempt(one: Input) -> Any:
         try:
-            return fetch(one.stamped())
+            return opener(one.stamped())
         except (BadFile, SchemaMismatch) as error:
             return error
 
-    opened: dict[int, Opened] = {}
+    opened = {}
     with _threads(min(at_once, len(inputs))) as pool:
         for first in range(0, len(inputs), _AHEAD):
             some = inputs[first : first + _AHEAD]
@@ -144,7 +127,7 @@ def open_in_two(
 
 @contextmanager
 def _threads(number: int) -> Iterator[ThreadPoolExecutor | None]:
-    """That many threads, none for one, which begin nothing more when the block fails."""
+    """Give that many threads, none for one, which begin nothing more when the block fails."""
     if number < 2:
         yield None
         return

@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, backend_of
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span, conversions, row_bytes
-from gpupipe.io.planning.statistics import Bounds
+from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span, conversions, row_bytes
 from gpupipe.schema import Field, Schema
 
 __all__ = ["FrameSource"]
 
 
-class FrameSource:
+class FrameSource(Source):
     """The rows of one coded frame.
 
     Args:
@@ -29,6 +28,7 @@ class FrameSource:
     """
 
     made_by: str | None = ""
+    partitions: Sequence[Partition] = ()
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class FrameSource:
         }
         self.notes: Sequence[FileNote] = conversions("frame", readings)
         self.reads = Reads()
-        self.partitions: Sequence[Partition] = [
+        self.partitions = [
             Partition(
                 index,
                 (Span(0, index, first, num_rows),) if num_rows else (),
@@ -91,18 +91,6 @@ class FrameSource:
     def of_files(self, names: AbstractSet[str]) -> Self:
         """There are none to choose from."""
         return self
-
-    def files_of(self, partition: Partition) -> list[str]:
-        """No file."""
-        return []
-
-    def bounds(self, span: Span, name: str) -> Bounds | None:
-        """Not known without reading."""
-        return None
-
-    def null_count(self, name: str) -> int | None:
-        """None missing where the field says so; else not known without reading."""
-        return None if self.schema[name].nullable else 0
 
     def _rows(self, first: int, num_rows: int) -> Frame:
         first -= self._first_row

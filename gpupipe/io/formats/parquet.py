@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_of
@@ -264,9 +265,11 @@ def local_part(
         last = file.metadata.num_row_groups - 1
         stop = max(_chunk_range(file, last, chunk)[1] for chunk in range(file.metadata.num_columns))
         ranges.append((stop, look_at(one.path, one.storage_options).size))
-    ranges = _joined(ranges)
+    starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+    _, starts, stops = merge_offset_ranges([one.path] * len(ranges), starts, stops, max_gap=MAX_GAP)
+    parts = fetch(one.path, list(zip(starts, stops, strict=True)), one.storage_options)
     with NamedTemporaryFile(prefix="gpupipe-", suffix=".parquet", dir=local_scratch()) as local:
-        for (start, _), part in zip(ranges, fetch(one.path, ranges, one.storage_options), strict=True):
+        for start, part in zip(starts, parts, strict=True):
             local.seek(start)
             local.write(part)
         local.flush()
@@ -278,19 +281,3 @@ def _chunk_range(file: ParquetFile, group: int, chunk: int) -> tuple[int, int]:
     found = file.metadata.row_group(group).column(chunk)
     start = min(found.dictionary_page_offset or found.data_page_offset, found.data_page_offset)
     return start, start + found.total_compressed_size
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in ascending order, those that touch or nearly do as one.
-
-    Example:
-        >>> _joined([(90_000, 90_009), (0, 3), (3, 5)])
-        [(0, 5), (90000, 90009)]
-    """
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if joined and start <= joined[-1][1] + MAX_GAP:
-            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-        else:
-            joined.append((start, stop))
-    return joined

@@ -217,9 +217,11 @@ class Source(Protocol):
 
     def bounds(self, span: Span, name: str) -> Bounds | None:
         """What all present values of a span lie between; None where that is not known without reading."""
+        return None
 
     def null_count(self, name: str) -> int | None:
         """Missing values of a column in all rows; None where that is not known without reading."""
+        return None if self.schema[name].nullable else 0
 
     def only(self, partitions: Sequence[Partition]) -> Self:
         """The same source cut into these partitions, whose rows are among its own; holds no more than they need."""
@@ -232,6 +234,7 @@ class Source(Protocol):
 
     def files_of(self, partition: Partition) -> list[str]:
         """The names of the files a partition's rows are in; none for rows from elsewhere."""
+        return []
 
 
 def partition_limit(partition_bytes: int | None, backend: str) -> int:

@@ -17,13 +17,13 @@ from fsspec.utils import infer_compression
 
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadFile
-from gpupipe.io.manifest import MANIFEST, RECORDS, Manifest
+from gpupipe.io.jobs.manifest import MANIFEST, RECORDS, Manifest
 from gpupipe.io.stores.hive import Keys, keys_in, typed
 from gpupipe.io.stores.remote_file import (
     StorageOptions,
     change_since,
     fetch,
-    info_of,
+    find_kind,
     is_local,
     is_remote,
     locate,
@@ -173,7 +173,7 @@ def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
 
 def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions | None) -> list[Input]:
     fs, inner = locate(path, storage_options)
-    kind = retried(lambda: _kind(fs, inner), path, "read")
+    kind = find_kind(path, storage_options)
     if kind == "file" and not (is_remote(path) and path.endswith("/")):  # a store may have both of a name
         files = [Input(path if is_remote(path) or "://" not in path else inner)]
     elif kind is not None:
@@ -181,15 +181,6 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
     else:
         files = _matching(fs, path, inner, suffixes, storage_options)
     return [replace(file, storage_options=storage_options) for file in files] if storage_options else files
-
-
-def _kind(fs: Any, inner: str) -> str | None:
-    """`"file"`, `"directory"`, or None where there is neither, whatever was seen of it before."""
-    fs.invalidate_cache()
-    try:
-        return str(info_of(fs, inner)["type"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _matching(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from gpupipe.errors import BackendMissing, BadConfig, BadFile
 from gpupipe.io.stores.retry import retried, status_of
@@ -18,7 +18,7 @@ __all__ = [
     "StorageOptions",
     "change_since",
     "fetch",
-    "info_of",
+    "find_kind",
     "is_local",
     "is_remote",
     "locate",
@@ -104,6 +104,20 @@ def info_of(fs: Any, inner: str) -> dict[str, Any]:
         raise answer from None
 
 
+def find_kind(path: str, storage_options: StorageOptions | None = None) -> str | None:
+    """Tell `"file"` from `"directory"`; None where there is neither, whatever was seen of it before."""
+    fs, inner = locate(path, storage_options)
+
+    def ask() -> str | None:
+        fs.invalidate_cache()
+        try:
+            return str(info_of(fs, inner)["type"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    return retried(ask, path, "read")
+
+
 def look_at(path: str, storage_options: StorageOptions | None = None) -> Stat:
     """How large a file is and what its stamp is now, whatever was seen of it before.
 
@@ -150,7 +164,9 @@ def opened(path: str, storage_options: StorageOptions | None = None) -> Iterator
             yield file
         return
     size, stamp = look_at(path, storage_options)
-    with io.BufferedReader(_RemoteFile(path, size, storage_options), STREAM_BYTES) as file:
+    fs, inner = locate(path, storage_options)
+    options = {"url": path, "storage_options": storage_options}
+    with _RemoteFile(fs, inner, block_size=STREAM_BYTES, size=size, **options) as file:
         yield file
     if change := change_since(path, stamp, storage_options):
         raise BadFile(path, change, expected="one version of it", remedy="the same call again, on files that stay")
@@ -188,42 +204,11 @@ def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | 
     return [b"".join(found[piece] for piece in pieces[whole]) for whole in ranges]
 
 
-class _RemoteFile(io.RawIOBase):
-    """A file in a store, read by a few requests at once; for `io.BufferedReader`, which asks for large parts.
+class _RemoteFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec ships no types
+    """A file in a store whose blocks come by `fetch`, as fsspec's own do not ask again for those that are not whole."""
 
-    Args:
-        path: a URL.
-        size: in bytes.
-        storage_options: see `locate`.
-    """
-
-    def __init__(self, path: str, size: int, storage_options: StorageOptions | None) -> None:
-        super().__init__()
-        self._path, self._size, self._storage_options = path, size, storage_options
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        stop = min(self._position + len(view), self._size)
-        if stop <= self._position:
-            return 0
-        (data,) = fetch(self._path, [(self._position, stop)], self._storage_options)
-        view[: len(data)] = data
-        self._position = stop
-        return len(data)
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return fetch(self.kwargs["url"], [(start, end)], self.kwargs["storage_options"])[0]
 
 
 def _pieces(start: int, stop: int) -> list[Range]:

@@ -26,7 +26,7 @@ from gpupipe.io.stores.hive import check_folder_text, folder_name
 from gpupipe.schema import FLOATS, Schema, element_of
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["ParquetOptions", "as_written", "file_types", "group_rows", "with_dates", "write_file", "write_hive"]
+__all__ = ["ParquetOptions", "cut_rows", "file_types", "group_rows", "with_dates", "write_file", "write_hive"]
 
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
 _TEXT_BYTES = 16  # a guess
@@ -76,8 +76,8 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
     Memory: as many tables as make a row group.
     """
     types, layout = file_types(schema), options.lay_out(schema)
-    gathered = _gathered((as_written(table, types) for table in tables), layout.rows_per_group)
-    first = next(gathered)
+    groups = map(pa.concat_tables, cut_rows((as_written(table, types) for table in tables), layout.rows_per_group))
+    first = next(groups)
     fields, sizes = [item for item in schema if item.name in layout.dictionary], {}
     if options.layout == "gpu":
         fields = [item for item in fields if _repeats(first.column(item.name))]
@@ -85,8 +85,29 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
         sizes = {"dictionary_pagesize_limit": _DICTIONARY_BYTES, "max_rows_per_page": layout.page_rows(first.num_rows)}
     coded = [parquet_path(item) for item in fields]
     with pq.ParquetWriter(path, types, compression=layout.compression, use_dictionary=coded, **sizes) as writer:
-        for table in chain([first], gathered):
+        for table in chain([first], groups):
             writer.write_table(table, row_group_size=layout.rows_per_group)
+
+
+def cut_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[list[pa.Table]]:
+    """Cut the rows of one or more tables into so many at a time, the last apart.
+
+    Example:
+        >>> [sum(map(len, tables)) for tables in cut_rows([pa.table({"n": range(5)})] * 2, 4)]
+        [4, 4, 2]
+    """
+    waiting: list[pa.Table] = []
+    missing, is_first, table = num_rows, True, None
+    for table in tables:
+        rest = table
+        while rest.num_rows >= missing:
+            yield [*waiting, rest.slice(0, missing)]
+            rest, waiting, missing, is_first = rest.slice(missing), [], num_rows, False
+        if rest.num_rows:
+            waiting.append(rest)
+            missing -= rest.num_rows
+    if waiting or is_first:
+        yield waiting or [table]
 
 
 def group_rows(path: Path) -> list[int]:
@@ -203,9 +224,9 @@ def with_dates(frame: Frame, types: pa.Schema, backend: Backend) -> Frame:
     for name in (item.name for item in types if pa.types.is_date32(item.type)):
         column = backend.column(frame, name)
         missing, lost = column.missing(backend.xp), column.data % _DAY != 0
-        rows = backend.to_host(backend.xp.flatnonzero(lost if missing is None else lost & ~missing)[:1])
-        if len(rows):
-            raise _no_date(name, np.datetime64(int(column.data[int(rows[0])]), "us").item())
+        lost = lost if missing is None else lost & ~missing
+        if bool(lost.any()):
+            raise _no_date(name, np.datetime64(int(column.data[int(lost.argmax())]), "us").item())
     return frame
 
 
@@ -217,15 +238,3 @@ def _no_date(name: str, value: object) -> BadData:
         expected="dates, as in the table that the column comes from",
         remedy=f"T.Cast({{{name!r}: 'timestamp'}}), which makes it a column of times",
     )
-
-
-def _gathered(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of at least `num_rows`, the last apart; at least one table."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(item.num_rows for item in waiting) >= num_rows:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)

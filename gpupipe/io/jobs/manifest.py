@@ -1,4 +1,4 @@
-"""What a written folder says of itself: from which files its parts were made, by what, and how many rows."""
+"""The manifest of a written folder: its parts, the input files they were made of, and the job that wrote them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpupipe.io.planning.partitions import FileNote
 from gpupipe.io.stores.remote_file import StorageOptions, opened, stamp_of
 from gpupipe.support.text import counted
 
-__all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "quarantine_lines", "write_quarantine"]
+__all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "list_quarantined"]
 
 MANIFEST = "_manifest.json"
 QUARANTINE = "_quarantine.jsonl"
 RECORDS = "_records"
-"""In a store, the folder of records of the parts that are written, until the manifest tells of them."""
+"""In a store, the folder of records of the parts that are written, until the manifest lists them."""
 _FORMAT = "gpupipe dataset 1"
 
 
@@ -31,7 +31,7 @@ class Part:
         files: rows of each row group, by the file's name in the folder.
         rows_in: rows read, before any filter.
         inputs: the input files the rows came from.
-        halved: what was too large for memory and was worked on in halves.
+        halved: a line for each piece that was too large for memory and was processed in halves.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A folder's parts and where they came from; its text form tells how much of it the last call wrote.
+    """A folder's parts and where they came from; its text form says how much of it the last call wrote.
 
     Args:
-        job: tells the same pipeline with the same options apart from any other; None where that cannot be told.
+        job: identifies the pipeline and the options; None where a function has no name.
         inputs: a stamp of each input file: its size and when it was changed, or its etag.
         parts: in order.
-        notes: the input files that were not read, or not as they are.
+        notes: the input files that were not read, or were converted.
         partition_by: the type of each column that became folders.
         num_done: how many of the parts had been written before the call.
     """
@@ -82,7 +82,7 @@ class Manifest:
         return sum(part.rows_out for part in self.parts)
 
     def to_json(self) -> str:
-        """The text of `_manifest.json`."""
+        """Return the text of `_manifest.json`."""
         body: dict[str, Any] = {"format": _FORMAT, "job": self.job, "rows_in": self.rows_in, "rows_out": self.rows_out}
         notes, parts = ([asdict(item) for item in items] for items in (self.notes, self.parts))
         body |= {"partition_by": self.partition_by, "inputs": self.inputs, "notes": notes, "parts": parts}
@@ -90,7 +90,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str | Path, storage_options: StorageOptions | None = None) -> Manifest | None:
-        """The manifest of a folder; None where it has none.
+        """Read the manifest of a folder; None where it has none.
 
         Raises:
             BadFile: it is there but damaged.
@@ -115,18 +115,10 @@ class Manifest:
         before = f", {self.num_done} of them before" if self.num_done else ""
         parts = f"{counted(len(self.parts), 'part')}{before}; {new} written now"
         rows = f"{self.rows_out:,} of {self.rows_in:,} rows in {parts}"
-        return "\n".join([rows, *map(str, self.notes), *(told for part in self.parts for told in part.halved)])
+        return "\n".join([rows, *map(str, self.notes), *(line for part in self.parts for line in part.halved)])
 
 
-def quarantine_lines(notes: Sequence[FileNote]) -> str:
-    """A JSON line for each quarantined input file."""
-    told = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
-    return "".join(f"{json.dumps(one)}\n" for one in told)
-
-
-def write_quarantine(notes: Sequence[FileNote], path: Path) -> None:
-    """A JSON line for each quarantined input file; no file where there is none."""
-    lines = quarantine_lines(notes)
-    path.unlink(missing_ok=True)
-    if lines:
-        path.write_text(lines, encoding="utf-8")
+def list_quarantined(notes: Sequence[FileNote]) -> str:
+    """Format a JSON line for each quarantined input file."""
+    found = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
+    return "".join(f"{json.dumps(one)}\n" for one in found)

@@ -1,0 +1,364 @@
+"""Destinations of parts: a local folder, which gets its name last, or one in a store, which gets its manifest last."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from glob import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeVar
+
+from gpupipe.cluster import LocalThreads
+from gpupipe.errors import BadConfig, BadFile
+from gpupipe.io.jobs.manifest import MANIFEST, QUARANTINE, RECORDS, Manifest, Part, list_quarantined
+from gpupipe.io.planning.partitions import FileNote
+from gpupipe.io.stores.remote_file import StorageOptions, find_kind, is_remote, locate, stamp_of
+from gpupipe.io.stores.retry import retried
+from gpupipe.scratch import local_scratch
+from gpupipe.support.files import publish, replacing, sync, writing
+
+__all__ = ["Destination", "create_file", "open_destination", "write_quarantine"]
+
+Result = TypeVar("Result")
+_AT_ONCE = 16
+_LOCK = "lock"
+_log = logging.getLogger("gpupipe")
+
+
+class Destination(Protocol):
+    """A folder that a job writes parts to. What is there stays readable until `publish`; workers get a copy."""
+
+    where: str
+    suffix: str
+    """What files' names have behind the part's."""
+
+    def find(self, *, overwrite: bool) -> Manifest | None:
+        """Read the manifest of what is there, None where there is none; raise `BadFile` where no job may write."""
+
+    def names(self) -> set[str]:
+        """List the files that are there."""
+
+    def begin(self, digest: str) -> list[Part]:
+        """Begin a job, or go on with the one that has this digest; return the records of the parts that are there."""
+
+    def scratch(self) -> AbstractContextManager[Path]:
+        """Give a local folder that goes when the block ends."""
+
+    def keep(self, scratch: Path, record: Part) -> None:
+        """Put a part's files where they belong, and only then its record."""
+
+    def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
+        """Make the manifest's files the folder's content and remove those that they replace; other files stay."""
+
+    def clean(self, manifest: Manifest | None) -> None:
+        """Remove what jobs have left there that the manifest does not list."""
+
+
+@contextmanager
+def open_destination(where: str, storage_options: StorageOptions | None) -> Iterator[Destination]:
+    """Open a folder to write to; a local one is locked until the block ends.
+
+    Raises:
+        BadFile: another process writes there, or the system does not let this one.
+    """
+    if is_remote(where):
+        yield StoreFolder(where.rstrip("/"), storage_options)
+    else:
+        folder = LocalFolder(os.path.realpath(where))  # workers may stand in another folder
+        with writing(Path(folder.where)), folder.lock():
+            yield folder
+
+
+@contextmanager
+def create_file(where: str, storage_options: StorageOptions | None, *, overwrite: bool) -> Iterator[Path]:
+    """Give a local path to write a file to, which is at `where` when the block ends well.
+
+    Raises:
+        BadFile: something is there and `overwrite` is False, a folder is, or it cannot be written.
+    """
+    if is_remote(where):
+        parent, _, name = where.rpartition("/")
+        if not overwrite and stamp_of(where, storage_options) is not None:
+            raise BadFile(where, "something is there already", expected="a new URL", remedy="overwrite=True")
+        with _local_folder() as folder:
+            yield folder / name
+            StoreFolder(parent, storage_options).put(folder / name, name)
+    elif Path(where).is_dir():
+        raise BadFile(where, "a folder has this name", expected="the name of a file", remedy="another name")
+    else:
+        with replacing(Path(where), overwrite=overwrite) as draft:
+            yield draft
+
+
+def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: StorageOptions | None = None) -> None:
+    """Write a JSON line for each quarantined input file; no file where there is none."""
+    lines = list_quarantined(notes)
+    if not is_remote(where):
+        Path(where).write_text(lines, encoding="utf-8") if lines else Path(where).unlink(missing_ok=True)
+    elif lines:
+        parent, _, name = where.rpartition("/")
+        StoreFolder(parent, storage_options).put_text(lines, name)
+
+
+@dataclass
+class LocalFolder:
+    """A folder on this machine: a draft beside it, `.name.draft/<digest>`, holds parts and records till all are there.
+
+    Args:
+        where: its path.
+        digest: of the job that is writing.
+        suffix: see `Destination`.
+    """
+
+    where: str
+    digest: str = ""
+    suffix: str = ""
+
+    @property
+    def drafts(self) -> Path:
+        """The folder of the drafts of all jobs."""
+        return Path(self.where).parent / f".{Path(self.where).name}.draft"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the drafts until the block ends, or the process does; their folder goes if it is empty then.
+
+        Raises:
+            BadFile: another process has them, or there is no folder to put them in.
+        """
+        parent, drafts = Path(self.where).parent, self.drafts
+        if not parent.is_dir():
+            expected, remedy = "an existing folder", f"mkdir -p {parent}"
+            raise BadFile(self.where, "its folder does not exist", expected=expected, remedy=remedy)
+        drafts.mkdir(exist_ok=True)
+        with (drafts / _LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_busy = os.fstat(lock.fileno()).st_nlink == 0  # whoever had it has just removed it
+            except OSError as error:
+                is_busy = isinstance(error, BlockingIOError)
+                if not is_busy:
+                    _log.warning("%s: no locks there (%s); let one process write at a time", self.where, error)
+            if is_busy:
+                expected, remedy = "one at a time", "waiting until it is done"
+                raise BadFile(self.where, "another process is writing it", expected=expected, remedy=remedy)
+            try:
+                yield
+            finally:
+                if [inside.name for inside in drafts.iterdir()] == [_LOCK]:
+                    (drafts / _LOCK).unlink()
+                    with suppress(OSError):  # the next process is in it
+                        drafts.rmdir()
+
+    def find(self, *, overwrite: bool) -> Manifest | None:
+        path = Path(self.where)
+        found = Manifest.read(path) if path.is_dir() else None
+        there = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+        if found is None and there:
+            raise BadFile(
+                self.where,
+                "something is there that write_parquet did not write",
+                got=there[0].name,
+                expected="a new path, an empty folder, or one that write_parquet wrote",
+                remedy="another path",
+            )
+        return found
+
+    def names(self) -> set[str]:
+        path = Path(self.where)
+        return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()}
+
+    def begin(self, digest: str) -> list[Part]:
+        self.digest, draft = digest, self.drafts / digest
+        self._remove_drafts(but=digest)
+        (draft / "parts").mkdir(parents=True, exist_ok=True)
+        found = [Part(**json.loads(path.read_text())) for path in sorted(draft.glob("*.record"))]
+        return [part for part in found if all((draft / "parts" / file).is_file() for file in part.files)]
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        with (
+            writing(Path(self.where)),
+            TemporaryDirectory(prefix="scratch-", dir=self.drafts / self.digest) as folder,
+        ):
+            yield Path(folder)
+
+    def keep(self, scratch: Path, record: Part) -> None:
+        draft, note = self.drafts / self.digest, scratch / "record"
+        note.write_text(json.dumps(asdict(record)))
+        moves = {scratch / file: draft / "parts" / file for file in record.files}
+        for file, target in [*moves.items(), (note, draft / f"{record.name}.record")]:
+            sync(file)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
+            sync(target.parent)
+
+    def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
+        parts = self.drafts / self.digest / "parts"
+        write_quarantine(manifest.notes, str(parts / QUARANTINE))
+        for name in self.names() - {MANIFEST, QUARANTINE, *replaced}:
+            file, copy = Path(self.where, name), parts / name
+            if not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(file, copy)
+                except OSError:  # this file system has no links
+                    shutil.copy2(file, copy, follow_symlinks=False)
+        (parts / MANIFEST).write_text(manifest.to_json())
+        publish(parts, Path(self.where))
+        self.clean(manifest)
+
+    def clean(self, manifest: Manifest | None) -> None:
+        self._remove_drafts()
+
+    def _remove_drafts(self, but: str = _LOCK) -> None:
+        for draft in self.drafts.iterdir():
+            if draft.name not in (but, _LOCK):
+                shutil.rmtree(draft)
+
+
+@dataclass
+class StoreFolder:
+    """A folder in a store, where nothing can be renamed: its manifest says which files count.
+
+    A job's files have its digest in their names, so that what was there before is whole until the manifest is replaced.
+    A store has no locks: one job at a time should write to a folder.
+
+    Args:
+        where: its URL, without a slash at its end.
+        storage_options: see `locate`.
+        digest: of the job that is writing.
+        suffix: see `Destination`.
+    """
+
+    where: str
+    storage_options: StorageOptions | None = field(repr=False)
+    digest: str = ""
+    suffix: str = ""
+
+    def find(self, *, overwrite: bool) -> Manifest | None:
+        if "/" not in locate(self.where, self.storage_options)[1].strip("/"):
+            raise BadConfig(
+                "write_parquet",
+                "the URL is a whole bucket",
+                got=self.where,
+                expected="a folder in it",
+                remedy=f"write_parquet({self.where + '/scores'!r})",
+            )
+        if find_kind(self.where, self.storage_options) == "file":
+            expected, remedy = "a folder", "another name, or one ending in .parquet"
+            raise BadFile(self.where, "an object has this name", expected=expected, remedy=remedy)
+        names = self.names()
+        try:
+            found = Manifest.read(self.where, self.storage_options)
+        except BadFile as error:
+            if not overwrite or isinstance(error.__cause__, OSError):
+                raise
+            return None
+        if found is None and not overwrite and names - _left_by_jobs(names):
+            expected, remedy = "a new path", "overwrite=True"
+            raise BadFile(self.where, "something is there already", expected=expected, remedy=remedy)
+        return found
+
+    def names(self) -> set[str]:
+        """List all files, without the empty objects that some programs put where folders begin."""
+
+        def find(fs: Any, folder: str) -> set[str]:
+            fs.invalidate_cache()
+            try:
+                return {name[len(folder) :].lstrip("/") for name in fs.find(folder) if not name.endswith("/")}
+            except FileNotFoundError:
+                return set()
+
+        return self._call(find, "listed")
+
+    def begin(self, digest: str) -> list[Part]:
+        self.digest, self.suffix, there = digest, f"-{digest}", self.names()
+        if any(name.startswith(f"{RECORDS}/") and digest not in name for name in there):
+            _log.warning("%s: another job was begun there; if it still runs, one of the two will fail", self.where)
+        self.put_text("", f"{RECORDS}/{digest}/begun")
+
+        def read(name: str) -> Part:
+            # One by one: fsspec takes the names in a list for patterns.
+            return Part(**json.loads(self._call(lambda fs, path: fs.cat_file(path), "read", name)))
+
+        records = sorted(name for name in there if name.startswith(f"{RECORDS}/{digest}/") and name.endswith(".json"))
+        return [part for part in LocalThreads(_AT_ONCE).map(read, records) if there.issuperset(part.files)]
+
+    def scratch(self) -> AbstractContextManager[Path]:
+        return _local_folder()
+
+    def keep(self, scratch: Path, record: Part) -> None:
+        for file in record.files:
+            self.put(scratch / file, file)
+        self.put_text(json.dumps(asdict(record)), f"{RECORDS}/{self.digest}/{record.name}.json")
+
+    def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
+        if gone := sorted({*manifest.files} - self.names()):
+            raise BadFile(
+                f"{self.where}/{gone[0]}",
+                "it was written, and is gone",
+                expected="nobody else to write to this folder, or to remove files there",
+                remedy="the same call again when nobody does",
+            )
+        write_quarantine(manifest.notes, f"{self.where}/{QUARANTINE}", self.storage_options)
+        self.put_text(manifest.to_json(), MANIFEST)
+        self.clean(manifest, replaced)
+
+    def clean(self, manifest: Manifest | None, replaced: Collection[str] = ()) -> None:
+        there = self.names()
+        listed = {MANIFEST, *(manifest.files if manifest else ())}
+        if manifest and list_quarantined(manifest.notes):
+            listed.add(QUARANTINE)
+        stray = (_left_by_jobs(there) | (there & {*replaced})) - listed
+        records = {name for name in stray if name.startswith(RECORDS)}
+        try:
+            self._remove(stray - records)
+            self._remove(records)  # last, as they show that a job was not finished
+        except BadFile as error:
+            _log.warning(
+                "%s: %d files that its manifest does not list cannot be removed (%s)", self.where, len(stray), error
+            )
+
+    def put(self, local: Path, name: str) -> None:
+        """Send a file of this machine."""
+        self._call(lambda fs, path: fs.put_file(str(local), path), "written", name)
+
+    def put_text(self, text: str, name: str) -> None:
+        """Send a file with this content."""
+        self._call(lambda fs, path: fs.pipe_file(path, text.encode()), "written", name)
+
+    def _remove(self, names: Collection[str]) -> None:
+        if names:  # a list of names is one of patterns to fsspec
+            self._call(lambda fs, path: fs.rm([escape(f"{path}/{name}") for name in names]), "removed")
+
+    def _call(self, work: Callable[[Any, str], Result], doing: str, name: str = "") -> Result:
+        """Call `work` with the file system and a path in it, with retries."""
+        fs, inner = locate(self.where, self.storage_options)
+        where, path = (f"{folder}/{name}".rstrip("/") for folder in (self.where, inner))
+        return retried(lambda: work(fs, path), where, doing)
+
+
+def _left_by_jobs(names: Collection[str]) -> set[str]:
+    """Select those of a folder's files that jobs which have not ended left there; no manifest lists them.
+
+    Example:
+        >>> begun, part = "_records/0123456789abcdef/begun", "part-00001-0123456789abcdef-0.parquet"
+        >>> sorted(_left_by_jobs([begun, f"month=3/{part}", "part-00001-fedcba9876543210.parquet", "a.csv"]))
+        ['_records/0123456789abcdef/begun', 'month=3/part-00001-0123456789abcdef-0.parquet']
+    """
+    jobs = {name.split("/")[1] for name in names if name.startswith(f"{RECORDS}/")}
+    return {name for name in names if name == QUARANTINE or any(job in name for job in jobs)}
+
+
+@contextmanager
+def _local_folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="gpupipe-", dir=local_scratch()) as name, writing(Path(name)):
+        yield Path(name)
