@@ -545,7 +545,8 @@ class Dataset(Table):
             PlanFailed: memory or disk do not suffice.
 
         Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
-            result on disk, of that half as long as it is there. All rows of one key have to fit.
+            result on disk, of that half as long as it is there. All rows of one key have to fit. A left join of unique
+            keys on the CPU holds of the left the keys and one row group, and writes no other column of it to disk.
 
         Example:
             >>> import pandas as pd, gpupipe as gp

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
-from tests.io.meeting import KEYS, PARTITIONS, meetings, rows_of, several
+from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, rows_of, several
 from tests.io.tables import DATA, plain
 
 names_of_keys = st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=2, unique=True)
@@ -57,6 +59,36 @@ def test_every_pair_that_matches_in_the_lefts_order(
     wanted = pairs(left, right, on, how)
     assert rows_of(found) == wanted
     assert len(found) == len(wanted)
+
+
+@several
+@given(
+    left=meetings(),
+    right=meetings(12),
+    on=names_of_keys,
+    parts=st.tuples(st.sampled_from(PARTITIONS), st.sampled_from(PARTITIONS)),
+    memory=st.sampled_from([1 << 40, 1000]),
+)
+def test_columns_of_unique_keys_beside_the_left(
+    left: pa.Table,
+    right: pa.Table,
+    on: list[str],
+    parts: tuple[int, int],
+    memory: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Of frames and of files of several row groups, within the memory and beyond it."""
+    path = tmp_path_factory.mktemp("left") / "rows.parquet"
+    pq.write_table(left, path, row_group_size=max(1, len(left) // parts[0]))
+    with pytest.MonkeyPatch.context() as patch:
+        few_bytes(patch, memory)
+        patch.setattr("gpupipe.io.relational.scan._PIECE_ROWS", 2)
+        unique = gp.from_frame(right, num_partitions=parts[1]).deduplicate(on)
+        wanted = pairs(left.filter(pc.field("row") > 1), unique.to_polars().collect().to_arrow(), on, "left")
+        for data in (gp.from_frame(left, num_partitions=parts[0]), gp.read_parquet(path, backend="cpu")):
+            found = data.filter("row > 1").join(unique, on)
+            assert rows_of(found) == wanted
+            assert rows_of(data.filter("row > 1").join(unique, on, columns=[])) == plain(left)[2:]
 
 
 @pytest.mark.parametrize("how", ["left", "inner", "right", "outer"])

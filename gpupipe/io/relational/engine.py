@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -28,7 +28,7 @@ from gpupipe.io.stores.file_errors import one_line
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder, writing_scratch
 
-__all__ = ["Cut", "Plan", "PlannedRun", "batches_of", "buckets_of", "collect", "run", "sink"]
+__all__ = ["Cut", "Plan", "PlannedRun", "SideBySide", "batches_of", "buckets_of", "collect", "run", "sink"]
 
 Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
@@ -59,6 +59,8 @@ class PlannedRun:
         cut: where the rows exceed a share of the memory, the buckets they are put into first; the results of the
             buckets, in their order, make up the whole result. None for a plan that holds few rows at a time.
         check: given rows of the result, raises an error where they are wrong.
+        is_rowwise: whether the plan makes each row of its one scan alone. Then files are read a row group at a time;
+            Polars itself reads five of them ahead of whoever takes the rows more slowly.
     """
 
     plan: Plan
@@ -68,6 +70,7 @@ class PlannedRun:
     title: str
     cut: Cut | None
     check: Callable[[pl.LazyFrame], None] = lambda _: None
+    is_rowwise: bool = False
 
     def gather(self) -> Gathered:
         """Run it, and gather the result.
@@ -133,13 +136,50 @@ class PlannedRun:
         with ExitStack() as on_failure, ExitStack() as buckets, explained(self.scans, self.title):
             for one in self.scans:
                 on_failure.callback(one.discard)
-            plans: Iterable[pl.LazyFrame] = [whole]
+            pieces = self.scans[0].pieces if self.is_rowwise else ()
+            plans: Iterable[pl.LazyFrame] = map(chosen, zip(pieces, strict=True)) if pieces else [whole]
             if self.cut is not None and num_buckets > 1:
                 _log.info("%s: the rows exceed the memory and are cut into %d buckets", self.title, num_buckets)
                 folder = buckets.enter_context(ScratchFolder()).path
                 plans = map(chosen, _in_buckets(self.scans, self.cut(num_buckets), num_buckets, folder))
             yield plans
             on_failure.pop_all()
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Columns of the same rows by two runs on the CPU, side by side.
+
+    Args:
+        left: gives all rows.
+        right: gives the other columns of them, in the same order; what it has beyond the last row of the left is not
+            read.
+        fields: the columns of both.
+    """
+
+    left: PlannedRun
+    right: Callable[[], Generator[pa.Table]]
+    fields: Sequence[Field]
+
+    def gather(self) -> Gathered:
+        """Run both, and gather the result; see `PlannedRun.gather`."""
+        return Gathered(self.fields).gather(self.batches())
+
+    def batches(self) -> Generator[pa.Table]:
+        """Run both, and give the result batch by batch; see `PlannedRun.batches`."""
+        types = types_of(self.fields)
+        with closing(self.left.batches()) as ours, closing(self.right()) as right:
+            yield types.empty_table()
+            theirs = pa.table({})
+            for table in ours:
+                start = 0
+                while start < table.num_rows:
+                    while not theirs.num_rows:
+                        theirs = next(right)
+                    both = table.slice(start, theirs.num_rows)
+                    columns = both.columns + theirs.slice(0, both.num_rows).columns
+                    yield pa.Table.from_arrays(columns, schema=types)
+                    start, theirs = start + both.num_rows, theirs.slice(both.num_rows)
 
 
 def run(

@@ -5,20 +5,22 @@ Keys are compared as the `Join` step does: by value whatever the types of number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from gpupipe.backend.columns import key_dtype, require_comparable_times
+from gpupipe.backend.polars_plans import arrow_of
 from gpupipe.cluster import active
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.cuts import by_hash, hash_of
-from gpupipe.io.relational.engine import PlannedRun, buckets_of, collect, run
-from gpupipe.io.relational.gathering import origin_of
+from gpupipe.io.relational.engine import PlannedRun, SideBySide, buckets_of, collect, run
+from gpupipe.io.relational.gathering import batch_rows, origin_of, types_of
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.sort import by_place
@@ -131,18 +133,11 @@ class Joining:
         made = [comparable_key(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
         return replace(rows, frame=rows.frame.with_columns(made))
 
-    def in_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows of the result in their order, by an engine that keeps the order of what it scans.
+    def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows of the result in their order, each with its place as `ROW`.
 
         An engine that keeps the order while it joins takes twice as long as one that sorts afterwards.
         """
-        if self.many or self.how != "left":
-            return self.in_row_order(left, right)
-        found = self.plan(left.select(ROW, *self.keys), right).sort(ROW)  # one row for each of the left
-        return pl.concat([left, found.select(out for _, out in self.right_columns)], how="horizontal_extend")
-
-    def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows of the result in their order, each with its place as `ROW`."""
         return self.plan(left, right).sort(ROW, _RIGHT)
 
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
@@ -191,19 +186,61 @@ def join(left: AnyTable, right: Table, joining: Joining) -> AnyTable:
     def cut(num_buckets: int) -> list[pl.Expr]:
         return [by_hash(joining.keys, num_buckets)] * 2
 
-    def rows() -> PlannedRun:
+    def rows() -> PlannedRun | SideBySide:
         ours = joining.with_keys(scan(left, [item.name for item in joining.left_columns], "join"), joining.left_keys)
         names = [item.name for item in joining.right_fields]
         theirs = joining.with_keys(scan(right, names, "join, right table"), joining.right_keys)
         if not joining.many:
             _check_unique(theirs, joining, backend)
+        if backend == "cpu" and joining.how == "left" and not joining.many:
+            return _beside_left(ours, theirs, joining)
         if buckets_of([ours, theirs], backend) == 1:
-            plan = joining.in_order if backend == "cpu" else joining.in_row_order  # several GPUs keep no order
-            return PlannedRun(plan, [ours, theirs], list(schema), backend, "join", None)
+            return PlannedRun(joining.in_row_order, [ours, theirs], list(schema), backend, "join", None)
         plan = joining.in_row_order if joining.many else joining.plan
         return by_place(run(plan, [ours, theirs], [*schema, ID], backend, "join", cut), schema, backend, "join")
 
     return plan_rows(left, [right], schema, origin_of("join", [left, right], joining), "join", rows)
+
+
+def _beside_left(left: Scan, right: Scan, joining: Joining) -> PlannedRun | SideBySide:
+    """Plan what adds columns to each row of the left, on a CPU: no row of it is moved, nor held."""
+    rows = PlannedRun(lambda frame: frame, [left], joining.left_columns, "cpu", "join", None, is_rowwise=True)
+    added = list(joining.schema)[len(joining.left_columns) :]
+    if not added:
+        return rows
+    keys = replace(left, fields=joining.left_keys, frame=left.frame.select(*joining.keys, ROW))
+    if buckets_of([keys, right], "cpu") == 1:
+        return SideBySide(rows, lambda: _by_number(keys, right, joining, added), list(joining.schema))
+
+    def in_order() -> Generator[pa.Table]:
+        found = run(
+            joining.plan, [keys, right], [*added, ID], "cpu", "join", lambda number: [by_hash(joining.keys, number)] * 2
+        )
+        return by_place(found, added, "cpu", "join").batches()
+
+    return SideBySide(rows, in_order, list(joining.schema))
+
+
+def _by_number(left: Scan, right: Scan, joining: Joining, added: Sequence[Field]) -> Generator[pa.Table]:
+    """Give the columns that the right adds, in the order of the left: what is joined is the numbers of the rows."""
+
+    def plan(ours: pl.LazyFrame, theirs: pl.LazyFrame) -> pl.LazyFrame:
+        ours, theirs = (
+            rows.select(joining.keys).with_row_index(name) for rows, name in ((ours, ROW), (theirs, _RIGHT))
+        )
+        return ours.join(theirs, on=joining.keys)
+
+    numbers = [Field(name, "uint32", nullable=False) for name in (ROW, _RIGHT)]
+    places = np.full(left.num_rows, right.num_rows, dtype=np.uint32)  # no row of the right
+    for table in PlannedRun(plan, [left, right], numbers, "cpu", "join", None).batches():
+        ours, theirs = (column.to_numpy() for column in table.columns)
+        places[ours] = theirs
+    columns = [pl.col(item.name).alias(out) for item, out in joining.right_columns]
+    found = collect(right.frame.select(columns), [right], "join")
+    types, step = types_of(added), batch_rows(added)
+    for start in range(0, len(places), step):
+        part = pl.Series(places[start : start + step])
+        yield arrow_of(found.select(pl.all().gather(part, null_on_oob=True)), types)
 
 
 def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:

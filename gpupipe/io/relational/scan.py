@@ -42,6 +42,7 @@ _SAME = [
     *(pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.large_string(), pa.timestamp("us")),
 ]
 _STRING_BYTES = 24
+_PIECE_ROWS = 250_000
 _COUNTED_SHARE = 16
 """Rows beyond this part of the memory may be cut into buckets."""
 
@@ -57,6 +58,7 @@ class Scan:
         check: raises an error where the files are not what they were.
         look: reads all rows again, for an error that names the file that cannot be read.
         owner: kept alive as long as the plan: the temporary file that is read.
+        pieces: the same rows in turn, a row group of a file at a time; none where they are not read from files.
     """
 
     frame: pl.LazyFrame
@@ -65,6 +67,7 @@ class Scan:
     check: Callable[[], None]
     look: Callable[[], None]
     owner: object
+    pieces: Sequence[pl.LazyFrame] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -250,12 +253,14 @@ def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     check()
     names = [item.name for item in fields]
     casts = [pl.col(item.name).cast(pl.Datetime("us")) for item in fields if item.dtype == "timestamp"]
-    frames = []
-    for number, file in files.items():
-        frame = pl.scan_parquet(file.stored.path, glob=False, row_index_name=ROW)
+
+    def rows(number: int, first: int = 0, num_rows: int | None = None) -> pl.LazyFrame:
+        frame = pl.scan_parquet(files[number].stored.path, glob=False, row_index_name=ROW).slice(first, num_rows)
         row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
         frame = frame.select(*names, row_id).with_columns(casts).with_columns(_without_nan(fields))
-        frames.append(frame.filter(chosen).select(*wanted, ROW) if chosen else frame)
+        return frame.filter(chosen).select(*wanted, ROW) if chosen else frame
+
+    pieces = [rows(number, *cut) for number, file in files.items() for cut in _cuts(file)]
     for partition in source.partitions:
         source.reads.add(partition.spans, names, source.stored_bytes(partition, names))
 
@@ -264,8 +269,9 @@ def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
         for partition in source.partitions:
             source.read(partition, fields, cpu)
 
-    rows = sum(partition.num_rows for partition in source.partitions)
-    found = Scan(pl.concat(frames), [table.schema[name] for name in wanted], rows, check, look, source)
+    num_rows = sum(partition.num_rows for partition in source.partitions)
+    own = [table.schema[name] for name in wanted]
+    found = Scan(pl.concat(map(rows, files)), own, num_rows, check, look, source, pieces)
     return _counted(found) if chosen and found.num_bytes > memory() // _COUNTED_SHARE else found
 
 
@@ -279,6 +285,18 @@ def _scannable(source: FileSource, fields: Sequence[Field]) -> dict[int, Parquet
         return None
     alike = (holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields)
     return files if all(alike) else None
+
+
+def _cuts(file: ParquetFile) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of row groups that are read together: one large one, or several small ones."""
+    first, last = 0, 0
+    for num_rows in file.group_rows:
+        last += num_rows
+        if last - first >= _PIECE_ROWS:
+            yield first, last - first
+            first = last
+    if last > first:
+        yield first, last - first
 
 
 def _counted(found: Scan) -> Scan:
