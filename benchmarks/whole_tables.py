@@ -1,10 +1,11 @@
-"""Whole tables sorted, shuffled, grouped, joined and the like: gpupipe beside hand-written streaming Polars.
+"""Whole tables sorted, grouped, joined, looked back in and the like: gpupipe beside hand-written streaming Polars.
 
     python benchmarks/whole_tables.py [--data data/big] [--rounds 3] [--rows 10000000] [--only VERB ...]
 
-Each verb reads flights of ten columns from Parquet and writes its result as one Parquet file (snappy). Each engine is a
-process of its own, in turns, its imports not counted. What both wrote is compared: rows, missing values, and sums that
-are weighted by the row's place where the order is given. The result file is written where nothing was left out.
+Each verb reads flights of eleven columns from Parquet and writes its result as one Parquet file (snappy); windows and
+the as-of join add columns to the flights, which stay in their order. Each engine is a process of its own, in turns, its
+imports not counted. What both wrote is compared: rows, missing values, and sums that are weighted by the row's place
+where the order is given. The result file is written where nothing was left out.
 """
 
 from __future__ import annotations
@@ -30,18 +31,26 @@ ROWS = 10_000_000
 CPU_BAR, PEAK_BAR = 1.25, 1.3
 READ = ["time_hour", "tailnum", "origin", "dest", "customer", "dep_delay", "distance", "fare"]
 PRIME, OTHER_PRIME = 998_244_353, 2_147_483_647
-ORDERED = ("sort", "group_by", "join", "deduplicate")
-VERBS = ("sort", "shuffle", "group_by", "join", "deduplicate", "sample")
+WINDOWS = ("lag", "rolling, 7 rows", "rolling, 7 days", "rolling, 7 days before")
+VERBS = ("sort", "shuffle", "group_by", "join", "deduplicate", "sample", *WINDOWS, "join_asof")
+UNORDERED = ("shuffle", "sample")
 ALIKE = ["tailnum", "dest", "customer"]
 
 
+def sources(folder: Path, rows: int) -> tuple[Path, Path]:
+    """Name the files of the flights and of the tickets."""
+    return folder / f"journeys_{rows}.parquet", folder / f"tickets_{rows}.parquet"
+
+
 def make(folder: Path, rows: int) -> None:
-    """Write so many flights, each a leg of a booking, and tickets for half of them, in another order."""
+    """Write so many flights, each a leg of a booking, and tickets for half of them, in another order; unless there."""
+    flights, tickets = sources(folder, rows)
+    if flights.exists() and tickets.exists():
+        return
     source = folder / "flights.parquet" if rows <= ROWS else folder / "flights_100m.parquet"
     if not source.exists():
         copies = -(-max(rows, ROWS) // 336_776)
         big_flights.make(source, copies)
-    flights, tickets = (folder / f"{name}_{rows}.parquet" for name in ("legs", "tickets"))
     first, random = 0, np.random.default_rng(5)
     draft = flights.with_suffix(".draft")
     writer = None
@@ -50,6 +59,9 @@ def make(folder: Path, rows: int) -> None:
         table = pa.table(batch).slice(0, len(numbers))
         table = table.append_column("booking", pa.array(numbers // 3))
         table = table.append_column("leg", pa.array((numbers % 3).astype(np.int32)))
+        # No two flights have the same time: of those that do, Polars' windows hold the later rows too, and ours do not.
+        times = table["time_hour"].to_numpy() + (numbers * (3_600_000_000 // rows)).astype("timedelta64[us]")
+        table = table.append_column("departed", pa.array(times))
         writer = writer or pq.ParquetWriter(draft, table.schema, compression="zstd")
         writer.write_table(table)
         first += len(numbers)
@@ -74,6 +86,7 @@ def make(folder: Path, rows: int) -> None:
 
 def with_gpupipe(verb: str, flights: Path, tickets: Path, out: Path, memory: float | None) -> Callable[[], Any]:
     import gpupipe as gp
+    from gpupipe import transforms as T
     from gpupipe.backend import select
 
     select("cpu")
@@ -81,6 +94,11 @@ def with_gpupipe(verb: str, flights: Path, tickets: Path, out: Path, memory: flo
     if memory:
         gp.configure(memory_limit=int(memory * 1e9))
     rows = pq.read_metadata(flights).num_rows
+    own: Any = {"by": "tailnum", "order_by": "departed"}
+
+    def with_step(step: T.Transform) -> Callable[[gp.Dataset], gp.Dataset]:
+        return lambda data: gp.Pipeline([step], backend="cpu").fit(data).transform(data)
+
     verbs: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
         "sort": lambda data: data.sort(["tailnum", "time_hour"]),
         "shuffle": lambda data: data.shuffle(1),
@@ -88,6 +106,17 @@ def with_gpupipe(verb: str, flights: Path, tickets: Path, out: Path, memory: flo
         "join": lambda data: data.join(gp.read_parquet(tickets, backend="cpu"), on=["booking", "leg"]),
         "deduplicate": lambda data: data.deduplicate(ALIKE),
         "sample": lambda data: data.sample(n=rows // 10, seed=1),
+        "lag": with_step(T.Lag("dep_delay", **own)),
+        "rolling, 7 rows": with_step(T.Rolling("dep_delay", 7, **own)),
+        "rolling, 7 days": with_step(T.Rolling("dep_delay", "7 days", **own)),
+        "rolling, 7 days before": with_step(T.Rolling("dep_delay", "7 days", closed="left", **own)),
+        "join_asof": lambda data: data.join_asof(
+            gp.read_parquet(flights.with_name("weather.parquet"), backend="cpu"),
+            left_on="departed",
+            right_on="time_hour",
+            by="origin",
+            columns=["temp", "visib"],
+        ),
     }
     return lambda: verbs[verb](gp.read_parquet(flights, backend="cpu")).write_parquet(out)
 
@@ -95,6 +124,11 @@ def with_gpupipe(verb: str, flights: Path, tickets: Path, out: Path, memory: flo
 def with_polars(verb: str, flights: Path, tickets: Path, out: Path, _: float | None) -> Callable[[], Any]:
     import polars as pl
     from polars import col
+
+    known, value = col("tailnum").is_not_null(), col("dep_delay")
+
+    def over(made: pl.Expr) -> pl.Expr:
+        return pl.when(known).then(made.over("tailnum", order_by="departed"))
 
     def job() -> None:
         data, numbered = pl.scan_parquet(flights), pl.scan_parquet(flights, row_index_name="row")
@@ -111,11 +145,28 @@ def with_polars(verb: str, flights: Path, tickets: Path, out: Path, _: float | N
                 found = data.join(pl.scan_parquet(tickets), on=keys, how="left", maintain_order="left")
             case "deduplicate":
                 found = data.unique(ALIKE, keep="first", maintain_order=True)
-            case _:
+            case "sample":
                 num_rows = data.select(pl.len()).collect().item() // 10
                 bits = numbered.select("row", bits=col("row").hash(1))
                 drawn = bits.bottom_k(num_rows, by="bits").select("row")
                 found = numbered.join(drawn, on="row", how="semi", maintain_order="left").drop("row")
+            case "lag":
+                found = data.with_columns(over(value.shift(1)).alias("dep_delay_lag_1_by_tailnum"))
+            case "rolling, 7 rows":
+                found = data.with_columns(over(value.rolling_mean(7)).alias("dep_delay_rolling_mean_7_by_tailnum"))
+            case "rolling, 7 days" | "rolling, 7 days before":
+                closed: Any = "left" if verb.endswith("before") else "right"
+                made = over(value.rolling_mean_by("departed", "7d", closed=closed))
+                found = data.with_columns(made.alias("dep_delay_rolling_mean_7_days_by_tailnum"))
+            case _:
+                weather = pl.scan_parquet(flights.with_name("weather.parquet"))
+                found = numbered.sort("departed").join_asof(
+                    weather.select("origin", "temp", "visib", departed="time_hour").sort("departed"),
+                    on="departed",
+                    by="origin",
+                    check_sortedness=False,
+                )
+                found = found.sort("row").drop("row")
         found.sink_parquet(out, compression="snappy", engine="streaming")
 
     return job
@@ -129,7 +180,7 @@ def digest(path: Path, verb: str) -> dict[str, list[float]]:
     import polars as pl
 
     table = pl.scan_parquet(path, row_index_name="⟨row⟩")
-    place = pl.col("⟨row⟩") % 1009 + 1 if verb in ORDERED else pl.lit(1)
+    place = pl.col("⟨row⟩") % 1009 + 1 if verb not in UNORDERED else pl.lit(1)
     numbers = {
         name: pl.col(name).hash() % 1000 if kind in (pl.String, pl.Datetime("us", "UTC")) else pl.col(name)
         for name, kind in table.collect_schema().items()
@@ -143,10 +194,9 @@ def digest(path: Path, verb: str) -> dict[str, list[float]]:
 
 def run_one(engine: str, verb: str, folder: Path, rows: int, memory: float | None) -> None:
     """One verb by one engine once, in this process; its figures, and a digest of what it wrote, as one JSON line."""
-    sources = (folder / f"{name}_{rows}.parquet" for name in ("legs", "tickets"))
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         out = Path(scratch) / "out.parquet"
-        figures = timed(ENGINES[engine](verb, *sources, out, memory))
+        figures = timed(ENGINES[engine](verb, *sources(folder, rows), out, memory))
         figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         figures["million_rows_per_s"] = rows / figures["wall_s"] / 1e6
         print(json.dumps({"figures": figures, "digest": digest(out, verb)}))
@@ -215,8 +265,7 @@ def main() -> None:
     if parsed.engine:
         run_one(parsed.engine, parsed.only[0], parsed.data, parsed.rows, parsed.memory)
         return
-    if not (parsed.data / f"tickets_{parsed.rows}.parquet").exists():
-        make(parsed.data, parsed.rows)
+    make(parsed.data, parsed.rows)
     result = measure(parsed.data, parsed.rounds, parsed.rows, parsed.only)
     for bar in result["bars"]:
         print(f"{bar['what']}: {bar['found']:.2f}, {bar['bar']}: {'held' if bar['met'] else 'MISSED'}")

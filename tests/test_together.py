@@ -16,6 +16,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.io.jobs.manifest import MANIFEST
+from tests.io.meeting import few_bytes
 
 PARTITIONS = (1, 2, 7, 16)
 STEPS = [
@@ -118,6 +119,36 @@ def test_a_job_is_resumed_and_no_new_file_is_added(flights: pd.DataFrame, tmp_pa
     wanted = pipeline.transform(flights[flights["month"] <= 4].sort_values("month", kind="stable"))
     np.testing.assert_allclose(found[NUMBERS], wanted[NUMBERS], rtol=1e-5)
     assert len(before) == 3
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+@pytest.mark.parametrize("limit", [None, 100_000])
+def test_windows_are_written_as_they_are_read(
+    flights: pd.DataFrame, tmp_path: Path, parts: int, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that nothing else has to be done to are written without a frame between."""
+    if limit:
+        few_bytes(monkeypatch, limit)
+    own: Any = {"by": "tailnum", "order_by": "time_hour"}
+    steps = [
+        T.Lag(["origin", "time_hour", "flight"], [1, -1], **own),
+        T.Rolling("dep_delay", "9 days", ["mean", "count"], **own),
+        T.Lag("dep_delay_rolling_mean_9_days_by_tailnum", **own),
+    ]
+    data = parts_of(flights, parts)
+    found = gp.Pipeline(steps, backend="cpu").fit(data).transform(data)
+    half, _ = found.split(fraction=0.5)
+    last = found.columns[-1]
+    for number, one in enumerate([found, half, found.select(["month", last]), found.select([last])]):
+        wanted = one.compute()
+        for file in (f"{number}.parquet", f"{number}"):
+            one.write_parquet(tmp_path / file)
+            pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / file).compute(), wanted)
+    found.write_parquet(tmp_path / "shuffled.parquet", shuffle="partition")
+    shuffled = gp.read_parquet(tmp_path / "shuffled.parquet").compute()
+    order = [*shuffled.columns]
+    assert not shuffled.equals(found.compute())
+    pd.testing.assert_frame_equal(*(each.sort_values(order, ignore_index=True) for each in (shuffled, found.compute())))
 
 
 def test_rows_may_be_cut_into_other_parts(flights: pd.DataFrame, tmp_path: Path) -> None:

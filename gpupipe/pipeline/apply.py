@@ -178,6 +178,8 @@ class Transformation:
         if isinstance(data, Dataset):
             self.expect(data.schema)
             data, identity = self.meet(data, active().resolve(backend)), self._identity(data, identity)
+            if self._features is None and not self._casts:
+                function = self.prefix.attach or function
             return data.map_frames(
                 function,
                 schema,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.io.relational.side_columns import SideColumns
+from gpupipe.io.relational.side_columns import Attach, SideColumns
 from gpupipe.pipeline.feature_group import Group
 from gpupipe.pipeline.features import Features
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
@@ -116,6 +116,14 @@ class Prefix:
         made = copy(self)
         made.side_columns = {position: found[position] for position in self.meeting if position in found}
         return made
+
+    @property
+    def attach(self) -> Attach | None:
+        """What gives the wanted columns where no step has to run any more; None where one has to."""
+        if not self.side_columns or not all(isinstance(stage.step, WholeTableTransform) for stage in self._stages):
+            return None
+        found = ((self.side_columns[position], tuple(self.stage(position)[2])) for position in self.meeting)
+        return Attach(tuple(found), tuple(self.wanted))
 
     def copy(self) -> Prefix:
         """The same with steps of its own, whose joins count from 0."""

@@ -33,6 +33,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
 _EARLIER, _SAME = "⟨earlier⟩ {} {}", "⟨same time⟩ {} {}"
 """What the columns of the two parts are called."""
 _DAY = 86_400_000_000
+_RUN = f"{1 << 31}i"
+"""A window of places, see `_place_in_runs`, that holds what stands before a row in its run."""
 
 
 class _Windowed(WholeTableTransform):
@@ -218,7 +220,7 @@ class Rolling(_Windowed):
             return super().plan(rows, schema, wanted, backend)
         values, (time,) = self._wanted_values(wanted), self.order
         lacking = rows.filter(pl.col(time).is_null()).select(ROW)
-        rows = _with_values(rows.filter(pl.col(time).is_not_null()), values).sort(time, maintain_order=True)
+        rows = self._in_order(_with_values(rows.filter(pl.col(time).is_not_null()), values), backend)
         parts = _PARTS
         if self.closed == "left":
             parts = {stat: ("count", stat) if self._counts(stat) else (stat,) for stat in _STATS}
@@ -236,7 +238,9 @@ class Rolling(_Windowed):
                     value = pl.when(found(name, "count") >= least).then(value)
                 made[out] = self._where_known(value, schema)
         rows = rows.select(ROW, **made)
-        return (pl.concat([rows, lacking], how="diagonal") if schema[time].nullable else rows).sort(ROW)
+        if not schema[time].nullable:
+            return self._in_place(rows, backend)
+        return pl.concat([rows, lacking], how="diagonal").sort(ROW)
 
     def _counts(self, stat: str) -> bool:
         """Whether a window's values have to be counted for a statistic."""
@@ -249,13 +253,14 @@ class Rolling(_Windowed):
         closed: Literal["left", "none"] = "left" if self.closed == "left" else "none"
         assert self._microseconds is not None
         days, rest = divmod(self._microseconds, _DAY)
-        window, made = f"{days}d{rest}us", []  # Polars counts what is no days in nanoseconds, of which 292 years fit
+        window = f"{days}d{rest}us"  # Polars counts what is no days in nanoseconds, of which 292 years fit
         if backend == "cpu":
-            for name, stat in parts:
-                value, function = _valued(_value(name), stat)
-                value = getattr(value, f"rolling_{function}_by")(time, window, closed=closed, min_samples=1)
-                made.append((value.over(self.keys) if self.keys else value).alias(_EARLIER.format(name, stat)))
-            return rows.with_columns(made)
+            return rows.with_columns(
+                self._over(_of_window(_value(name), stat, pl.col(time), window, closed), backend).alias(
+                    _EARLIER.format(name, stat)
+                )
+                for name, stat in parts
+            )
         made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in parts]
         rolled = rows.sort([*self.keys, time]).rolling(time, period=window, group_by=self.keys, closed=closed).agg(made)
         same = [*self.keys, time]
@@ -265,13 +270,14 @@ class Rolling(_Windowed):
         self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
     ) -> pl.LazyFrame:
         """Add statistics of the row and those of the same key and time that stand before it."""
-        order = ROW if backend == "gpu" else None
-        return rows.with_columns(
-            _of_last(_value(name), stat, _LONGEST, 1)
-            .over([*self.keys, time], order_by=order)
-            .alias(_SAME.format(name, stat))
-            for name, stat in parts
-        )
+        made = {}
+        for name, stat in parts:
+            if backend == "gpu":
+                value = _of_last(_value(name), stat, _LONGEST, 1).over([*self.keys, time], order_by=ROW)
+            else:
+                value = self._over(_of_window(_value(name), stat, _place_in_runs(time), _RUN, "right"), backend)
+            made[_SAME.format(name, stat)] = value
+        return rows.with_columns(**made)
 
 
 class Expanding(_Windowed):
@@ -344,6 +350,18 @@ def _of_last(value: pl.Expr, stat: str, rows: int, least: int) -> pl.Expr:
     value, function = _valued(value, stat)
     made: pl.Expr = getattr(value, f"rolling_{function}")(rows, min_samples=least)
     return made
+
+
+def _of_window(value: pl.Expr, stat: str, by: pl.Expr, window: str, closed: str) -> pl.Expr:
+    """Make a statistic of the rows that lie in a window of another column."""
+    value, function = _valued(value, stat)
+    made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=1)
+    return made
+
+
+def _place_in_runs(time: str) -> pl.Expr:
+    """Number rows that are in order so that those of another time are farther away than a window of places reaches."""
+    return pl.col(time).rle_id().cast(pl.Int64) * (1 << 32) + pl.int_range(pl.len())
 
 
 def _of_earlier(name: str, stat: str) -> pl.Expr:

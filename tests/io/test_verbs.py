@@ -148,6 +148,21 @@ def test_a_share_is_drawn_without_a_pass() -> None:
     assert len(flights.sample(1.0)) == len(flights)
 
 
+def test_rows_are_kept_in_partitions_of_several_files(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"k": np.arange(60) % 23, "x": np.arange(60)})
+    for number in range(3):
+        frame[20 * number : 20 * (number + 1)].to_parquet(tmp_path / f"{number}.parquet")
+    data = gp.read_parquet(tmp_path, backend="cpu")
+    assert data.num_partitions == 1
+    for keep in ("first", "last"):
+        wanted = frame.drop_duplicates("k", keep=keep).reset_index(drop=True)
+        found = data.deduplicate("k", keep=keep)
+        pd.testing.assert_frame_equal(found.compute(), wanted)
+        found.write_parquet(tmp_path / keep)
+        pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / keep).compute(), wanted)
+    assert len(data.sample(n=17, seed=3).compute()) == 17
+
+
 def test_a_sample_of_a_sample_and_of_filtered_rows() -> None:
     some = numbers().filter("x >= 500").sample(n=100).sample(n=50)
     assert len(set(xs(some))) == 50

@@ -188,6 +188,21 @@ def test_rows_beyond_the_memory_are_cut_by_their_keys(
     pd.testing.assert_frame_equal(found, whole)
 
 
+@pytest.mark.parametrize("in_buckets", [False, True])
+def test_zeros_of_both_signs_are_one_key(in_buckets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"z": np.tile([0.0, -0.0, 1.0, np.nan], 500), "t": np.arange(2000) // 9, "x": np.arange(2000)})
+    if in_buckets:
+        few_bytes(monkeypatch)
+    for by, order in (("z", None), ("z", ["t", "x"]), (["z", "t"], "x")):
+        found = run(table, T.Lag("x", by=by, order_by=order), 3).iloc[:, -1]
+        wanted = table.groupby(by)["x"].shift()
+        assert found.isna().equals(wanted.isna())
+        assert (found.dropna() == wanted.dropna()).all()
+    found = run(table, T.Rolling("x", 3, "sum", by="z", order_by="t"), 3).iloc[:, -1]
+    wanted = table.groupby("z")["x"].rolling(3).sum().droplevel(0).reindex(table.index)
+    np.testing.assert_allclose(found, wanted)
+
+
 @pytest.mark.parametrize("parts", [None, *PARTITIONS])
 def test_without_keys_and_order_rows_follow_each_other_as_they_stand(parts: int | None) -> None:
     table = pd.DataFrame({"x": np.arange(50.0)})

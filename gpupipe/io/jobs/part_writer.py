@@ -32,9 +32,10 @@ from gpupipe.io.jobs.parquet_writer import (
     write_hive,
 )
 from gpupipe.io.planning.partitions import Partition
-from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.query import EVERYTHING, Mapped
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.planned import Planned, largest_partition
+from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.run import in_halves, over_partitions
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
@@ -249,14 +250,19 @@ def _read_table(backend_name: str, options: ParquetOptions, part: Table) -> pa.T
     On the CPU columns that no function has made never become a frame.
     """
     backend, (partition,) = select(backend_name), part.partitions
-    if backend.name != "cpu" or part.query.stages:
+    functions = [stage.function for stage in part.query.stages if isinstance(stage, Mapped)]
+    attached = [function for function in functions if isinstance(function, Attach)]
+    reads = part.query.reads(part.columns)
+    if backend.name != "cpu" or len(attached) < len(part.query.stages) or not reads:
         return backend.to_arrow(_read_frame(backend_name, options, part))
-    table = part.source.table(partition, list(part.schema))
-    ids = partition.row_ids(backend.xp) if options.shuffle == "partition" else None
+    table = part.source.table(partition, [item for item in part.source.schema if item.name in reads])
+    ids = partition.row_ids(backend.xp) if options.shuffle == "partition" or attached else None
     if part.query.draws:
         kept = part.query.drawn(partition, backend)
         table, ids = table.filter(pa.array(kept)), None if ids is None else ids[kept]
-    return table if ids is None else table.take(pa.array(_draw_order(options.seed, ids, backend)))
+    for attach in attached:
+        table = attach.to_table(table, ids)
+    return table if options.shuffle != "partition" else table.take(pa.array(_draw_order(options.seed, ids, backend)))
 
 
 def _read_frame(backend_name: str, options: ParquetOptions, part: Table) -> Frame:

@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.columns import key_dtype, require_comparable_times
 from gpupipe.backend.time_distance import Distance, distance_in, order_dtype
 from gpupipe.cluster import active
@@ -19,7 +18,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.join import comparable_key, name_added
 from gpupipe.io.relational.scan import Scan, scan
-from gpupipe.io.relational.side_columns import SideColumns, found_columns
+from gpupipe.io.relational.side_columns import Attach, found_columns
 from gpupipe.io.relational.sort import numbered
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_bool, check_choice, check_name
@@ -203,7 +202,8 @@ def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
     scans = [asof.narrowed(ours, 0), asof.narrowed(theirs, 1)]
     plan = partial(asof.plan, backend=backend)
     side = found_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
-    attach = _Attach(side, asof.left_columns)
+    added = tuple(item.name for item in asof.made)
+    attach = Attach(((side, added),), (*left.columns, *added))
 
     def identity() -> str | None:
         job, inputs = right.job_id(), right.source.inputs()
@@ -215,18 +215,6 @@ def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
     return left.map_frames(
         attach, schema, left.columns, keeps_rows=True, backend=left.backend, identity=identity, draws_rows=True
     )
-
-
-@dataclass(frozen=True)
-class _Attach:
-    """Adds columns to a frame, by its rows' identities."""
-
-    side: SideColumns
-    columns: tuple[Field, ...]
-
-    def __call__(self, frame: Frame, backend: Backend, row_ids: Array) -> Frame:
-        names = [name for name in self.side.table.columns if name != ROW]
-        return backend.assign(frame, self.side.columns(names, row_ids[backend.positions(frame)], backend))
 
 
 def _ordered(value: pl.Expr, dtype: str) -> pl.Expr:

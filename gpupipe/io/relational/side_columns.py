@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
-from gpupipe.backend import Array, Backend, Column, select
+from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster import active
+from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import Plan, buckets_of, run
@@ -17,9 +20,9 @@ from gpupipe.io.relational.gathering import Origin
 from gpupipe.io.relational.planned import largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_made
 from gpupipe.io.relational.sort import by_place
-from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
+from gpupipe.schema import ID, ROW, Field, Schema
 
-__all__ = ["SideColumns", "found_columns", "make_columns"]
+__all__ = ["Attach", "SideColumns", "found_columns", "make_columns"]
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,64 @@ class SideColumns:
 
         Memory: the columns of the partitions these rows are in.
         """
-        xp, ends = backend.xp, np.zeros(2, dtype=np.uint64)
-        if len(row_ids):
-            ends = backend.to_host(xp.stack([row_ids.min(), row_ids.max()]))
-        first, last = np.searchsorted(np.array(self.edges, dtype=np.uint64), ends, side="right").tolist()
-        parts = self.table.partitions[first : last + 1]
-        frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in parts])
-        known = backend.column(frame, ROW).data
-        start, stop = backend.to_host(xp.searchsorted(known, backend.to_device(ends))).tolist()
-        alike = stop + 1 - start == len(row_ids)  # all rows in between
-        places = slice(start, stop + 1) if alike else xp.searchsorted(known, row_ids)
+        ends = self._ends(row_ids, backend)
+        frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in self._parts(ends)])
+        places = _places(backend.column(frame, ROW).data, row_ids, ends, backend)
         return {name: backend.column(frame, name).take(places) for name in names}
+
+    def rows(self, names: Sequence[str], row_ids: Any) -> pa.Table:
+        """Find the columns of these rows on the host, as Arrow columns; see `columns`."""
+        backend = select("cpu")
+        ends, fields = self._ends(row_ids, backend), list(self.table.schema.select([*names, ROW]))
+        found = pa.concat_tables(self.table.source.table(part, fields) for part in self._parts(ends))
+        places = _places(found.column(ROW).to_numpy(), row_ids, ends, backend)
+        found = found.select(list(names))
+        return found.slice(places.start, len(row_ids)) if isinstance(places, slice) else found.take(pa.array(places))
+
+    def _ends(self, row_ids: Array, backend: Backend) -> Any:
+        """The least and the greatest identity."""
+        if not len(row_ids):
+            return np.zeros(2, dtype=np.uint64)
+        return backend.to_host(backend.xp.stack([row_ids.min(), row_ids.max()]))
+
+    def _parts(self, ends: Any) -> Sequence[Partition]:
+        """The partitions that hold the rows between two identities."""
+        first, last = np.searchsorted(np.array(self.edges, dtype=np.uint64), ends, side="right").tolist()
+        return self.table.partitions[first : last + 1]
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Adds columns that were made before to rows, found by their identities.
+
+    Args:
+        found: where the columns are, and which of them are added.
+        columns: those that come out, in this order.
+    """
+
+    found: tuple[tuple[SideColumns, tuple[str, ...]], ...]
+    columns: tuple[str, ...]
+
+    def __call__(self, frame: Frame, backend: Backend, row_ids: Array) -> Frame:
+        ids = row_ids[backend.positions(frame)]
+        for side, names in self.found:
+            frame = backend.assign(frame, side.columns(names, ids, backend))
+        return backend.select(frame, self.columns)
+
+    def to_table(self, table: pa.Table, row_ids: Any) -> pa.Table:
+        """Add them to Arrow columns."""
+        for side, names in self.found:
+            made = side.rows(names, row_ids)
+            for name in names:
+                table = table.append_column(name, made.column(name))
+        return table.select(list(self.columns))
+
+
+def _places(known: Array, row_ids: Array, ends: Any, backend: Backend) -> Any:
+    """Find identities among ascending ones: a slice where they are all those between their ends."""
+    start, stop = backend.to_host(backend.xp.searchsorted(known, backend.to_device(ends))).tolist()
+    is_whole = stop + 1 - start == len(row_ids)
+    return slice(start, stop + 1) if is_whole else backend.xp.searchsorted(known, row_ids)
 
 
 def make_columns(
@@ -79,8 +129,6 @@ def make_columns(
         the inputs; without keys all rows. What is made stays in memory up to a sixteenth of it, else on disk.
     """
     one = scan(table, [item.name for item in inputs], title) if rows is None else scan_made(table, rows, inputs, title)
-    floats = [item.name for item in inputs if item.name in keys and item.dtype in FLOATS]
-    one = replace(one, frame=one.frame.with_columns(pl.col(floats) + 0.0))  # -0.0 is 0.0
     return found_columns(plan, [one], keys, made, table, title)
 
 
