@@ -167,8 +167,8 @@ def test_xgboost_asked_for_by_name_has_to_be_there() -> None:
         with pytest.raises(BackendMissing, match="XGBoost is not installed") as caught:
             gp.baselines(train, valid, only=["xgboost"])
         assert caught.value.remedy == "pip install xgboost"
-        every = baselines.yardsticks(baselines.YARDSTICKS, baselines.Columns(1, [], "binary", 1), on_gpu=False)
-        assert len(every) == len(baselines.YARDSTICKS) - 1
+        every = baselines.make_baselines(baselines.BASELINES, baselines.MatrixLayout(1, [], "binary", 1), on_gpu=False)
+        assert len(every) == len(baselines.BASELINES) - 1
 
 
 def test_what_makes_no_sense_is_refused() -> None:

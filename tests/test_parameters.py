@@ -277,7 +277,7 @@ def test_no_option_of_a_cluster_ends_in_a_raw_error(name: str, monkeypatch: pyte
         raise errors.ClusterLost("Cluster", "it would be started", expected="no test", remedy="another")
 
     monkeypatch.setattr(cluster_module, "local_workers", started)
-    monkeypatch.setattr(cluster_module, "connected", started)
+    monkeypatch.setattr(cluster_module, "connect", started)
     found = [complaint(lambda value: gp.Cluster(**{name: value}), value) for value in NONSENSE]
     assert [item for item in found if item is not None] == []
 

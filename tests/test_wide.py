@@ -22,7 +22,7 @@ from gpupipe import selectors as sel
 from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.float_kernels import look
+from gpupipe.backend.float_kernels import compute_moments
 from gpupipe.monitoring.profiles import Sample, drawn_rows
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.moments import Moments
@@ -130,8 +130,8 @@ def test_what_is_counted_of_a_matrix(rows: int, columns: int, seed: int, across:
                 np.testing.assert_array_equal(made[name].data, expected[name].data)
                 assert made[name].dtype == expected[name].dtype
     centres = [1.0] * columns
-    from_matrix = tabulate(matrix, look, 5, backend, centres)
-    np.testing.assert_array_equal(from_matrix, tabulate(single, look, 5, backend, centres))
+    from_matrix = tabulate(matrix, compute_moments, 5, backend, centres)
+    np.testing.assert_array_equal(from_matrix, tabulate(single, compute_moments, 5, backend, centres))
 
 
 @pytest.mark.parametrize("kind", ["inf", "missing"])
@@ -254,7 +254,7 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
     for columns in (100, 400):
         with monkeypatch.context() as patch:
             found: Counter[str] = Counter()
-            for name in ("look", "scale", "fill"):
+            for name in ("compute_moments", "scale", "fill"):
                 patch.setattr(numba_kernels, name, _counting(getattr(numba_kernels, name), found))
             frame = table(60, columns=columns)
             pipeline(CHAINS["mean"]()).fit(frame).transform(frame)

@@ -33,7 +33,7 @@ from lab import CHECKS, GIB, Lab, check
 import gpupipe as gp
 from gpupipe import preprocessing
 from gpupipe.backend import select
-from gpupipe.backend.device.memory import etl_limit, explained
+from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory
 from gpupipe.cli.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
@@ -128,7 +128,7 @@ def memory_split(lab: Lab) -> dict[str, Any]:
     seen["limit_gib"] = limit / GIB
     for name, ask in {"rmm": lambda: over_the_limit(lab, limit + GIB), "torch": lambda: torch_over(lab)}.items():
         try:
-            with explained(name):
+            with explain_out_of_memory(name):
                 ask()
         except OutOfDeviceMemory as error:
             seen[name] = {

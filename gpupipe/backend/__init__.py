@@ -1,4 +1,4 @@
-"""Below every room: the only folder that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM.
+"""Backends, CPU and GPU: the only package that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM.
 
 `select` makes a backend once; it is a value that is passed down, never a global.
 """
@@ -12,7 +12,7 @@ from functools import lru_cache
 from threading import Lock
 
 from gpupipe.backend.device.probe import choose_backend, this_machine
-from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, RawColumn, Transfers
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
@@ -23,23 +23,23 @@ __all__ = [
     "Frame",
     "Matrix",
     "PCAResult",
-    "Stored",
+    "RawColumn",
     "Transfers",
-    "backend_of",
     "frame_remedy",
+    "infer_backend",
     "is_frame",
     "resolve",
     "select",
 ]
 
-_TWINS = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
+_CLASSES = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")
 # `lru_cache` lets two threads make the same at once; a second GPU backend would take the memory resource of the first.
 _one_at_a_time = Lock()
 
 
 def select(name: str = "auto") -> Backend:
-    """The backend `"cpu"`, `"gpu"`, or with `"auto"` the best this machine can run, which is logged with the reason.
+    """Return the backend `"cpu"` or `"gpu"`; `"auto"` picks the best this machine can run, and logs the reason.
 
     Raises:
         BackendMissing: `"gpu"` where none can work; says what to install.
@@ -51,22 +51,22 @@ def select(name: str = "auto") -> Backend:
     """
     chosen = resolve(name)
     with _one_at_a_time:
-        return _made(chosen)
+        return _make_backend(chosen)
 
 
 def resolve(name: str = "auto") -> str:
-    """The name of the backend that `select` would give; touches no device.
+    """Return the name of the backend that `select` would return; touches no device.
 
     Example:
         >>> resolve("cpu")
         'cpu'
     """
     with _one_at_a_time:
-        return _chosen(settings().backend if name == "auto" else name)
+        return _choose(settings().backend if name == "auto" else name)
 
 
 @lru_cache
-def _chosen(name: str) -> str:
+def _choose(name: str) -> str:
     chosen, reason = choose_backend(name, this_machine())
     if name == "auto":
         _log.info("backend: %s (%s)", chosen, reason)
@@ -74,14 +74,14 @@ def _chosen(name: str) -> str:
 
 
 @lru_cache
-def _made(name: str) -> Backend:
-    module, cls = _TWINS[name]
+def _make_backend(name: str) -> Backend:
+    module, cls = _CLASSES[name]
     backend: Backend = getattr(importlib.import_module(module), cls)()
     return backend
 
 
-def backend_of(frame: Frame) -> Backend:
-    """The backend whose frames `frame` is one of, told by its module without importing any library.
+def infer_backend(frame: Frame) -> Backend:
+    """Return the backend of a frame, inferred from the frame's class; imports no library.
 
     Raises:
         SchemaMismatch: neither a pandas nor a cuDF frame.
@@ -90,10 +90,10 @@ def backend_of(frame: Frame) -> Backend:
 
     Example:
         >>> import pandas as pd
-        >>> backend_of(pd.DataFrame({"distance": [2475]})).name
+        >>> infer_backend(pd.DataFrame({"distance": [2475]})).name
         'cpu'
     """
-    library = _library_of(frame)
+    library = _find_library(frame)
     if library is not None:
         return select("gpu" if library == "cudf" else "cpu")
     raise SchemaMismatch(
@@ -108,7 +108,7 @@ def backend_of(frame: Frame) -> Backend:
 
 
 def frame_remedy(given: object) -> str | None:
-    """What makes a frame of something in memory that is none, for an error's remedy; None where nothing is known.
+    """Suggest how to convert an in-memory object to a frame, for an error's remedy; None if nothing is known.
 
     Example:
         >>> frame_remedy({"distance": [2475]}), frame_remedy(7)
@@ -127,18 +127,18 @@ def frame_remedy(given: object) -> str | None:
 
 
 def is_frame(obj: object) -> bool:
-    """Whether it is a pandas or a cuDF frame, or of a class made of theirs (as GeoPandas' is).
+    """Return whether an object is a pandas or cuDF frame, or of a subclass (as GeoPandas' is).
 
-    Memory: looks at its class alone.
+    Memory: none; checks the class only.
 
     Example:
         >>> import pandas as pd
         >>> is_frame(pd.DataFrame()), is_frame(pd.Series([1])), is_frame(pd.DataFrame)
         (True, False, False)
     """
-    return _library_of(obj) is not None
+    return _find_library(obj) is not None
 
 
-def _library_of(obj: object) -> str | None:
+def _find_library(obj: object) -> str | None:
     frames = (kind.__module__.partition(".")[0] for kind in type(obj).__mro__ if kind.__name__ == "DataFrame")
     return next((library for library in frames if library in ("pandas", "cudf")), None)

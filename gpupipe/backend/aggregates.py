@@ -1,4 +1,4 @@
-"""What is known of the values of a group, as a few numbers that can be put together: array code for both backends."""
+"""Group-by aggregation with mergeable statistics (count, sum, squares, min, ...): array code for both backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpupipe.backend.float_kernels import GroupedFloats
 from gpupipe.backend.sorting import Groups, sort_order
 from gpupipe.schema import FLOATS, Field
 
-__all__ = ["FUNCTIONS", "State", "of_rows", "outcome", "reduced"]
+__all__ = ["FUNCTIONS", "State", "aggregate_rows", "compute_result", "merge_states"]
 
 FUNCTIONS: Mapping[str, Sequence[str]] = {
     "size": ["size"],
@@ -48,37 +48,39 @@ class State:
 
     @property
     def name(self) -> str:
-        """Of the column that holds it."""
+        """The name of the column that holds the statistic."""
         return f"⟨{self.statistic}⟩ {self.column}"
 
     def field(self, item: Field) -> Field:
-        """Of the column that holds it, given the column's own."""
+        """Return the field of the column that holds the statistic, given the field of the values' column."""
         dtype = _DTYPES.get(self.statistic, item.dtype)
         if self.statistic == "sum":
             dtype = _sum_dtype(item.dtype)
         return Field(self.name, dtype, nullable=self.statistic in ("min", "max", "first", "last"))
 
 
-def of_rows(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
-    """The states of each group of rows, with its keys.
+def aggregate_rows(
+    frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend
+) -> Frame:
+    """Compute the statistics of each group of rows, with its keys.
 
     Memory: three arrays of 8 bytes a row at a time, and two more on a GPU; none for floats on a CPU.
     """
     columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     values = {name: backend.column(frame, name) for name in dict.fromkeys(state.column for state in states)}
     wanted = {name: [state.statistic for state in states if state.column == name] for name in values}
-    known = _by_loop(values, wanted, groups, backend)
+    known = _aggregate_floats(values, wanted, groups, backend)
     for name, column in values.items():
         if name in known:
-            found = _told(known[name], column, groups)
+            found = _to_columns(known[name], column, groups)
         else:
-            found = _of_values(column, wanted[name], groups, backend)
+            found = _aggregate_values(column, wanted[name], groups, backend)
         columns |= {State(statistic, name).name: found[statistic] for statistic in wanted[name]}
     return backend.frame(columns, len(groups))
 
 
-def reduced(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
-    """The states of each group from those of its parts, with its keys; a row is a part.
+def merge_states(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend) -> Frame:
+    """Merge partial statistics into those of each group, with its keys; each row is one part.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
@@ -88,9 +90,9 @@ def reduced(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[
     for state in states:
         column = backend.column(frame, state.name)
         if state.statistic in ("min", "max", "first", "last"):
-            columns[state.name] = _one_of(column, groups, state.statistic, backend)
+            columns[state.name] = _select_value(column, groups, state.statistic, backend)
         else:
-            columns[state.name] = Column(column.dtype, _added(column.data, groups, backend.xp))
+            columns[state.name] = Column(column.dtype, _sum_groups(column.data, groups, backend.xp))
     for state in states:
         if state.statistic == "squares":
             between = _between(frame, columns, state.column, groups, backend)
@@ -98,34 +100,34 @@ def reduced(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[
     return backend.frame(columns, len(groups))
 
 
-def outcome(function: str, frame: Frame, item: Field, backend: Backend) -> Column:
-    """What a function of one column comes to, from the states of each group."""
+def compute_result(function: str, frame: Frame, item: Field, backend: Backend) -> Column:
+    """Compute the result of an aggregate function of one column from the statistics of each group."""
     xp = backend.xp
     found = {name: backend.column(frame, State(name, item.name).name) for name in FUNCTIONS[function]}
     if function not in ("mean", "var", "std"):
-        return _typed(found[function], item)
+        return _restore_float32(found[function], item)
     count = found["count"].data
     if function == "mean":
         return Column("float64", xp.where(count > 0, found["total"].data / xp.maximum(count, 1), xp.nan))
     data = xp.where(count > 1, found["squares"].data / xp.maximum(count - 1, 1), xp.nan)
-    return _typed(Column("float64", xp.sqrt(data) if function == "std" else data), item)
+    return _restore_float32(Column("float64", xp.sqrt(data) if function == "std" else data), item)
 
 
-def _by_loop(
+def _aggregate_floats(
     columns: Mapping[str, Column], wanted: Mapping[str, Sequence[str]], groups: Groups, backend: Backend
 ) -> Mapping[str, GroupedFloats]:
-    """The columns whose statistics a CPU finds in a loop: of floats, more than their number and no place."""
+    """Aggregate in a compiled loop, on a CPU, float columns that need more than counts and neither first nor last."""
     if backend.name != "cpu":
         return {}
     return {
-        name: GroupedFloats.of(floats(column, backend.xp), groups.ids, len(groups))
+        name: GroupedFloats.aggregate(floats(column, backend.xp), groups.ids, len(groups))
         for name, column in columns.items()
         if column.dtype in FLOATS and not {"first", "last"} & {*wanted[name]} and {*wanted[name]} - {"size", "count"}
     }
 
 
-def _told(found: GroupedFloats, column: Column, groups: Groups) -> dict[str, Column]:
-    """The statistics as columns."""
+def _to_columns(found: GroupedFloats, column: Column, groups: Groups) -> dict[str, Column]:
+    """Convert the statistics to columns."""
     total, dtype = Column("float64", found.total), column.data.dtype
     ends = {"min": found.low, "max": found.high}
     return {
@@ -137,32 +139,34 @@ def _told(found: GroupedFloats, column: Column, groups: Groups) -> dict[str, Col
     } | {name: Column(column.dtype, np.where(found.count > 0, end, np.nan).astype(dtype)) for name, end in ends.items()}
 
 
-def _of_values(column: Column, wanted: Sequence[str], groups: Groups, backend: Backend) -> dict[str, Column]:
-    """These statistics of the values of each group."""
+def _aggregate_values(column: Column, wanted: Sequence[str], groups: Groups, backend: Backend) -> dict[str, Column]:
+    """Compute these statistics of the values of each group."""
     xp, data, missing = backend.xp, column.data, column.missing(backend.xp)
     count = groups.sizes if missing is None else groups.sizes - xp.bincount(groups.ids[missing], minlength=len(groups))
     found = {"size": Column("int64", groups.sizes), "count": Column("int64", count)}
     if "sum" in wanted:
         dtype = _sum_dtype(column.dtype)
-        found["sum"] = Column(dtype, _added(_known(data, missing, 0, xp).astype(dtype, copy=False), groups, xp))
+        found["sum"] = Column(
+            dtype, _sum_groups(_fill_missing(data, missing, 0, xp).astype(dtype, copy=False), groups, xp)
+        )
     if "total" in wanted:
-        values = _known(data.astype("float64", copy=False), missing, 0, xp)
-        found["total"] = Column("float64", _added(values, groups, xp))
+        values = _fill_missing(data.astype("float64", copy=False), missing, 0, xp)
+        found["total"] = Column("float64", _sum_groups(values, groups, xp))
         if "squares" in wanted:
             with np.errstate(all="ignore"):
                 values = values - (found["total"].data / xp.maximum(count, 1))[groups.ids]
                 if missing is not None:
                     xp.copyto(values, 0.0, where=missing)
                 values *= values
-                found["squares"] = Column("float64", _added(values, groups, xp))
+                found["squares"] = Column("float64", _sum_groups(values, groups, xp))
     for statistic in ("min", "max", "first", "last"):
         if statistic in wanted:
-            found[statistic] = _one_of(column, groups, statistic, backend)
+            found[statistic] = _select_value(column, groups, statistic, backend)
     return {statistic: found[statistic] for statistic in wanted}
 
 
-def _known(data: Array, missing: Array | None, instead: float, xp: ModuleType) -> Array:
-    """The values with others in the place of missing ones."""
+def _fill_missing(data: Array, missing: Array | None, instead: float, xp: ModuleType) -> Array:
+    """Replace missing values."""
     if missing is None:
         return data
     known = data.copy()
@@ -170,49 +174,49 @@ def _known(data: Array, missing: Array | None, instead: float, xp: ModuleType) -
     return known
 
 
-def _added(values: Array, groups: Groups, xp: ModuleType) -> Array:
-    """The sum of each group's values; of integers exactly, modulo 2^64 as everywhere, so that no order matters."""
+def _sum_groups(values: Array, groups: Groups, xp: ModuleType) -> Array:
+    """Sum the values of each group; integers exactly, modulo 2^64, so that the order does not matter."""
     if values.dtype.kind == "f":
-        return groups.sums.of(values)
+        return groups.sums.compute(values)
     total = xp.zeros(len(groups), dtype="uint64")
     xp.add.at(total, groups.ids, values.view("uint64"))
     return total.view(values.dtype)
 
 
 def _between(frame: Frame, totals: Mapping[str, Column], column: str, groups: Groups, backend: Backend) -> Array:
-    """The squared deviations of the rows' means from their group's, as many times as a row has values."""
+    """Compute the between-part sum of squares: squared deviations of the parts' means, weighted by their counts."""
     xp, names = backend.xp, [State(statistic, column).name for statistic in ("count", "total")]
     count, total = (backend.column(frame, name).data for name in names)
     group_count, group_total = (totals[name].data for name in names)
     with np.errstate(all="ignore"):
         means = group_total / xp.maximum(group_count, 1)
         deviation = total / xp.maximum(count, 1) - means[groups.ids]
-        return _added(xp.where(count > 0, count * deviation * deviation, 0.0), groups, xp)
+        return _sum_groups(xp.where(count > 0, count * deviation * deviation, 0.0), groups, xp)
 
 
-def _one_of(column: Column, groups: Groups, statistic: str, backend: Backend) -> Column:
-    """The least, greatest, first or last value of each group; missing where it has none."""
+def _select_value(column: Column, groups: Groups, statistic: str, backend: Backend) -> Column:
+    """Select the min, max, first or last value of each group; missing if the group has none."""
     xp = backend.xp
     if statistic in ("min", "max") and column.dtype in FLOATS:
-        return _end_of(column, groups, statistic, xp)
+        return _find_extreme(column, groups, statistic, xp)
     key = column if statistic in ("min", "max") else Column("bool", ~_present(column, xp))
-    order, counts = _ordered(key, column, groups, backend)
+    order, counts = _sort_by_group(key, column, groups, backend)
     places = groups.starts + (0 if statistic in ("min", "first") else xp.maximum(counts - 1, 0))
     return with_missing_row(column, xp).take(xp.where(counts > 0, order[places], -1))
 
 
-def _end_of(column: Column, groups: Groups, statistic: str, xp: ModuleType) -> Column:
-    """The least or greatest float of each group, without a sort."""
+def _find_extreme(column: Column, groups: Groups, statistic: str, xp: ModuleType) -> Column:
+    """Compute the min or max float of each group without a sort."""
     missing = xp.isnan(column.data)
     none, choose = (xp.inf, xp.minimum) if statistic == "min" else (-xp.inf, xp.maximum)
     ends = xp.full(len(groups), none, dtype=column.data.dtype)
-    choose.at(ends, groups.ids, _known(column.data, missing, none, xp) + 0.0)  # of both zeros a GPU takes either
+    choose.at(ends, groups.ids, _fill_missing(column.data, missing, none, xp) + 0.0)  # of both zeros a GPU takes either
     there = xp.bincount(groups.ids[missing], minlength=len(groups)) < groups.sizes
     return Column(column.dtype, xp.where(there, ends, ends.dtype.type(xp.nan)))
 
 
-def _ordered(key: Column, column: Column, groups: Groups, backend: Backend) -> tuple[Array, Array]:
-    """Row positions by group, then by key; and how many values of the column each group has."""
+def _sort_by_group(key: Column, column: Column, groups: Groups, backend: Backend) -> tuple[Array, Array]:
+    """Sort row positions by group, then by key; also count the values of the column in each group."""
     order = sort_order([Column("int64", groups.ids), key], backend)
     present = groups.ids[_present(column, backend.xp)]
     return order, backend.xp.bincount(present, minlength=len(groups))
@@ -223,8 +227,8 @@ def _present(column: Column, xp: ModuleType) -> Array:
     return xp.ones(len(column), dtype=bool) if missing is None else ~missing
 
 
-def _typed(column: Column, item: Field) -> Column:
-    """Sums, deviations and medians of 32 bit floats are such floats again, as in pandas; means are not."""
+def _restore_float32(column: Column, item: Field) -> Column:
+    """Cast sums, deviations and medians of float32 columns back to float32, as in pandas; means stay float64."""
     if item.dtype != "float32" or column.dtype != "float64":
         return column
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Arrow arrays brought to the type their field says; the same for both backends."""
+"""Conversion of Arrow arrays to the type of their field; the same for both backends."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list, workable
+from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list, map_schema
 from gpupipe.backend.columns import refuse_times
-from gpupipe.backend.ragged import offsets_of
+from gpupipe.backend.ragged import accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field, element_of, is_passenger, list_of, require_no_nul
 
 __all__ = [
     "arrow_type",
     "conform",
-    "dtype_of",
-    "fields_of",
+    "dtype_from_arrow",
     "list_array",
     "open_stream",
-    "opened_list",
     "parquet_path",
+    "read_stream",
+    "split_list",
     "with_distinct_values",
 ]
 
@@ -34,7 +34,7 @@ _CODES = pa.dictionary(pa.int32(), pa.large_string())
 
 
 def parquet_path(item: Field) -> str:
-    """The path of a column's values in the Parquet files that pyarrow writes; a struct or a map has several others.
+    """Return the Parquet path of a column's values in files that pyarrow writes; a struct or a map has several.
 
     Example:
         >>> parquet_path(Field("origin", "string")), parquet_path(Field("words", "list<string>"))
@@ -44,7 +44,7 @@ def parquet_path(item: Field) -> str:
 
 
 def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
-    """One array of the type the field says: strings as int32 codes with one dictionary, timestamps in UTC microseconds.
+    """Convert to one array of the field's type: strings as int32 codes with a dictionary, times in UTC microseconds.
 
     Raises:
         SchemaMismatch: the values cannot be had in that type without changing them.
@@ -55,12 +55,12 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
         values = values.chunk(0)
     element = element_of(item.dtype)
     if element is not None:
-        return _conformed_list(values, Field(item.name, element))
+        return _conform_list(values, Field(item.name, element))
     wanted = arrow_type(item.dtype)
     try:
         values = _plain(values)
         if item.dtype == "string":
-            return _coded(values, _CODES)
+            return _encode_strings(values, _CODES)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp(values.type.unit))
         if pa.types.is_timestamp(values.type) and values.type.unit == "ns" and not is_passenger(item.dtype):
@@ -80,13 +80,13 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
 
 
 def _plain(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """The values of an extension type as they are stored, and those that are encoded in runs one by one."""
+    """Decode extension types to their storage type, and run-end encoded values."""
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.cast(values.type.storage_type)
     return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
 
 
-def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.DictionaryArray:
+def _encode_strings(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.DictionaryArray:
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.large_string()).dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
@@ -105,7 +105,7 @@ def _coded(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.
 
 
 def open_stream(table: Any) -> pa.RecordBatchReader:
-    """Open what has the Arrow C stream protocol.
+    """Open an object that has the Arrow C stream protocol.
 
     Raises:
         BadConfig: a name has the character NUL: the stream cuts it there, and Polars ends the process.
@@ -125,7 +125,7 @@ def open_stream(table: Any) -> pa.RecordBatchReader:
 
 
 def _names_within(kind: Any) -> Iterator[str]:
-    """The names of the fields within one of Polars' types."""
+    """Yield the names of the fields within a nested Polars type."""
     for item in getattr(kind, "fields", ()):
         yield item.name
         yield from _names_within(item.dtype)
@@ -133,8 +133,8 @@ def _names_within(kind: Any) -> Iterator[str]:
         yield from _names_within(kind.inner)
 
 
-def fields_of(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
-    """Read what has the Arrow C stream protocol, and the fields of its columns.
+def read_stream(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
+    """Read an object that has the Arrow C stream protocol, and the fields of its columns.
 
     Raises:
         SchemaMismatch: no column can hold what one of its columns holds.
@@ -142,11 +142,11 @@ def fields_of(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
     Memory: all rows.
 
     Example:
-        >>> fields_of(pa.table({"flight": [1]}), "Join")[1][0].dtype
+        >>> read_stream(pa.table({"flight": [1]}), "Join")[1][0].dtype
         'int64'
     """
     read = open_stream(table).read_all()
-    schema, readings = workable(read.schema)
+    schema, readings = map_schema(read.schema)
     for name, (kind, reading) in readings.items():
         if reading.dtype is None:
             raise SchemaMismatch(
@@ -163,9 +163,9 @@ def fields_of(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
 
 
 def with_distinct_values(values: pa.DictionaryArray) -> pa.DictionaryArray:
-    """The same values, each of which the dictionary names once; Arrow allows that it is named more often.
+    """Remove duplicates from the dictionary; Arrow allows them.
 
-    Memory: shares everything where each is named once; looks every value of the dictionary up.
+    Memory: shares everything if there are none; hashes every value of the dictionary.
 
     Example:
         >>> with_distinct_values(pa.DictionaryArray.from_arrays([0, 1], ["JFK", "JFK"])).indices.to_pylist()
@@ -177,24 +177,24 @@ def with_distinct_values(values: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(encoded.indices.take(values.indices), encoded.dictionary)
 
 
-def opened_list(array: pa.Array) -> tuple[Any, pa.Array]:
-    """The n + 1 int64 offsets of an array of lists as a `Column` has them, on the host, and the elements.
+def split_list(array: pa.Array) -> tuple[Any, pa.Array]:
+    """Split an array of lists into n + 1 int64 offsets, on the host, and the elements.
 
     Memory: shares elements, and offsets of large lists none of which is missing; a slice's are copied.
 
     Example:
-        >>> opened_list(pa.array([["a"], None, ["b", "c"]]))[0]
+        >>> split_list(pa.array([["a"], None, ["b", "c"]]))[0]
         array([0, 1, 1, 3])
     """
-    elements = array.flatten()  # leaves out what lies under a missing list
+    elements = array.flatten()  # leaves out the elements of missing lists
     if array.null_count or not pa.types.is_large_list(array.type) or not len(array):
-        return offsets_of(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False), np), elements
+        return accumulate_lengths(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False), np), elements
     offsets = array.offsets.to_numpy()
     return (offsets - offsets[0] if offsets[0] else offsets), elements
 
 
 def list_array(offsets: Any, elements: pa.Array, valid: Any = None) -> pa.LargeListArray:
-    """Lists of their offsets, their elements, and (where some are missing) n booleans.
+    """Build an array of lists from offsets, elements, and (if some are missing) n booleans.
 
     Memory: shares the elements and offsets.
 
@@ -206,8 +206,8 @@ def list_array(offsets: Any, elements: pa.Array, valid: Any = None) -> pa.LargeL
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), elements, mask=mask)
 
 
-def _conformed_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.LargeListArray:
-    """Large lists whose elements are as `conform` has them."""
+def _conform_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.LargeListArray:
+    """Convert to large lists with conformed elements."""
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), pa.large_list(pa.null()))
     if not is_list(values.type):
@@ -219,7 +219,7 @@ def _conformed_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.La
         )
     whole = _plain(values)
     whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
-    offsets, elements = opened_list(whole)
+    offsets, elements = split_list(whole)
     if pa.types.is_dictionary(elements.type):
         elements = with_distinct_values(elements)
     valid = whole.is_valid().to_numpy(zero_copy_only=False) if whole.null_count else None

@@ -1,4 +1,4 @@
-"""Arrow's types and the library's own: the one table by which every way in and every way out reads and writes a column.
+"""Type mapping between Arrow and the library: the one table by which every reader and writer converts a column.
 
 docs/decisions/023-column-types.md has the reasons; docs/guide-files.md the table for users.
 """
@@ -19,13 +19,13 @@ from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, eleme
 __all__ = [
     "Reading",
     "arrow_type",
-    "dtype_of",
+    "dtype_from_arrow",
+    "get_file_type",
     "holds_fields",
     "is_list",
+    "map_schema",
+    "parse_type",
     "read_as",
-    "type_named",
-    "workable",
-    "written_type",
 ]
 
 _OWN = {
@@ -49,12 +49,12 @@ _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a column of an Arrow type is read as.
+    """Mapping of an Arrow type to a field's type.
 
     Args:
         dtype: the field's type; None for a column that is left out.
         written_as: see `Field`.
-        change: what becomes of the type, in words; empty where the column comes out as it went in.
+        change: how the type changes, in words; empty if it round-trips.
         is_lossy: whether values may change, too.
     """
 
@@ -74,7 +74,7 @@ _READ = {
 
 @lru_cache(maxsize=4096)
 def read_as(kind: pa.DataType) -> Reading:
-    """Decide what a column of an Arrow type is read as.
+    """Map an Arrow type to the type its columns are read as.
 
     Example:
         >>> read_as(pa.date32())
@@ -85,8 +85,8 @@ def read_as(kind: pa.DataType) -> Reading:
     if str(kind) in _READ:
         return _READ[str(kind)]
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return _time(kind)
-    inner = _inside(kind)
+        return _read_time(kind)
+    inner = _get_value_type(kind)
     if inner is not None:
         found, changes = read_as(inner), []
         if isinstance(kind, pa.BaseExtensionType):
@@ -100,14 +100,14 @@ def read_as(kind: pa.DataType) -> Reading:
             dtype = list_of(element.dtype)
             alike = not element.change and not pa.types.is_fixed_size_list(kind)
             return Reading(dtype, change="" if alike else f"read as {dtype}")
-    plain = _carried(kind)
+    plain = _to_storable(kind)
     if plain is None:
         return Reading(None, change="nothing here carries such values")
     return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
 
 
-def workable(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
-    """The fields of those columns that can be carried, and of all columns the type and what it is read as."""
+def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
+    """Return the fields of the supported columns, and for all columns the Arrow type and its mapping."""
     columns = {item.name: (item.type, read_as(item.type)) for item in schema}
     fields = (
         Field(name, reading.dtype, written_as=reading.written_as)
@@ -117,12 +117,12 @@ def workable(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Re
     return Schema(fields), columns
 
 
-def _time(kind: pa.DataType) -> Reading:
-    """Of a date or a time."""
+def _read_time(kind: pa.DataType) -> Reading:
+    """Map a date or timestamp type."""
     if pa.types.is_date(kind):
         return Reading("timestamp", str(pa.date32()), "" if pa.types.is_date32(kind) else "read as date32[day]")
     if kind.tz is not None and not _is_known(kind.tz):
-        found = _time(pa.timestamp(kind.unit, "UTC"))
+        found = _read_time(pa.timestamp(kind.unit, "UTC"))
         return replace(
             found, change=", ".join(filter(None, [f"its zone {kind.tz!r} is unknown, read as UTC", found.change]))
         )
@@ -142,26 +142,26 @@ def _is_known(zone: str) -> bool:
     return True
 
 
-def _inside(kind: pa.DataType) -> pa.DataType | None:
-    """The type of the values that an extension type, a dictionary or runs stand for; None of any other type."""
+def _get_value_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the value type of an extension, dictionary or run-end encoded type; None for any other type."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) else None
 
 
-def dtype_of(kind: pa.DataType) -> str | None:
-    """The field type an Arrow type is read as; None for one that is left out.
+def dtype_from_arrow(kind: pa.DataType) -> str | None:
+    """Return the field type that an Arrow type is read as; None if it is not supported.
 
     Example:
-        >>> dtype_of(pa.date32()), dtype_of(pa.list_(pa.int8())), dtype_of(pa.list_(pa.list_(pa.int8())))
-        ('timestamp', 'list<int8>', 'list<item: list<item: int8>>')
+        >>> dtype_from_arrow(pa.date32()), dtype_from_arrow(pa.list_(pa.int8()))
+        ('timestamp', 'list<int8>')
     """
     return read_as(kind).dtype
 
 
 @lru_cache(maxsize=4096)
 def arrow_type(dtype: str) -> pa.DataType:
-    """The Arrow type of a column of a field's type inside the library; strings plain.
+    """Return the Arrow type that represents a field's type inside the library; strings are plain.
 
     Example:
         >>> arrow_type("string"), arrow_type("timestamp"), arrow_type("struct<city: string>")
@@ -170,31 +170,31 @@ def arrow_type(dtype: str) -> pa.DataType:
     element = element_of(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
-    return _parsed(dtype) if is_passenger(dtype) else _OWN[dtype]
+    return _parse_text(dtype) if is_passenger(dtype) else _OWN[dtype]
 
 
-def type_named(text: str) -> pa.DataType:
-    """The Arrow type of a field's `dtype` or `written_as`.
+def parse_type(text: str) -> pa.DataType:
+    """Parse the Arrow type of a field's `dtype` or `written_as`.
 
     Example:
-        >>> type_named("date32[day]"), type_named("int64")
+        >>> parse_type("date32[day]"), parse_type("int64")
         (DataType(date32[day]), DataType(int64))
     """
-    return arrow_type(text) if text in DTYPES or text in LISTS else _parsed(text)
+    return arrow_type(text) if text in DTYPES or text in LISTS else _parse_text(text)
 
 
-def written_type(item: Field) -> pa.DataType:
-    """The Arrow type a field's column is written as: a date as a date, a time with its zone.
+def get_file_type(item: Field) -> pa.DataType:
+    """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone.
 
     Example:
-        >>> written_type(Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]"))
+        >>> get_file_type(Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]"))
         TimestampType(timestamp[us, tz=Europe/Oslo])
     """
-    return type_named(item.written_as or item.dtype)
+    return parse_type(item.written_as or item.dtype)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type is one of lists, in any of their forms.
+    """Return whether an Arrow type is a list type, in any of its forms.
 
     Example:
         >>> is_list(pa.list_(pa.int8(), 3)), is_list(pa.struct([]))
@@ -205,7 +205,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
-    """Tell whether a type has all fields of another one's structs, at any depth, and its dates and times.
+    """Return whether a type has all struct fields of another, at any depth, and the same dates and times.
 
     Arrow's cast leaves out a field that the new type has not, and a date's time of day.
 
@@ -225,20 +225,20 @@ def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     return bool(kind.equals(other)) or pa.types.is_null(other) or not is_time
 
 
-def _carried(kind: pa.DataType) -> pa.DataType | None:
-    """The same type in a form that frames and Parquet files can have; None where there is none."""
-    inner = _inside(kind)
+def _to_storable(kind: pa.DataType) -> pa.DataType | None:
+    """Convert to an equivalent type that frames and Parquet files support; None if there is none."""
+    inner = _get_value_type(kind)
     if inner is not None:
-        return _carried(inner)
+        return _to_storable(inner)
     if pa.types.is_struct(kind):
-        found = [_carried_field(kind.field(place)) for place in range(kind.num_fields)]
+        found = [_to_storable_field(kind.field(place)) for place in range(kind.num_fields)]
         fields = [item for item in found if item is not None]
         return pa.struct(fields) if fields and len(fields) == len(found) else None
     if pa.types.is_map(kind):
-        key, item = _carried(kind.key_type), _carried_field(kind.item_field)
+        key, item = _to_storable(kind.key_type), _to_storable_field(kind.item_field)
         return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)
     if is_list(kind):
-        item = _carried_field(kind.value_field)
+        item = _to_storable_field(kind.value_field)
         if item is None:
             return None
         item = item.with_name("item")
@@ -252,14 +252,14 @@ def _carried(kind: pa.DataType) -> pa.DataType | None:
     return kind if is_known or str(kind) in _BY_TEXT else None
 
 
-def _carried_field(item: pa.Field) -> pa.Field | None:
-    """The field, nullable: a row without a match has no struct, and so nothing in it."""
-    kind = _carried(item.type)
+def _to_storable_field(item: pa.Field) -> pa.Field | None:
+    """Convert to a nullable field: a row without a match has no struct, and so nothing in it."""
+    kind = _to_storable(item.type)
     return None if kind is None else pa.field(item.name, kind)
 
 
 def _text(kind: pa.DataType) -> str:
-    """Arrow's own text of a type, which `_parsed` reads; names that are no words are in quotation marks."""
+    """Format a type as Arrow does, for `_parse_text` to read; names that are not identifiers are quoted."""
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(_field_text(kind.field(place)) for place in range(kind.num_fields))}>"
     if pa.types.is_map(kind):
@@ -278,18 +278,18 @@ def _field_text(item: pa.Field) -> str:
     return f"{name}: {_text(item.type)}"
 
 
-def _parsed(text: str) -> pa.DataType:
-    """The type that `_text` wrote."""
+def _parse_text(text: str) -> pa.DataType:
+    """Parse a type that `_text` formatted."""
     tokens = [token for token in _TOKEN.findall(text) if not token.isspace()][::-1]
-    return _type_of(tokens)
+    return _parse_tokens(tokens)
 
 
-def _type_of(tokens: list[str]) -> pa.DataType:
-    """The type that the last of the tokens, which stand in reverse, tell of; they are taken away."""
+def _parse_tokens(tokens: list[str]) -> pa.DataType:
+    """Parse the type at the end of the reversed tokens, and remove its tokens."""
     name = tokens.pop()
     if tokens and tokens[-1] == "<":
         tokens.pop()
-        return _nested(name, tokens)
+        return _parse_nested(name, tokens)
     if tokens and tokens[-1][0] in "[(":
         inside = tokens.pop()
         if name.startswith("decimal"):
@@ -301,11 +301,11 @@ def _type_of(tokens: list[str]) -> pa.DataType:
     return _BY_TEXT[name]
 
 
-def _nested(name: str, tokens: list[str]) -> pa.DataType:
+def _parse_nested(name: str, tokens: list[str]) -> pa.DataType:
     if name == "map":
-        key = _type_of(tokens)
+        key = _parse_tokens(tokens)
         tokens.pop()
-        kind = _type_of(tokens)
+        kind = _parse_tokens(tokens)
         is_sorted = tokens.pop() == ","
         if is_sorted:
             del tokens[-2:]
@@ -316,7 +316,7 @@ def _nested(name: str, tokens: list[str]) -> pa.DataType:
         if label.startswith('"'):
             label = re.sub(r"\\(.)", r"\1", label[1:-1], flags=re.DOTALL)
         tokens.pop()
-        fields.append(pa.field(label, _type_of(tokens)))
+        fields.append(pa.field(label, _parse_tokens(tokens)))
         if tokens.pop() == ">":
             break
     if name == "struct":

@@ -1,7 +1,7 @@
-"""Models that a network has to beat: scikit-learn's and XGBoost's.
+"""Baseline models of scikit-learn and XGBoost, to compare a network with.
 
-Each learns from the block a network learns from, with its library's own settings but for the random state and, where it
-has to be, what says which columns are ids. In: a matrix of numbers with the ids beside them. Out: what a network gives,
+Each is fitted on the network's feature table with its library's defaults, apart from the random state and, where it
+is required, the list of categorical columns. In: a matrix of numbers, then ids. Out: what a network returns,
 log-odds (binary), log-probabilities (classes) or values.
 """
 
@@ -29,16 +29,16 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from gpupipe.errors import BackendMissing, BadData
 from gpupipe.support.validation import check_choice
 
-__all__ = ["YARDSTICKS", "Columns", "Yardstick", "yardsticks"]
+__all__ = ["BASELINES", "Baseline", "MatrixLayout", "make_baselines"]
 
-YARDSTICKS = ("linear", "forest", "hist-gradient-boosting", "xgboost")
+BASELINES = ("linear", "forest", "hist-gradient-boosting", "xgboost")
 MAX_CATEGORIES = 255  # what HistGradientBoosting takes as categories; a column of more ids is read as numbers
 MAX_DEPTH = 16  # scikit-learn's trees without an end would hold a table's rows one by one
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What the matrix holds and what is learned from it.
+class MatrixLayout:
+    """Layout of the feature matrix, and the task.
 
     Args:
         numeric: how many numbers, which come first.
@@ -60,21 +60,21 @@ class Columns:
         return self.task != "regression"
 
 
-class Yardstick:
-    """An estimator that is given rows with weights on the host and answers as a network does.
+class Baseline:
+    """Baseline model: an estimator fitted on the host with sample weights, with a network's outputs.
 
     Args:
         model: with `fit` and `predict`, or `predict_proba` for classes; its class names it.
         columns: of its matrix.
-        estimator: the model with what is done before and around it; by default the model.
+        estimator: the model with its preprocessing and wrapper; by default the model.
     """
 
-    def __init__(self, model: Any, columns: Columns, estimator: Any = None) -> None:
+    def __init__(self, model: Any, columns: MatrixLayout, estimator: Any = None) -> None:
         self.name, self.columns = type(model).__name__, columns
         self.estimator = model if estimator is None else estimator
 
     def fit(self, features: Any, target: Any, weight: Any) -> None:
-        """Learn.
+        """Fit the estimator.
 
         Raises:
             BadData: the estimator refuses the rows, such as rows of one class.
@@ -94,7 +94,7 @@ class Yardstick:
             ) from cause
 
     def outputs(self, features: Any) -> Any:
-        """n log-odds or values, n x K log-probabilities, or n x T values."""
+        """Predict n log-odds or values, n x K log-probabilities, or n x T values."""
         if not self.columns.classifies:
             return np.asarray(self.estimator.predict(features))
         found = self.estimator.predict_proba(features)
@@ -107,8 +107,8 @@ class Yardstick:
         return logs[:, 1] - logs[:, 0] if self.columns.task == "binary" else logs
 
 
-def yardsticks(names: Sequence[str], columns: Columns, *, on_gpu: bool) -> list[Yardstick]:
-    """Make some of `YARDSTICKS`; of all of them XGBoost is left out where it is not installed.
+def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool) -> list[Baseline]:
+    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed.
 
     Args:
         names: which.
@@ -120,13 +120,13 @@ def yardsticks(names: Sequence[str], columns: Columns, *, on_gpu: bool) -> list[
         BackendMissing: XGBoost is asked for by name and is not installed.
 
     Example:
-        >>> [model.name for model in yardsticks(["linear"], Columns(2, [], "regression", 1), on_gpu=False)]
+        >>> [model.name for model in make_baselines(["linear"], MatrixLayout(2, [], "regression", 1), on_gpu=False)]
         ['Ridge']
     """
     for name in names:
-        check_choice("baselines", YARDSTICKS, only=name)
+        check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
-        if tuple(names) != YARDSTICKS:
+        if tuple(names) != BASELINES:
             raise BackendMissing(
                 "baselines(only=)",
                 "XGBoost is not installed",
@@ -139,7 +139,7 @@ def yardsticks(names: Sequence[str], columns: Columns, *, on_gpu: bool) -> list[
     return [_xgboost(columns, on_gpu=on_gpu) if name == "xgboost" else makers[name](columns) for name in names]
 
 
-def _linear(columns: Columns) -> Yardstick:
+def _linear(columns: MatrixLayout) -> Baseline:
     model = LogisticRegression(max_iter=1000) if columns.classifies else Ridge()
     ids = range(columns.numeric, columns.numeric + len(columns.cardinalities))
     known = [np.arange(n) for n in columns.cardinalities]
@@ -149,31 +149,31 @@ def _linear(columns: Columns) -> Yardstick:
     ]
     answering = MultiOutputClassifier(model) if columns.task == "multilabel" else model
     one_hot = ColumnTransformer([part for part in parts if part[2]])
-    return Yardstick(model, columns, make_pipeline(one_hot, answering))
+    return Baseline(model, columns, make_pipeline(one_hot, answering))
 
 
-def _forest(columns: Columns) -> Yardstick:
+def _forest(columns: MatrixLayout) -> Baseline:
     cls = RandomForestClassifier if columns.classifies else RandomForestRegressor
-    return Yardstick(cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=columns.seed), columns)
+    return Baseline(cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=columns.seed), columns)
 
 
-def _boosting(columns: Columns) -> Yardstick:
+def _boosting(columns: MatrixLayout) -> Baseline:
     ids = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in columns.cardinalities]
     cls = HistGradientBoostingClassifier if columns.classifies else HistGradientBoostingRegressor
     model = cls(categorical_features=ids if any(ids) else None, random_state=columns.seed)
     several: Any = MultiOutputClassifier if columns.classifies else MultiOutputRegressor
-    return Yardstick(model, columns, several(model) if columns.outputs > 1 and columns.task != "multiclass" else None)
+    return Baseline(model, columns, several(model) if columns.outputs > 1 and columns.task != "multiclass" else None)
 
 
-def _xgboost(columns: Columns, *, on_gpu: bool) -> Yardstick:
+def _xgboost(columns: MatrixLayout, *, on_gpu: bool) -> Baseline:
     library = importlib.import_module("xgboost")
     cls = library.XGBClassifier if columns.classifies else library.XGBRegressor
     types, device = ["q"] * columns.numeric + ["c"] * len(columns.cardinalities), "cuda" if on_gpu else "cpu"
-    return Yardstick(
+    return Baseline(
         cls(feature_types=types, enable_categorical=True, device=device, random_state=columns.seed), columns
     )
 
 
 def _log(chances: Any) -> Any:
-    """Finite for a probability of 0 too."""
+    """Compute the logarithm, finite for a probability of 0 too."""
     return np.log(np.clip(np.asarray(chances, dtype="float64"), np.finfo(np.float64).tiny, 1.0))

@@ -1,4 +1,4 @@
-"""A column stored as another type, value by value or not at all; the same on both backends."""
+"""Casts of columns between types, checked value by value; the same on both backends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_A_TIME = np.iinfo("int64").min
 def cast_column(
     column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False, zone: str = ""
 ) -> Column:
-    """The column as `dtype`, one of `schema.DTYPES`; lists by their elements, as one of `schema.LISTS`.
+    """Cast a column to `dtype`, one of `schema.DTYPES`; lists by their elements, to one of `schema.LISTS`.
 
     Of types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of
     day float64 seconds or int64 microseconds, and bytes text.
@@ -49,25 +49,27 @@ def cast_column(
         return column
     require_castable(column.dtype, dtype, name)
     if is_passenger(column.dtype):
-        return _carried(column, dtype, name, backend)
+        return _cast_passenger(column, dtype, name, backend)
     element = element_of(dtype)
     if column.elements is not None and element is not None:
-        return Column(dtype, column.data, column.valid, None, _elements(column, element, name, backend, exact=exact))
+        return Column(
+            dtype, column.data, column.valid, None, _cast_elements(column, element, name, backend, exact=exact)
+        )
     if column.dtype == "string":
-        return _parsed(column, dtype, name, backend)
+        return _parse_strings(column, dtype, name, backend)
     if dtype == "string":
-        return _written(column, name, backend, zone)
+        return _format_values(column, name, backend, zone)
     if dtype == "timestamp":
         _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
     if "timestamp" in (column.dtype, dtype):
         return Column(dtype, column.data, column.valid)
     if dtype in FLOATS:
-        return _float(column, dtype, name, backend, exact=exact)
-    return _whole(column, dtype, name, backend)
+        return _cast_to_float(column, dtype, name, backend, exact=exact)
+    return _cast_to_integer(column, dtype, name, backend)
 
 
 def require_castable(source: str, dtype: str, name: str) -> None:
-    """Raise `SchemaMismatch` where no meaning connects two types, whatever the values are.
+    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are.
 
     Example:
         >>> require_castable("string", "timestamp", "at")
@@ -76,7 +78,7 @@ def require_castable(source: str, dtype: str, name: str) -> None:
     if element is not None and wanted is not None:
         require_castable(element, wanted, name)
     elif not _are_connected(source, dtype):
-        expected, remedy = _what_is(source, name)
+        expected, remedy = _suggest_cast(source, name)
         raise SchemaMismatch(f"column {name!r}", f"{source} cannot become {dtype}", expected=expected, remedy=remedy)
 
 
@@ -90,13 +92,13 @@ def _are_connected(source: str, dtype: str) -> bool:
     return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
 
 
-def _what_is(source: str, name: str) -> tuple[str, str]:
-    """What a type can become where it is not what was asked for, and what to try."""
+def _suggest_cast(source: str, name: str) -> tuple[str, str]:
+    """Return which types a type can be cast to, and a remedy, for an error."""
     if is_passenger(source):
         possible = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
         return possible, made_usable(name, source)
     if element_of(source) is not None:
-        return "lists beside lists", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
+        return "a list type", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
     if source == "timestamp":
         return "int64, microseconds since 1970, or text", f"DateParts({name!r}, ['hour']) and the like for parts of it"
     if source in FLOATS:
@@ -110,10 +112,10 @@ _FROM_CARRIED = (
     (("duration[", "time32[", "time64["), ("float64", "int64")),
     (("binary", "large_binary"), ("string",)),
 )
-"""What becomes of types that are only carried."""
+"""The casts that are defined from types that are only carried."""
 
 
-def _elements(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
+def _cast_elements(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
     assert column.elements is not None
     try:
         return cast_column(column.elements, dtype, name, backend, exact=exact)
@@ -122,8 +124,8 @@ def _elements(column: Column, dtype: str, name: str, backend: Backend, *, exact:
         raise
 
 
-def _carried(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """A column that is only carried as another type, through the host."""
+def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Cast a column of a type that is only carried, through the host."""
     values = backend.to_arrow(backend.frame({name: column}, len(column)))[name].combine_chunks()
     kind, made = values.type, None
     try:
@@ -164,7 +166,7 @@ def _carried(column: Column, dtype: str, name: str, backend: Backend) -> Column:
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def _float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
+def _cast_to_float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
     xp, data = backend.xp, column.data
     with np.errstate(over="ignore"):
         made = data.astype(dtype)
@@ -178,8 +180,8 @@ def _float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bo
     return Column(dtype, made if column.valid is None else xp.where(column.valid, made, made.dtype.type(xp.nan)))
 
 
-def _whole(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """Numbers and booleans as integers or booleans."""
+def _cast_to_integer(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Cast numbers and booleans to integers or booleans."""
     xp = backend.xp
     missing = column.missing(xp)
     data = column.data if missing is None else xp.where(missing, column.data.dtype.type(0), column.data)
@@ -202,11 +204,11 @@ def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) 
     if column.valid is not None:
         bad = bad & column.valid
     if bool(bad.any()):
-        raise _unfit(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
+        raise _make_error(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
 
 
-def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """Each distinct string is parsed once, on the host, and gathered by code."""
+def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Parse each distinct string once, on the host, and gather the values by code."""
     dictionary = column.dictionary
     assert dictionary is not None
     used = np.flatnonzero(
@@ -217,14 +219,14 @@ def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
         first = _first_unparsed(texts, dtype)
-        raise _unfit(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype) from None
+        raise _make_error(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype) from None
     stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
     misread = _misread(texts, stored, dtype)
     if misread.any():
         wrong = np.zeros(len(dictionary) + 1, dtype=bool)
         wrong[used] = misread
         bad = backend.to_device(wrong)[column.data]
-        raise _unfit(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
+        raise _make_error(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
     table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
     table[used] = stored
     if dtype in FLOATS:
@@ -235,7 +237,7 @@ def _parsed(column: Column, dtype: str, name: str, backend: Backend) -> Column:
 
 
 def _misread(texts: pa.Array, values: Any, dtype: str) -> Any:
-    """Which texts Arrow has read as another number than they say: too large ones, and hexadecimal as negative ones."""
+    """Find texts that Arrow has parsed as another number: too large ones, and hexadecimal as negative ones."""
     if dtype in INTEGERS:
         return ~_matches(texts, "^-?[0-9]+$")
     if dtype not in FLOATS:
@@ -260,18 +262,18 @@ def _first_unparsed(texts: pa.Array, dtype: str) -> int:
     raise AssertionError("a text that is not parsed among others is not parsed alone")
 
 
-def _written(column: Column, name: str, backend: Backend, zone: str) -> Column:
-    """Each distinct value is written out once, on the host."""
+def _format_values(column: Column, name: str, backend: Backend, zone: str) -> Column:
+    """Format each distinct value once, on the host, and gather the strings by code."""
     xp = backend.xp
     missing = column.missing(xp)
     present = column.data if missing is None else column.data[~missing]
     distinct, inverse = xp.unique(present, return_inverse=True)
     values = backend.to_host(distinct)
-    dictionary = _texts(values, column.dtype)
+    dictionary = _format_distinct(values, column.dtype)
     beyond = _matches(dictionary, "^<value out of range")
     if beyond.any():
         value = int(values[beyond][0])
-        raise _unfit(name, value, column.data == value, column.dtype, "string")
+        raise _make_error(name, value, column.data == value, column.dtype, "string")
     if zone:
         dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
     codes: Array = xp.full(len(column), -1, dtype="int32")
@@ -279,7 +281,7 @@ def _written(column: Column, name: str, backend: Backend, zone: str) -> Column:
     return Column("string", codes, None, dictionary)
 
 
-def _texts(values: Any, dtype: str) -> pa.Array:
+def _format_distinct(values: Any, dtype: str) -> pa.Array:
     if dtype == "timestamp":
         return pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
     # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
@@ -287,12 +289,12 @@ def _texts(values: Any, dtype: str) -> pa.Array:
 
 
 def _exact_up_to(dtype: str) -> int:
-    """The integer up to which a float type holds every one."""
+    """Return the integer up to which a float type holds every integer exactly."""
     return int(2 ** (np.finfo(dtype).nmant + 1))
 
 
-def _unfit(name: str, value: Any, bad: Array, source: str, dtype: str) -> BadData:
-    """The error about one value, and the rows that are bad."""
+def _make_error(name: str, value: Any, bad: Array, source: str, dtype: str) -> BadData:
+    """Create the error about the values that do not fit, with the first one and its row."""
     count = int(bad.sum())
     many = f"{count} values do" if count > 1 else "a value does"
     expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"

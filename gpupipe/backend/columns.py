@@ -1,4 +1,4 @@
-"""Small facts about columns that both backends and every room need."""
+"""Helper functions for columns: conversions, checks, and key types, for both backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.arrow_types import Reading, arrow_type
-from gpupipe.backend.protocol import Array, Column, Matrix, Stored
+from gpupipe.backend.protocol import Array, Column, Matrix, RawColumn
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
 from gpupipe.support.text import derive
@@ -21,18 +21,18 @@ from gpupipe.support.text import derive
 __all__ = [
     "as_floats",
     "as_key",
+    "chain_columns",
     "check_names",
     "floats",
+    "get_storage",
     "key_dtype",
     "missing_column",
-    "parts_of",
     "refuse_passengers",
     "refuse_times",
     "refuse_type",
     "require_comparable",
     "require_comparable_times",
-    "side_by_side",
-    "stored_of",
+    "split_parts",
     "whole_numbers",
     "with_missing_row",
     "with_readings",
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def floats(column: Column, xp: ModuleType) -> Array:
-    """A numeric or boolean column as n float64 with NaN where missing.
+    """Convert a numeric or boolean column to n float64, NaN where missing.
 
     Memory: shares a float64 column, else copies on the device.
 
@@ -54,7 +54,7 @@ def floats(column: Column, xp: ModuleType) -> Array:
 
 
 def as_floats(data: Array, dtype: str) -> Array:
-    """Store numbers as floats; what lies beyond their range is infinite, which whoever reads them has to refuse.
+    """Cast numbers to floats; values beyond the range become infinite, which the reader has to refuse.
 
     Memory: copies on the device.
 
@@ -68,7 +68,7 @@ def as_floats(data: Array, dtype: str) -> Array:
 
 
 def refuse_times(name: str, cause: Exception) -> NoReturn:
-    """Raise `BadData` for a column of which a time is too far away to be counted in microseconds."""
+    """Raise `BadData` for a column with a time out of range of int64 microseconds."""
     raise BadData(
         f"column {name!r}",
         f"a time is out of range ({cause})",
@@ -78,7 +78,7 @@ def refuse_times(name: str, cause: Exception) -> NoReturn:
 
 
 def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn:
-    """Raise `SchemaMismatch` for a column of a type that there is nothing here for."""
+    """Raise `SchemaMismatch` for a column of an unsupported type."""
     raise SchemaMismatch(
         f"column {name!r}",
         "no column here can hold such values",
@@ -89,7 +89,7 @@ def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn
 
 
 def check_names(names: Iterable[object]) -> None:
-    """Raise `SchemaMismatch` for the first column whose name is no string.
+    """Raise `SchemaMismatch` for the first column whose name is not a string.
 
     Example:
         >>> check_names(["origin", "dest"])
@@ -106,7 +106,7 @@ def check_names(names: Iterable[object]) -> None:
 
 
 def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> Iterator[Field]:
-    """The fields, in files written as what they were read from.
+    """Set `written_as` of the fields from the types they were read from.
 
     Example:
         >>> readings = {"day": Reading("timestamp", "date32[day]")}
@@ -118,21 +118,21 @@ def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> I
         yield replace(item, written_as=written_as) if written_as else item
 
 
-def stored_of(column: Column) -> Stored | None:
-    """A column of numbers or booleans as it is stored; None for any other.
+def get_storage(column: Column) -> RawColumn | None:
+    """Return a numeric or boolean column in its storage form; None for any other.
 
     Memory: shares.
 
     Example:
         >>> import numpy as np
-        >>> stored_of(Column("int64", np.array([7, 0]), np.array([True, False]))).mask
+        >>> get_storage(Column("int64", np.array([7, 0]), np.array([True, False]))).mask
         array([ True, False])
     """
-    return Stored(column.data, column.valid) if column.dtype in (*FLOATS, *INTEGERS, "bool") else None
+    return RawColumn(column.data, column.valid) if column.dtype in (*FLOATS, *INTEGERS, "bool") else None
 
 
 def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
-    """A column of that type in which every value is missing.
+    """Create a column in which every value is missing.
 
     Memory: allocates it.
 
@@ -156,7 +156,7 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
 
 
 def with_missing_row(column: Column, xp: ModuleType) -> Column:
-    """The column with one missing value appended, so that gathering at -1 gives a missing value.
+    """Append one missing value to a column, so that gathering at -1 gives a missing value.
 
     Memory: copies the column.
 
@@ -195,7 +195,7 @@ def refuse_passengers(fields: Iterable[Field], where: str) -> None:
 
 
 def require_comparable(fields: Iterable[Field], where: str) -> None:
-    """Raise `SchemaMismatch` for the first field of lists, or one that is only carried: they have no order and no hash.
+    """Raise `SchemaMismatch` for the first field that has no order and no hash: lists, and types only carried.
 
     Example:
         >>> require_comparable([Field("origin", "string")], "sort")
@@ -213,7 +213,7 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
 
 
 def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
-    """Raise `SchemaMismatch` for times with a zone beside times without one: these may be those of any place.
+    """Raise `SchemaMismatch` for times with a time zone compared with times without one.
 
     Example:
         >>> require_comparable_times(Field("at", "timestamp"), Field("seen", "timestamp"), "join")
@@ -226,14 +226,14 @@ def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
         where,
         f"the times of {zoned.name!r} have a time zone, and those of {naive.name!r} have none",
         got=f"{ours.name!r} {ours.zone or 'without a zone'}, {theirs.name!r} {theirs.zone or 'without a zone'}",
-        expected="times with a zone beside times with any zone, or times without one beside such",
+        expected="both with a time zone, or both without",
         remedy=f"frame[{naive.name!r}].dt.tz_localize({zoned.zone!r}), or whichever zone they are in; "
         f"T.Cast({both}) of both if they are UTC",
     )
 
 
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:
-    """n values as int64 or uint64, and where they are the column's: not missing, no fraction, not out of range.
+    """Convert to n int64 or uint64, and n booleans: False where missing, fractional or out of range.
 
     Memory: allocates both; shares values that are of that type already.
 
@@ -258,7 +258,7 @@ def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[
 
 
 def key_dtype(dtypes: AbstractSet[str]) -> str:
-    """The type in which keys of these types are compared by value.
+    """Return the common type in which keys of these types are compared by value.
 
     Example:
         >>> key_dtype({"int8", "float64"}), key_dtype({"int64", "uint64"}), key_dtype({"string"})
@@ -272,7 +272,7 @@ def key_dtype(dtypes: AbstractSet[str]) -> str:
 
 
 def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
-    """A key in the type it is compared in; missing where that has no such value, which then equals no other key.
+    """Cast a key to the type it is compared in; missing where that type has no such value, which matches no key.
 
     Example:
         >>> import numpy as np
@@ -286,13 +286,13 @@ def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
     return Column(dtype, *whole_numbers(column, np.dtype(dtype), xp))
 
 
-def side_by_side(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
-    """Columns of different names as one mapping, in order; a `Matrix` among them stays one.
+def chain_columns(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
+    """Chain columns of different names into one mapping, in order; a `Matrix` among them stays one.
 
     Example:
         >>> import numpy as np
-        >>> columns = side_by_side(Matrix(["x"], np.ones((1, 2))), {"y": Column("bool", np.ones(2, dtype=bool))})
-        >>> list(columns), [type(part).__name__ for part in parts_of(columns)]
+        >>> columns = chain_columns(Matrix(["x"], np.ones((1, 2))), {"y": Column("bool", np.ones(2, dtype=bool))})
+        >>> list(columns), [type(part).__name__ for part in split_parts(columns)]
         (['x', 'y'], ['Matrix', 'dict'])
     """
     known: list[Any] = []
@@ -307,6 +307,6 @@ def side_by_side(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
     return known[0] if len(known) == 1 else ChainMap(*reversed(known))
 
 
-def parts_of(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
-    """What `side_by_side` was given."""
+def split_parts(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
+    """Return the mappings that `chain_columns` chained."""
     return [*reversed(columns.maps)] if isinstance(columns, ChainMap) else [columns]

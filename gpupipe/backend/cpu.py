@@ -1,4 +1,4 @@
-"""The CPU twin: pandas, pyarrow, NumPy, scikit-learn. Same names, in the same order, as `gpu.py`."""
+"""CPU backend: pandas, pyarrow, NumPy, scikit-learn. Same names, in the same order, as `gpu.py`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pyarrow import orc
 
 from gpupipe.backend import arrow, lists
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, parts_of, refuse_times, refuse_type, stored_of, with_readings
+from gpupipe.backend.columns import check_names, get_storage, refuse_times, refuse_type, split_parts, with_readings
 from gpupipe.backend.device.malloc import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, Stored, Transfers
+from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, RawColumn, Transfers
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, element_of, is_passenger
 
@@ -30,14 +30,14 @@ _ROW, _MATCH = "\0row", "\0match"
 _MANY_COLUMNS = 64  # pandas warns from 100
 _WORTHWHILE, _COPIED_BYTES = 16, 8 << 20  # fewer columns are as fast one by one
 _TEXT = pd.StringDtype(na_value=np.nan)
-_PLAIN = {np.dtype(name): name for name in (*FLOATS, *INTEGERS, "bool")}  # in coded form as they are
+_PLAIN = {np.dtype(name): name for name in (*FLOATS, *INTEGERS, "bool")}  # need no encoding
 _READ = {name: Reading(name) for name in _PLAIN.values()}
 _FEW = 8  # one column in so many is put into its place by itself
-_CHUNK = 64  # columns of which is looked at a time whether they have gaps
+_CHUNK = 64  # columns checked for missing values at a time
 
 
 class CpuBackend:
-    """Frames are `pandas.DataFrame`, arrays are `numpy.ndarray`.
+    """CPU backend: frames are `pandas.DataFrame`, arrays are `numpy.ndarray`.
 
     Example:
         >>> backend = CpuBackend()
@@ -88,7 +88,7 @@ class CpuBackend:
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         known = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))
-        return {name: _READ[dtype] if dtype else _reading(frame.iloc[:, at]) for at, (name, dtype) in known}
+        return {name: _READ[dtype] if dtype else _classify_column(frame.iloc[:, at]) for at, (name, dtype) in known}
 
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns.tolist())
@@ -100,27 +100,28 @@ class CpuBackend:
                 expected="unique names",
                 remedy="frame.loc[:, ~frame.columns.duplicated()]",
             )
-        rows, others = pd.RangeIndex(len(frame)), _places_of_others(frame)
+        rows, others = pd.RangeIndex(len(frame)), _find_encodable(frame)
         if others is not None:
             made = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
             for place in others:
-                made.isetitem(place, _coded(frame.columns[place], frame.iloc[:, place]))
+                made.isetitem(place, _encode_column(frame.columns[place], frame.iloc[:, place]))
             return made
-        columns = {name: _coded(name, series) for name, series in frame.items()}
+        columns = {name: _encode_column(name, series) for name, series in frame.items()}
         return pd.DataFrame(columns, index=rows, copy=False)
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
-        others = _places_of_others(frame)
+        others = _find_encodable(frame)
         if others is not None:
             made = frame.copy()
             for place in others:
-                zone = _zone_of(frame.columns[place], schema)
-                made.isetitem(place, _decoded(frame.iloc[:, place], own=True, zone=zone))
+                zone = _get_zone(frame.columns[place], schema)
+                made.isetitem(place, _decode_column(frame.iloc[:, place], own=True, zone=zone))
             return made
         columns = {
-            name: _decoded(frame[name], own=joins or name in own, zone=_zone_of(name, schema)) for name in frame.columns
+            name: _decode_column(frame[name], own=joins or name in own, zone=_get_zone(name, schema))
+            for name in frame.columns
         }
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
@@ -142,7 +143,7 @@ class CpuBackend:
         element = element_of(dtype)
         if element is not None:
             array = lists.whole(series)
-            offsets, leaves = arrow.opened_list(array)
+            offsets, leaves = arrow.split_list(array)
             fields = [Field(name, element, nullable=leaves.null_count > 0)]
             values = self.column(self.from_arrow(pa.table({name: leaves}), fields), name)
             valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -167,7 +168,7 @@ class CpuBackend:
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
         if len(names) < _WORTHWHILE:
             return None
-        run = _run_of(frame, names)
+        run = _find_slice(frame, names)
         if run is None and len(names) * len(frame) * 8 > _COPIED_BYTES:
             return None
         frame = frame[list(names)] if run is None else frame.iloc[:, run]
@@ -178,8 +179,8 @@ class CpuBackend:
         shared = first.base is not None and first.base is last.base
         return Matrix(list(names), frame.to_numpy().T) if shared or frame.size * 8 <= _COPIED_BYTES else None
 
-    def stored(self, frame: Frame, name: str) -> Stored | None:
-        return stored_of(self.column(frame, name))
+    def stored(self, frame: Frame, name: str) -> RawColumn | None:
+        return get_storage(self.column(frame, name))
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         rows = pd.RangeIndex(num_rows)
@@ -187,7 +188,7 @@ class CpuBackend:
             pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False)
             if isinstance(part, Matrix)
             else pd.DataFrame({name: _pandas_data(column) for name, column in part.items()}, index=rows, copy=False)
-            for part in parts_of(columns)
+            for part in split_parts(columns)
         ]
         return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
@@ -198,7 +199,7 @@ class CpuBackend:
         return frame.index.to_numpy()
 
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        return _assigned(frame, {name: _pandas_data(column) for name, column in columns.items()})
+        return _assign(frame, {name: _pandas_data(column) for name, column in columns.items()})
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         wanted = list(names)
@@ -208,7 +209,7 @@ class CpuBackend:
         if not frame.columns.is_unique:  # a user's; `encode` says so
             return frame[wanted]
         if len(wanted) > _MANY_COLUMNS:
-            run = _run_of(frame, wanted)
+            run = _find_slice(frame, wanted)
             if run is not None:
                 return frame.iloc[:, run]
             if len(wanted) * len(frame) * 8 <= _COPIED_BYTES:
@@ -231,15 +232,17 @@ class CpuBackend:
         strings = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
         united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in strings}
         rest = pd.concat([f.drop(columns=strings) for f in frames], ignore_index=True)
-        return _assigned(rest, united)[names]
+        return _assign(rest, united)[names]
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         keys = list(on)
         # Integers and booleans get a mask, or pandas would make floats and objects of them where there is no match.
-        masked = {name: dtype for name in right.columns if (dtype := _masked_dtype(right[name].dtype)) is not None}
+        masked = {
+            name: dtype for name in right.columns if (dtype := _get_nullable_dtype(right[name].dtype)) is not None
+        }
         whole = self.decode(right).astype(masked).dropna(subset=keys)
-        whole = _assigned(whole, {_MATCH: np.ones(len(whole))})
-        numbered = _assigned(self.decode(left), {_ROW: left.index})
+        whole = _assign(whole, {_MATCH: np.ones(len(whole))})
+        numbered = _assign(self.decode(left), {_ROW: left.index})
         # Not an inner merge: pandas 3.0 turns matches around in it where a key of the left is missing.
         merged = numbered.merge(whole, on=keys, how="left", suffixes=("", suffix), sort=False)
         merged = merged[merged[_MATCH].notna()] if how == "inner" else merged
@@ -255,17 +258,17 @@ class CpuBackend:
         return array
 
     def fuses(self) -> bool:
-        """A core's cache makes one column after the other as fast: decision 020."""
+        """Return False: a core's cache makes one column after the other as fast (decision 020)."""
         return False
 
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         return False
 
     def trim(self) -> None:
-        """Nothing of a device is kept."""
+        """Do nothing: there is no device memory to give back."""
 
     def make_room(self, num_bytes: int) -> None:
-        """Host memory needs none."""
+        """Do nothing: host memory has no limit to set."""
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
@@ -283,14 +286,14 @@ class CpuBackend:
         return PCAResult(*(part.astype(np.float64) for part in parts))
 
 
-def _assigned(frame: Frame, data: Mapping[str, Any]) -> Frame:
-    """A new frame with these columns, shared; `DataFrame.assign` would copy each, and has no way to say `self`."""
+def _assign(frame: Frame, data: Mapping[str, Any]) -> Frame:
+    """Create a frame with these columns, shared; `DataFrame.assign` copies each, and cannot set a column `self`."""
     columns: dict[str, Any] = {name: frame[name] for name in frame.columns}
     return pd.DataFrame(columns | dict(data), index=frame.index, copy=False)
 
 
 def _series_data(array: pa.Array, item: Field) -> Any:
-    """One conformed Arrow array as what a pandas frame holds."""
+    """Convert one conformed Arrow array to what a pandas frame holds."""
     if element_of(item.dtype) is not None or is_passenger(item.dtype):
         return pd.arrays.ArrowExtensionArray(array)
     if item.dtype == "string":
@@ -313,25 +316,25 @@ def _series_data(array: pa.Array, item: Field) -> Any:
         return array.to_numpy(zero_copy_only=False)
     missing = array.is_null().to_numpy(zero_copy_only=False)
     data = array.fill_null(False if item.dtype == "bool" else 0).to_numpy(zero_copy_only=False)
-    return _masked(data, missing)
+    return _mask_array(data, missing)
 
 
-def _masked_dtype(dtype: Any) -> str | None:
-    """pandas' name of the type with a mask, for integers and booleans without one; None for all others."""
+def _get_nullable_dtype(dtype: Any) -> str | None:
+    """Return pandas' nullable dtype for NumPy integers and booleans; None for all others."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
         return None
     return "boolean" if dtype.kind == "b" else dtype.name.replace("int", "Int").replace("uI", "UI")
 
 
-def _masked(data: Array, missing: Array) -> Any:
+def _mask_array(data: Array, missing: Array) -> Any:
     kind = pd.arrays.BooleanArray if data.dtype == np.bool_ else pd.arrays.IntegerArray
     return kind(data, missing)
 
 
 def _pandas_data(column: Column) -> Any:
-    """A column's arrays as what a pandas frame holds."""
+    """Convert a column's arrays to what a pandas frame holds."""
     if column.elements is not None:
-        return pd.arrays.ArrowExtensionArray(lists.array_of(column))
+        return pd.arrays.ArrowExtensionArray(lists.build_list_array(column))
     if is_passenger(column.dtype):
         assert column.dictionary is not None
         places = pa.array(column.data, mask=column.data < 0)
@@ -342,15 +345,15 @@ def _pandas_data(column: Column) -> Any:
     if column.dtype == "timestamp":
         data = column.data if column.valid is None else np.where(column.valid, column.data, _NAT)
         return data.view("datetime64[us]")
-    return column.data if column.valid is None else _masked(column.data, ~column.valid)
+    return column.data if column.valid is None else _mask_array(column.data, ~column.valid)
 
 
-def _zone_of(name: str, schema: Schema | None) -> str:
+def _get_zone(name: str, schema: Schema | None) -> str:
     return schema[name].zone if schema is not None and name in schema else ""
 
 
-def _decoded(series: Any, *, own: bool, zone: str) -> Any:
-    """One coded column as a user expects it; strings by a gather, where `astype` would hash them."""
+def _decode_column(series: Any, *, own: bool, zone: str) -> Any:
+    """Decode one coded column; strings by a gather, where `astype` would hash them."""
     if zone:
         return series.array.tz_localize("UTC").tz_convert(zone)
     if isinstance(series.dtype, pd.ArrowDtype):
@@ -362,7 +365,7 @@ def _decoded(series: Any, *, own: bool, zone: str) -> Any:
 
 
 def _arrow_array(series: Any) -> pa.Array:
-    """One coded or plain column as Arrow, strings plain, NaN as null."""
+    """Convert one coded or plain column to Arrow, strings plain, NaN as null."""
     if isinstance(series.dtype, pd.ArrowDtype):
         return lists.plain(lists.whole(series))
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -373,9 +376,9 @@ def _arrow_array(series: Any) -> pa.Array:
     return pa.Array.from_pandas(series)
 
 
-def _coded(name: str, series: Any) -> Any:
-    """One column of a user's frame as coded data; shares memory where the form is the same."""
-    dtype = _reading(series).dtype
+def _encode_column(name: str, series: Any) -> Any:
+    """Encode one column of a user's frame; shares memory if the form is the same."""
+    dtype = _classify_column(series).dtype
     if dtype is None:
         return refuse_type(name, series.dtype)
     if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
@@ -405,43 +408,43 @@ def _coded(name: str, series: Any) -> Any:
     if isinstance(series.array, pd.arrays.IntegerArray | pd.arrays.FloatingArray | pd.arrays.BooleanArray):
         return series.to_numpy(dtype=np.dtype(dtype), na_value=np.nan) if dtype in FLOATS else series.array
     item = Field(name, dtype)
-    return _series_data(arrow.conform(_in_arrow(series), item), item)
+    return _series_data(arrow.conform(_to_arrow_array(series), item), item)
 
 
 def _plain(frame: Frame) -> list[str | None]:
-    """The types of the columns that are in coded form as they are; None of each of the others."""
+    """Return the dtypes of the columns that need no encoding; None for each of the others."""
     # pandas' own types take long to hash.
     return [_PLAIN.get(dtype) if isinstance(dtype, np.dtype) else None for dtype in frame.dtypes.to_numpy()]
 
 
-def _reading(series: Any) -> Reading:
-    """What a column of a user's frame is read as, by its type; of Python objects by all of them."""
+def _classify_column(series: Any) -> Reading:
+    """Map a column of a user's frame to the type it is read as, by its dtype; Python objects by their values."""
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        found = _reading(pd.Series(dtype.categories))
+        found = _classify_column(pd.Series(dtype.categories))
         return replace(found, change=found.change or "the order of its categories is lost") if dtype.ordered else found
     if isinstance(dtype, pd.SparseDtype):
-        found = _reading(series.sparse.to_dense())
+        found = _classify_column(series.sparse.to_dense())
         return replace(found, change=found.change or f"read as {found.dtype} with all values")
     if isinstance(dtype, pd.StringDtype):
         return Reading("string")
     if dtype == np.dtype(object):
-        return _of_objects(series)
+        return _classify_objects(series)
     if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype):
         return Reading(None, change="nothing here carries such values")
     try:
-        return read_as(_in_arrow(series.iloc[:0]).type)
+        return read_as(_to_arrow_array(series.iloc[:0]).type)
     except (pa.ArrowException, TypeError):
         return Reading(None, change="nothing here carries such values")
 
 
-def _of_objects(series: Any) -> Reading:
-    """What a column of Python objects is read as, which are all looked at."""
+def _classify_objects(series: Any) -> Reading:
+    """Map a column of Python objects to the type it is read as; scans all of them."""
     kind = pd.api.types.infer_dtype(series, skipna=True)
     if kind == "string" or not len(series):
         return Reading("string")
     try:
-        return read_as(_in_arrow(series).type)
+        return read_as(_to_arrow_array(series).type)
     except (pa.ArrowException, TypeError, OverflowError):
         types = list(dict.fromkeys(type(value).__name__ for value in series.dropna()))
         return Reading(None, change=f"no one type holds its values, of type {' and '.join(types[:3])}")
@@ -450,14 +453,14 @@ def _of_objects(series: Any) -> Reading:
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
 
 
-def _in_arrow(series: Any) -> pa.Array:
-    """A column of a user's frame in Arrow's form.
+def _to_arrow_array(series: Any) -> pa.Array:
+    """Convert a column of a user's frame to Arrow.
 
     Raises:
         pyarrow.ArrowException, TypeError, OverflowError: there is none that has all its values.
     """
     if isinstance(series.dtype, pd.CategoricalDtype):
-        values = _in_arrow(pd.Series(series.cat.categories))
+        values = _to_arrow_array(pd.Series(series.cat.categories))
         codes = series.cat.codes.to_numpy()
         return values.take(pa.array(codes, mask=codes < 0))
     if isinstance(series.dtype, pd.SparseDtype):
@@ -484,28 +487,28 @@ def _in_arrow(series: Any) -> pa.Array:
 
 
 def _dtype_name(dtype: Any) -> str:
-    """The field type of a coded column."""
+    """Return the field type of a coded column."""
     if isinstance(dtype, np.dtype) and dtype in _PLAIN:
         return _PLAIN[dtype]
     if isinstance(dtype, pd.CategoricalDtype):
         return "string"
     if isinstance(dtype, pd.ArrowDtype):
-        return str(arrow.dtype_of(dtype.pyarrow_dtype))
+        return str(arrow.dtype_from_arrow(dtype.pyarrow_dtype))
     if isinstance(dtype, np.dtype) and dtype.kind == "M":
         return "timestamp"
     return str(getattr(dtype, "numpy_dtype", dtype))
 
 
-def _places_of_others(frame: Frame) -> list[int] | None:
-    """Of many columns the few that are not coded as they are, by position; None where columns or those are not so."""
+def _find_encodable(frame: Frame) -> list[int] | None:
+    """Find, of many columns, the few that need encoding, by position; None if columns are few or those are many."""
     if len(frame.columns) <= _MANY_COLUMNS:
         return None
     others = [at for at, dtype in enumerate(_plain(frame)) if dtype is None]
     return others if len(others) <= len(frame.columns) // _FEW else None
 
 
-def _run_of(frame: Frame, names: Sequence[str]) -> slice | None:
-    """Where these columns lie side by side in the frame, in this order; None where they do not."""
+def _find_slice(frame: Frame, names: Sequence[str]) -> slice | None:
+    """Find the slice of the frame that has these columns in this order; None if they are not contiguous."""
     columns = frame.columns
     if names[0] not in columns:
         return None
@@ -515,7 +518,7 @@ def _run_of(frame: Frame, names: Sequence[str]) -> slice | None:
 
 
 def _nullable(frame: Frame) -> list[bool]:
-    """Whether values of each column of a coded frame may be missing."""
+    """Return for each column of a coded frame whether values may be missing."""
     dtypes, looked_at = frame.dtypes.to_numpy(), []
     for dtype in dtypes:
         plain = isinstance(dtype, np.dtype)

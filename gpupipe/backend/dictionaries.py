@@ -1,4 +1,4 @@
-"""Arithmetic on Arrow dictionaries, on the host: uniting them, adding their counts, looking one up in another.
+"""Arrow dictionaries, on the host: union, merged counts, lookup of one in another.
 
 A dictionary here is any Arrow array of distinct values without nulls: strings, integers or floats. Strings are ordered
 by their UTF-8 bytes, which is the order of their code points.
@@ -19,17 +19,17 @@ from gpupipe.schema import FLOATS
 
 __all__ = [
     "Dictionary",
-    "dictionary_of",
-    "frequent",
-    "given_values",
-    "index_of_hashes",
-    "merged_counts",
-    "ordered",
-    "positions_by_hash",
-    "positions_in",
-    "ranked",
+    "filter_frequent",
+    "find_positions",
+    "find_positions_by_hash",
+    "index_hashes",
+    "make_dictionary",
+    "merge_counts",
+    "parse_values",
+    "sort_by_count",
+    "sort_values",
     "strings",
-    "united",
+    "unite_dictionaries",
     "value_type",
 ]
 
@@ -37,7 +37,7 @@ Dictionary: TypeAlias = pa.Array
 
 
 def strings(values: Any) -> Dictionary:
-    """A dictionary of these strings: a list, or the categories of a pandas column.
+    """Build a dictionary of strings from a list, or from the categories of a pandas column.
 
     Example:
         >>> strings(["JFK", "LGA"]).type
@@ -48,7 +48,7 @@ def strings(values: Any) -> Dictionary:
 
 
 def value_type(dtype: str) -> pa.DataType:
-    """The Arrow type the distinct values of a column are kept in: the widest of their kind.
+    """Return the Arrow type of a column's distinct values: the widest of their kind.
 
     Example:
         >>> value_type("int8"), value_type("bool"), value_type("string")
@@ -61,11 +61,11 @@ def value_type(dtype: str) -> pa.DataType:
     return pa.uint64() if dtype == "uint64" else pa.int64()
 
 
-def dictionary_of(values: Any, dtype: str) -> Dictionary:
-    """Distinct values of a column of that type (a list, or a NumPy or Arrow array) as a dictionary.
+def make_dictionary(values: Any, dtype: str) -> Dictionary:
+    """Build a dictionary from a column's distinct values (a list, or a NumPy or Arrow array).
 
     Example:
-        >>> dictionary_of([True], "bool").to_pylist()
+        >>> make_dictionary([True], "bool").to_pylist()
         [1]
     """
     if isinstance(values, pa.Array):
@@ -73,14 +73,14 @@ def dictionary_of(values: Any, dtype: str) -> Dictionary:
     return pa.array(np.asarray(values).astype(value_type(dtype).to_pandas_dtype(), copy=False), value_type(dtype))
 
 
-def given_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
-    """Values somebody lists for a column of that type, in their order, and whether missing is one of them.
+def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
+    """Parse the values a user lists for a column, in their order, and whether missing is one of them.
 
     Raises:
         TypeError, ValueError, OverflowError: one is of another type; text is never read as a number.
 
     Example:
-        >>> given_values(["LGA", None, "JFK"], "string")[0].to_pylist(), given_values([True], "bool")[1]
+        >>> parse_values(["LGA", None, "JFK"], "string")[0].to_pylist(), parse_values([True], "bool")[1]
         (['LGA', 'JFK'], False)
     """
     if isinstance(values, str) or not hasattr(values, "__getitem__"):
@@ -101,32 +101,32 @@ def given_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
     return known.cast(value_type(dtype)), len(known) < len(array)
 
 
-def united(dictionaries: Sequence[Dictionary]) -> Dictionary:
-    """The distinct values of dictionaries of one type, in order of first appearance.
+def unite_dictionaries(dictionaries: Sequence[Dictionary]) -> Dictionary:
+    """Compute the union of dictionaries of one type, in order of first appearance.
 
     Example:
-        >>> united([pa.array(["JFK", "LGA"]), pa.array(["EWR", "JFK"])]).to_pylist()
+        >>> unite_dictionaries([pa.array(["JFK", "LGA"]), pa.array(["EWR", "JFK"])]).to_pylist()
         ['JFK', 'LGA', 'EWR']
     """
     return pc.unique(_one(dictionaries))
 
 
-def ordered(values: Dictionary) -> Dictionary:
-    """The values in ascending order, each once.
+def sort_values(values: Dictionary) -> Dictionary:
+    """Sort values in ascending order, each once.
 
     Example:
-        >>> ordered(pa.array(["LGA", "JFK"])).to_pylist()
+        >>> sort_values(pa.array(["LGA", "JFK"])).to_pylist()
         ['JFK', 'LGA']
     """
     distinct = pc.unique(values)
     return distinct.take(pc.array_sort_indices(distinct))
 
 
-def merged_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, Any]:
-    """The distinct values of dictionaries of one type with the sums of their counts (int64), in no order to rely on.
+def merge_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, Any]:
+    """Merge value counts: the distinct values with the sums of their counts (int64), in an unspecified order.
 
     Example:
-        >>> values, counts = merged_counts([(pa.array(["JFK", "LGA"]), [2, 1]), (pa.array(["LGA"]), [5])])
+        >>> values, counts = merge_counts([(pa.array(["JFK", "LGA"]), [2, 1]), (pa.array(["LGA"]), [5])])
         >>> dict(zip(values.to_pylist(), counts.tolist(), strict=True))
         {'JFK': 2, 'LGA': 6}
     """
@@ -142,30 +142,30 @@ def merged_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, 
     return encoded.dictionary, sums
 
 
-def frequent(values: Dictionary, counts: Any, min_count: int) -> tuple[Dictionary, Any]:
-    """The values that occur at least `min_count` times, and how often.
+def filter_frequent(values: Dictionary, counts: Any, min_count: int) -> tuple[Dictionary, Any]:
+    """Filter values that occur at least `min_count` times, with their counts.
 
     Example:
-        >>> frequent(pa.array(["JFK", "LGA"]), np.array([2, 6]), 3)[0].to_pylist()
+        >>> filter_frequent(pa.array(["JFK", "LGA"]), np.array([2, 6]), 3)[0].to_pylist()
         ['LGA']
     """
     kept = counts >= min_count
     return (values, counts) if kept.all() else (values.filter(pa.array(kept)), counts[kept])
 
 
-def positions_in(values: Dictionary, vocabulary: Dictionary) -> Any:
-    """For each value its position in `vocabulary`, -1 where it is not there, as an int64 NumPy array.
+def find_positions(values: Dictionary, vocabulary: Dictionary) -> Any:
+    """Find the position of each value in `vocabulary` (int64 NumPy array), -1 if it is absent.
 
     Example:
-        >>> positions_in(pa.array(["LGA", "ZZZ"]), pa.array(["JFK", "LGA"])).tolist()
+        >>> find_positions(pa.array(["LGA", "ZZZ"]), pa.array(["JFK", "LGA"])).tolist()
         [1, -1]
     """
     found = pc.index_in(values, value_set=vocabulary.cast(values.type))
     return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
-def index_of_hashes(vocabulary: Dictionary) -> KeyIndex | None:
-    """Index strings by their hashes, for `positions_by_hash`; None where two strings share one.
+def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
+    """Index strings by their hashes, for `find_positions_by_hash`; None if two strings have the same hash.
 
     Memory: 8 bytes per string, twice as much while they are compared, and the index.
     """
@@ -173,12 +173,12 @@ def index_of_hashes(vocabulary: Dictionary) -> KeyIndex | None:
     return KeyIndex(hashes) if len(np.unique(hashes)) == len(hashes) else None
 
 
-def positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:
-    """`positions_in` for strings, in time that grows with `values` alone.
+def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:
+    """Find the position of each string as `find_positions` does, in time that grows with `values` alone.
 
     Example:
         >>> vocabulary = strings(["JFK", "LGA"])
-        >>> positions_by_hash(strings(["LGA", "ZZZ"]), vocabulary, index_of_hashes(vocabulary)).tolist()
+        >>> find_positions_by_hash(strings(["LGA", "ZZZ"]), vocabulary, index_hashes(vocabulary)).tolist()
         [1, -1]
     """
     found = index.find(hash_strings(values)).astype(np.int64)
@@ -188,11 +188,11 @@ def positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyInde
     return np.where(same, found, -1)
 
 
-def ranked(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
-    """Values and counts by count descending, then value ascending.
+def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
+    """Sort values and counts by count descending, then value ascending.
 
     Example:
-        >>> ranked(pa.array(["LGA", "JFK", "EWR"]), np.array([3, 7, 3]))[0].to_pylist()
+        >>> sort_by_count(pa.array(["LGA", "JFK", "EWR"]), np.array([3, 7, 3]))[0].to_pylist()
         ['JFK', 'EWR', 'LGA']
     """
     table = pa.table({"value": values, "count": counts})

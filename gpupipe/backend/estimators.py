@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn and cuML as they are: recognised by what they can do, saved without pickle."""
+"""Estimators of scikit-learn and cuML: detected by their methods, saved without pickle."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 __all__ = [
     "SAVEABLE",
     "FittedEstimator",
-    "applied",
-    "fitted",
+    "apply_estimator",
+    "export_state",
+    "fit_estimator",
+    "get_output_names",
     "is_estimator",
-    "names_out",
     "needs_target",
-    "rebuilt",
-    "state_of",
+    "rebuild_estimator",
     "transformer_tags",
 ]
 
@@ -50,13 +50,13 @@ SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     for name, attributes in classes.items()
 }
 """Classes that can be saved: scikit-learn's module, and the attributes that make a fitted one. A cuML estimator of the
-same name is saved as its scikit-learn twin, which gives the same numbers on a machine without a GPU."""
+same name is saved as scikit-learn's, which gives the same numbers on a machine without a GPU."""
 
 Result = TypeVar("Result")
 
 
 class FittedEstimator:
-    """A fitted estimator that can be held where its library cannot run.
+    """Fitted estimator that can be kept where its library cannot run.
 
     A cuML estimator goes to other processes as bytes, which are opened when it is first used there. So the process that
     drives a cluster receives it from a GPU worker, saves it and sends it to other workers without touching a GPU.
@@ -81,19 +81,19 @@ class FittedEstimator:
         return self._estimator
 
     def apply(self, block: Array, backend: Backend) -> Array:
-        """What it makes of `block`; see `applied`."""
+        """Transform or predict `block`; see `apply_estimator`."""
         if self._pickled:
             _check_gpu(backend, self._where)
-        return applied(self.estimator, block, backend, self._where)
+        return apply_estimator(self.estimator, block, backend, self._where)
 
     def state(self) -> dict[str, Any]:
-        """What `state_of` gives.
+        """Return the estimator's state; see `export_state`.
 
         Raises:
-            ArtifactError: as `state_of`.
+            ArtifactError: as `export_state`.
         """
         if self._state is None:
-            return state_of(self._estimator, self._where)
+            return export_state(self._estimator, self._where)
         if isinstance(self._state, ArtifactError):
             raise self._state
         return self._state
@@ -112,7 +112,7 @@ class FittedEstimator:
 
 
 def is_estimator(value: object) -> bool:
-    """Whether it can be fitted and then transforms or predicts; a class cannot."""
+    """Return whether an object has `fit` and `transform` or `predict`; a class is not an estimator."""
     able = callable(getattr(value, "fit", None)) and any(
         callable(getattr(value, name, None)) for name in ("transform", "predict")
     )
@@ -120,7 +120,7 @@ def is_estimator(value: object) -> bool:
 
 
 def needs_target(estimator: Any) -> bool:
-    """Whether it learns from a target: by scikit-learn's tags, else by the arguments of its `fit`.
+    """Return whether an estimator requires a target: by scikit-learn's tags, else by the signature of its `fit`.
 
     Example:
         >>> from sklearn.cluster import KMeans
@@ -135,7 +135,7 @@ def needs_target(estimator: Any) -> bool:
 
 
 def transformer_tags(*, needs_target: bool) -> Any:
-    """What scikit-learn asks each step of its pipelines: that it transforms, and whether it wants a target.
+    """Create scikit-learn's tags of a transformer, for use in its pipelines.
 
     Example:
         >>> transformer_tags(needs_target=True).target_tags.required
@@ -145,8 +145,8 @@ def transformer_tags(*, needs_target: bool) -> Any:
     return tags.Tags("transformer", tags.TargetTags(required=needs_target), transformer_tags=tags.TransformerTags())
 
 
-def fitted(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
-    """A copy of `estimator`, fitted on `block` (n x F float64, private to the call).
+def fit_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
+    """Fit a copy of `estimator` on `block` (n x F float64, private to the call).
 
     Raises:
         BadData: it refuses the data.
@@ -154,26 +154,26 @@ def fitted(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
 
     Memory: a copy to the host for a scikit-learn estimator on the GPU backend, else none.
     """
-    return _tried(lambda: copy.deepcopy(estimator).fit(_given(estimator, block, backend, where)), where)
+    return _run(lambda: copy.deepcopy(estimator).fit(_move_block(estimator, block, backend, where)), where)
 
 
-def applied(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
-    """What a fitted estimator makes of `block` (n x F float64, private to the call): n x K on the backend's device.
+def apply_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
+    """Transform or predict `block` (n x F float64, private to the call): n x K on the backend's device.
 
     Raises:
         BadData: it refuses the data.
 
-    Memory: as `fitted`, and the result.
+    Memory: as `fit_estimator`, and the result.
     """
     call = getattr(estimator, "transform", None) or estimator.predict
-    result = _tried(lambda: call(_given(estimator, block, backend, where)), where)
+    result = _run(lambda: call(_move_block(estimator, block, backend, where)), where)
     result = result.toarray() if hasattr(result, "toarray") else result
     array = backend.xp.asarray(result) if _is_cuml(estimator) else backend.to_device(np.asarray(result))
     return array.reshape(len(block), -1)
 
 
-def names_out(estimator: Any, names: Sequence[str], num_outputs: int) -> list[str]:
-    """The names a fitted estimator gives its outputs; `<class name>0`, ... where it has none to give."""
+def get_output_names(estimator: Any, names: Sequence[str], num_outputs: int) -> list[str]:
+    """Return the output names of a fitted estimator; `<class name>0`, ... if it has none."""
     try:
         given = [str(name) for name in estimator.get_feature_names_out(list(names))]
     except (AttributeError, TypeError, ValueError, NotImplementedError):
@@ -183,8 +183,8 @@ def names_out(estimator: Any, names: Sequence[str], num_outputs: int) -> list[st
     return [f"{type(estimator).__name__.lower()}{position}" for position in range(num_outputs)]
 
 
-def state_of(estimator: Any, where: str) -> dict[str, Any]:
-    """A fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays.
+def export_state(estimator: Any, where: str) -> dict[str, Any]:
+    """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays.
 
     Raises:
         ArtifactError: its class is not in `SAVEABLE`, or a parameter is an object.
@@ -216,8 +216,8 @@ def state_of(estimator: Any, where: str) -> dict[str, Any]:
     return state
 
 
-def rebuilt(state: Mapping[str, Any], where: str) -> Any:
-    """The scikit-learn estimator that `state_of` described.
+def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
+    """Rebuild the scikit-learn estimator that `export_state` exported.
 
     Raises:
         ArtifactError: the class is not in `SAVEABLE`.
@@ -238,8 +238,8 @@ def rebuilt(state: Mapping[str, Any], where: str) -> Any:
     return estimator
 
 
-def _given(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
-    """The block where the estimator's library works: on the device for cuML, else on the host."""
+def _move_block(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
+    """Move the block to where the estimator's library works: the device for cuML, else the host."""
     if not _is_cuml(estimator):
         return backend.to_host(block)
     _check_gpu(backend, where)
@@ -261,7 +261,7 @@ def _is_cuml(estimator: Any) -> bool:
     return type(estimator).__module__.partition(".")[0] == "cuml"
 
 
-def _tried(call: Callable[[], Result], where: str) -> Result:
+def _run(call: Callable[[], Result], where: str) -> Result:
     try:
         return call()
     except GpupipeError:
@@ -276,7 +276,7 @@ def _tried(call: Callable[[], Result], where: str) -> Result:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as JSON has it."""
+    """Convert a NumPy number for JSON."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(type(value).__name__)
@@ -287,5 +287,5 @@ def _class(name: str) -> Any:
 
 
 def _parameters(name: str) -> set[str]:
-    """What the scikit-learn class is made with; cuML's may have more, and another version fewer."""
+    """Return the parameters of the scikit-learn class; cuML's may have more, and another version fewer."""
     return set(inspect.signature(_class(name)).parameters)

@@ -1,4 +1,4 @@
-"""Blocks of numbers looked at and worked on: in one pass by a compiled loop on a CPU, by array code on a GPU.
+"""Float kernels (moments, scaling, filling, group sums): one compiled pass on a CPU, array code on a GPU.
 
 Both forms agree to the last digits of a sum; what is stored has the same bits. Missing numbers are NaN.
 """
@@ -19,11 +19,11 @@ from gpupipe.backend.protocol import Array
 __all__ = [
     "GroupSums",
     "GroupedFloats",
-    "ends",
+    "compute_moments",
+    "compute_moments_each",
     "fill_each",
     "fill_into",
-    "look",
-    "look_each",
+    "find_bounds",
     "scale_each",
     "scale_into",
 ]
@@ -31,56 +31,56 @@ __all__ = [
 _LOOPS = "gpupipe.backend.numba_kernels"
 
 
-def ends(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Missing values, the least and the greatest of the others (+inf and -inf where there is none) of n float64.
+def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
+    """Compute the number of missing values, the min and the max of n float64 (+inf and -inf if all are missing).
 
     Memory: none on a CPU, else three temporaries of n.
 
     Example:
-        >>> ends(np.array([2.0, np.nan, 5.0]), np)
+        >>> find_bounds(np.array([2.0, np.nan, 5.0]), np)
         (1, 2.0, 5.0)
     """
     if xp is np:
-        missing, low, high, *_ = look(block, xp, 0.0)
+        missing, low, high, *_ = compute_moments(block, xp, 0.0)
         return missing, low, high
     absent = xp.isnan(block)
     low, high = xp.where(absent, xp.inf, block).min(), xp.where(absent, -xp.inf, block).max()
     return xp.count_nonzero(absent), low, high
 
 
-def look(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
-    """As `ends`, and the sum and the sum of squares of the values less `centre`.
+def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
+    """Compute missing values, min and max as `find_bounds`, and sum and sum of squares of the values less `centre`.
 
     Memory: none on a CPU, else four temporaries of n.
 
     Example:
-        >>> look(np.array([2.0, np.nan, 5.0]), np, 3.0)
+        >>> compute_moments(np.array([2.0, np.nan, 5.0]), np, 3.0)
         (1, 2.0, 5.0, 1.0, 5.0)
     """
     if xp is np:
-        missing, *found = look_each(block[None], np.array([centre]))[0].tolist()
+        missing, *found = compute_moments_each(block[None], np.array([centre]))[0].tolist()
         return int(missing), *found
     rest = block - centre
     xp.copyto(rest, 0.0, where=xp.isnan(rest))
-    return *ends(block, xp), rest.sum(), rest.dot(rest)
+    return *find_bounds(block, xp), rest.sum(), rest.dot(rest)
 
 
-def look_each(blocks: Array, centres: Array) -> Array:
-    """As `look`, of each row of k x n float64 on a CPU, given k centres: k x 5 float64.
+def compute_moments_each(blocks: Array, centres: Array) -> Array:
+    """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5 float64.
 
     Memory: a copy of rows whose numbers do not lie side by side.
 
     Example:
-        >>> look_each(np.array([[2.0, np.nan, 5.0]]), np.array([3.0])).tolist()
+        >>> compute_moments_each(np.array([[2.0, np.nan, 5.0]]), np.array([3.0])).tolist()
         [[1.0, 2.0, 5.0, 1.0, 5.0]]
     """
-    given = _given(blocks)
-    table: Array = _loops().look(given, given.view(np.int64), centres)
+    given = _as_contiguous(blocks)
+    table: Array = _loops().compute_moments(given, given.view(np.int64), centres)
     return table
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
-    """Write what becomes of n float64 by a scale as float32; whether one of them is infinite.
+    """Scale n float64 into float32, and return whether one of them is infinite.
 
     Memory: none on a CPU, else two temporaries of n.
 
@@ -94,29 +94,29 @@ def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
         return scale_each(out[None], block[None], offsets, divisors, by)
     number = (block - by.offset) / by.divisor
     if by.moves:
-        number *= by.stretch
+        number *= by.multiplier
         number += by.shift
-        number = xp.clip(number, by.floor, by.ceiling)
+        number = xp.clip(number, by.low, by.high)
     out[:] = number
     return xp.isinf(out).any()
 
 
 def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: Scale) -> bool:
-    """As `scale_into`, of each row of k x n float64 on a CPU, with k offsets and divisors; the rest as `by` says.
+    """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`.
 
     Memory: a copy of rows whose numbers do not lie side by side.
     """
     # A range may be of whole numbers, for which the loop would be compiled once more.
-    held = map(float, (by.stretch, by.shift, by.floor, by.ceiling))
-    written = _writable(out)
-    infinite = _loops().scale(written, _given(blocks), offsets, divisors, by.moves, *held)
+    held = map(float, (by.multiplier, by.shift, by.low, by.high))
+    written = _as_writable(out)
+    infinite = _loops().scale(written, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
     if written is not out:
         out[:] = written
     return bool(infinite)
 
 
 def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
-    """Write n floats of either width with `instead` for missing ones; whether one of them is infinite.
+    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite.
 
     Memory: none on a CPU, else two booleans for each.
 
@@ -133,19 +133,19 @@ def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
 
 
 def fill_each(out: Array, values: Array, instead: Array) -> bool:
-    """As `fill_into`, of each row of k x n floats on a CPU, given k values to fill in.
+    """Fill each row of k x n floats on a CPU, as `fill_into`, given k fill values.
 
     Memory: a copy of rows whose numbers do not lie side by side.
     """
-    written = _writable(out)
-    infinite = _loops().fill(written, _given(values), instead.astype(values.dtype))
+    written = _as_writable(out)
+    infinite = _loops().fill(written, _as_contiguous(values), instead.astype(values.dtype))
     if written is not out:
         out[:] = written
     return bool(infinite)
 
 
 class GroupSums:
-    """Adds up values by group, in an order that follows from the rows alone: the same bits in every run.
+    """Deterministic group sums: values are added in an order that depends on the rows alone.
 
     CuPy's weighted `bincount` adds by atomics, in the order in which threads happen to come. Instead rows are sorted by
     group, and sums of neighbours are added to each other until one sum is left of each group.
@@ -158,7 +158,7 @@ class GroupSums:
     Memory: none on a CPU, else two arrays of n integers.
 
     Example:
-        >>> GroupSums(np.array([0, 2, 0]), 3, np).of(np.array([1.0, 5.0, 2.0]))
+        >>> GroupSums(np.array([0, 2, 0]), 3, np).compute(np.array([1.0, 5.0, 2.0]))
         array([3., 0., 5.])
     """
 
@@ -169,8 +169,8 @@ class GroupSums:
             self._ids = ids[self._order]
             self._sizes = xp.bincount(ids, minlength=num_groups)
 
-    def of(self, values: Array) -> Array:
-        """The sum of each group's values, as float64.
+    def compute(self, values: Array) -> Array:
+        """Sum the values of each group, as float64.
 
         Memory: none on a CPU, else two arrays of n float64.
         """
@@ -189,7 +189,7 @@ class GroupSums:
 
 @dataclass(frozen=True)
 class GroupedFloats:
-    """What a CPU finds of the values of each of G groups, in two passes over them; missing ones apart.
+    """Statistics of the values of each of G groups on a CPU, in two passes; missing values are left out.
 
     Args:
         count: values, int64.
@@ -206,32 +206,32 @@ class GroupedFloats:
     high: Array
 
     @classmethod
-    def of(cls, values: Array, groups: Array, num_groups: int) -> Self:
-        """Of n float64, NaN where missing, given the number (int64) of each row's group.
+    def aggregate(cls, values: Array, groups: Array, num_groups: int) -> Self:
+        """Aggregate n float64, NaN where missing, given the number (int64) of each row's group.
 
         Memory: five numbers for each group.
 
         Example:
-            >>> found = GroupedFloats.of(np.array([1.0, 5.0, np.nan, 3.0]), np.array([0, 1, 1, 0]), 2)
+            >>> found = GroupedFloats.aggregate(np.array([1.0, 5.0, np.nan, 3.0]), np.array([0, 1, 1, 0]), 2)
             >>> found.total, found.squares
             (array([4., 5.]), array([2., 0.]))
         """
-        return cls(*_loops().by_group(_given(groups), _given(values), num_groups))
+        return cls(*_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
 @cache
 def _loops() -> ModuleType:
-    """Imported when they are first needed, which takes Numba half a second."""
+    """Import the compiled loops on first use: Numba takes half a second to import."""
     return import_module(_LOOPS)
 
 
-def _writable(out: Array) -> Array:
-    """The same array, or another of its shape, whose numbers lie side by side: one form, as `_given` has one."""
+def _as_writable(out: Array) -> Array:
+    """Return the array if it is C-contiguous, else a new one of its shape that is."""
     return out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
 
 
-def _given(block: Array) -> Array:
-    """The same numbers, read only as Arrow's are, and side by side: one form, for which a loop is compiled once."""
+def _as_contiguous(block: Array) -> Array:
+    """Return a read-only, C-contiguous view, as Arrow's arrays are: one form, for which a loop is compiled once."""
     given = np.ascontiguousarray(block).view()
     given.flags.writeable = False
     return given

@@ -1,8 +1,8 @@
-"""The GPU twin: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
+"""GPU backend: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
 
 Not yet run on a GPU: the tests in `tests/rapids` bind every call to RAPIDS' own signatures and rehearse the rest.
 
-Inside coded frames floats hold NaN and no nulls, so that a column is shared with CuPy as it is; what a user sees
+Inside coded frames floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees
 (`decode`, `to_arrow`) has nulls.
 """
 
@@ -32,8 +32,8 @@ from cuml.decomposition import PCA
 
 from gpupipe.backend import arrow
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, refuse_type, stored_of, with_missing_row, with_readings
-from gpupipe.backend.device.memory import etl_limit, explained, free_unused
+from gpupipe.backend.columns import check_names, get_storage, refuse_type, with_missing_row, with_readings
+from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
 from gpupipe.backend.fused.switch import FusedRows
 from gpupipe.backend.protocol import (
     LEAST_PAGE_ROWS,
@@ -43,10 +43,10 @@ from gpupipe.backend.protocol import (
     Matrix,
     ParquetLayout,
     PCAResult,
-    Stored,
+    RawColumn,
     Transfers,
 )
-from gpupipe.backend.ragged import offsets_of
+from gpupipe.backend.ragged import accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
 
@@ -59,10 +59,10 @@ _log = logging.getLogger("gpupipe")
 
 
 class GpuBackend:
-    """Frames are `cudf.DataFrame`, arrays are `cupy.ndarray`; works on the device that is current when it is made.
+    """GPU backend: frames are `cudf.DataFrame`, arrays are `cupy.ndarray`, on the device current at construction.
 
     Memory: RMM's default resource, which keeps nothing, is replaced by a stream-ordered pool with a limit. One that the
-        user has set is kept, without a limit; what it holds for reuse can be given back where it tells its pool.
+        user has set is kept, without a limit; what it holds for reuse can be given back if it exposes its pool.
     """
 
     name = "gpu"
@@ -81,51 +81,51 @@ class GpuBackend:
             self._upstream = rmm.mr.CudaAsyncViewMemoryResource(runtime.cudaMemPool_t(self._pool))
             self.make_room(0)
         else:
-            self._pool, name = _pool_of(resource), type(resource).__name__
+            self._pool, name = _find_pool(resource), type(resource).__name__
             if self._pool is None:
                 _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
             else:
                 _log.info("device memory: %s is set already and kept; its pool is trimmed", name)
 
     # frames in and out ------------------------------------------------------------------------------------------------
-    @explained("reading Parquet")
+    @explain_out_of_memory("reading Parquet")
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
         return self._read_parquet([source], [row_groups], fields)
 
-    @explained("reading Parquet")
+    @explain_out_of_memory("reading Parquet")
     def read_parquet_files(
         self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
     ) -> Frame:
         return self._read_parquet(paths, row_groups, fields)
 
-    @explained("reading ORC")
+    @explain_out_of_memory("reading ORC")
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
         # Not `cudf.read_orc`: it gives some stripes of a file that cuDF wrote the index of all of them, and fails.
         options = plc.io.orc.OrcReaderOptions.builder(plc.io.SourceInfo([path])).build()
         options.set_columns([item.name for item in fields])
         options.set_stripes([list(stripes)])
         options.set_timestamp_type(plc.DataType(plc.TypeId.TIMESTAMP_MICROSECONDS))  # nanoseconds end in 2262
-        with _faults_of_the_file():
+        with _convert_file_errors():
             frame = cudf.DataFrame.from_pylibcudf(plc.io.orc.read_orc(options))
-        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
+        return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, len(frame))
 
-    @explained("copying a table to the device")
+    @explain_out_of_memory("copying a table to the device")
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         _require_held(fields)
-        host = {item.name: _narrowed(arrow.conform(table.column(item.name), item)) for item in fields}
+        host = {item.name: _narrow(arrow.conform(table.column(item.name), item)) for item in fields}
         frame = cudf.DataFrame.from_arrow(pa.table(host))
-        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, table.num_rows)
+        return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, table.num_rows)
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         table = self.decode(frame, own=frame.columns).to_arrow(preserve_index=False)
         self.transfers.add(table.nbytes)
-        dtypes = ((item, arrow.dtype_of(item.type) or "") for item in table.schema)
+        dtypes = ((item, arrow.dtype_from_arrow(item.type) or "") for item in table.schema)
         types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
         return table.cast(pa.schema(types))
 
-    @explained("writing Parquet")
+    @explain_out_of_memory("writing Parquet")
     def write_parquet(
         self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
     ) -> bool:
@@ -139,38 +139,41 @@ class GpuBackend:
         writer: Any = None
         for frame in frames:
             plain = self.decode(self.select(frame(), types.names), own=types.names)
-            table = plc.Table([_written(plain[item.name], item.type) for item in types])
+            table = plc.Table([_prepare_column(plain[item.name], item.type) for item in types])
             page_rows = layout.page_rows(len(plain))
-            with _faults_of_the_file():
+            with _convert_file_errors():
                 if len(frames) == 1:
                     builder = plc.io.parquet.ParquetWriterOptions.builder(sink, table)
-                    options = _laid_out(builder, table, types, layout).utc_timestamps(True in zoned).build()
+                    options = _configure_writer(builder, table, types, layout).utc_timestamps(True in zoned).build()
                     options.set_max_page_size_rows(page_rows)
                     plc.io.parquet.write_parquet(options)
                     return True
                 if writer is None:
                     builder = plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
-                    options = _laid_out(builder, table, types, layout).max_page_size_rows(page_rows).build()
+                    options = _configure_writer(builder, table, types, layout).max_page_size_rows(page_rows).build()
                     writer = plc.io.parquet.ChunkedParquetWriter.from_options(options)
                 writer.write(table)
-        with _faults_of_the_file():
+        with _convert_file_errors():
             writer.close([])
         return True
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
-        return {name: _reading(frame[name].dtype) for name in frame.columns}
+        return {name: _classify_dtype(frame[name].dtype) for name in frame.columns}
 
-    @explained("coding strings")
+    @explain_out_of_memory("coding strings")
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns)
-        return _built({name: _coded(name, series) for name, series in _columns(frame).items()}, len(frame))
+        return _build_frame(
+            {name: _encode_column(name, series) for name, series in _columns(frame).items()}, len(frame)
+        )
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         zones = {} if schema is None else {item.name: item.zone for item in schema if item.zone}
         columns = {
-            name: _decoded(series, own=name in own, zone=zones.get(name)) for name, series in _columns(frame).items()
+            name: _decode_column(series, own=name in own, zone=zones.get(name))
+            for name, series in _columns(frame).items()
         }
-        return _built(columns, len(frame), frame.index)
+        return _build_frame(columns, len(frame), frame.index)
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
         fields = (_field(name, frame[name]).as_source() for name in frame.columns)
@@ -184,14 +187,14 @@ class GpuBackend:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
         if dtype in LISTS:
-            elements = _built({name: _coded(name, series.list.leaves)}, 0)
-            return Column(dtype, *_offsets(series), None, self.column(elements, name))
+            elements = _build_frame({name: _encode_column(name, series.list.leaves)}, 0)
+            return Column(dtype, *_split_list(series), None, self.column(elements, name))
         if is_passenger(dtype):
             places = cupy.arange(len(series))
             return Column(dtype, cupy.where(series.isna().to_cupy(), -1, places), None, series)
         if dtype == "string":
             codes = series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1)
-            return Column(dtype, codes, None, self._dictionary(series))
+            return Column(dtype, codes, None, self._get_dictionary(series))
         if dtype in FLOATS:
             return Column(dtype, series.to_cupy())
         valid = series.notna().to_cupy() if series.has_nulls else None
@@ -200,21 +203,21 @@ class GpuBackend:
         return Column(dtype, series.to_cupy(na_value=False if dtype == "bool" else 0), valid)
 
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
-        """Each column is an allocation of its own here: none lie side by side."""
+        """Return None: each column is a separate allocation on a GPU."""
         return None
 
-    def stored(self, frame: Frame, name: str) -> Stored | None:
+    def stored(self, frame: Frame, name: str) -> RawColumn | None:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
         if not series.has_nulls or dtype not in (*INTEGERS, "bool"):
-            return stored_of(self.column(frame, name))
+            return get_storage(self.column(frame, name))
         column = series.to_pylibcudf()[0]
         first = column.offset()
         data = cupy.asarray(column.data()).view(dtype)[first : first + len(series)]
-        return Stored(data, cupy.asarray(column.null_mask()).view("uint8"), first, 8)
+        return RawColumn(data, cupy.asarray(column.null_mask()).view("uint8"), first, 8)
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        return _built(self._series_of(columns), num_rows)
+        return _build_frame(self._to_series(columns), num_rows)
 
     def plan_engine(self) -> Any:
         resource = rmm.mr.get_current_device_resource()
@@ -224,7 +227,7 @@ class GpuBackend:
         return frame.index.to_cupy()
 
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        return _built(_columns(frame) | self._series_of(columns), len(frame), frame.index)
+        return _build_frame(_columns(frame) | self._to_series(columns), len(frame), frame.index)
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
         return frame[list(names)]
@@ -238,11 +241,11 @@ class GpuBackend:
     def filter(self, frame: Frame, keep: Array) -> Frame:
         return self.take(frame, cupy.flatnonzero(keep))
 
-    @explained("putting frames together")
+    @explain_out_of_memory("putting frames together")
     def concat(self, frames: Sequence[Frame]) -> Frame:
         return cudf.concat(list(frames), ignore_index=True)
 
-    @explained("merging")
+    @explain_out_of_memory("merging")
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         # Only keys and row numbers go through cuDF's merge: it shuffles, matches nulls, and makes integers floats.
         keys = list(on)
@@ -255,7 +258,7 @@ class GpuBackend:
         merged = self.take(left, pairs[_LEFT].astype("int64").to_cupy())
         if bool((rows >= 0).all()):
             found = self.rename(self.take(self.select(right, names), rows), names)
-            return _built(_columns(merged) | _columns(found), len(rows), merged.index)
+            return _build_frame(_columns(merged) | _columns(found), len(rows), merged.index)
         gaps = {new: with_missing_row(self.column(right, old), cupy).take(rows) for old, new in names.items()}
         return self.assign(merged, gaps)
 
@@ -270,7 +273,7 @@ class GpuBackend:
     def fuses(self) -> bool:
         return self._rows.works()
 
-    @explained("writing the feature block")
+    @explain_out_of_memory("writing the feature block")
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         return self._rows.write(words, columns, ids, halves)
 
@@ -292,7 +295,7 @@ class GpuBackend:
         _log.info("device memory: frames and arrays may take %.1f GiB of %s", limit / 2**30, self.device)
 
     # estimators -------------------------------------------------------------------------------------------------------
-    @explained("k-means")
+    @explain_out_of_memory("k-means")
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
         # scikit-learn's `tol` is relative to the columns' mean variance, cuML's is not: here it is 1 for both.
         size = float(block.var(axis=0).mean()) ** 0.5 or 1.0
@@ -301,7 +304,7 @@ class GpuBackend:
         model = KMeans(n_clusters=len(start), init=start, n_init=1, max_iter=max_iter, tol=tol, output_type="cupy")
         return self.to_host(model.fit(block).cluster_centers_).astype("float64") * size
 
-    @explained("PCA")
+    @explain_out_of_memory("PCA")
     def pca(self, block: Array, n_components: int) -> PCAResult:
         if block.shape[1] == 1:  # cuML asks for two columns
             parts = block.mean(axis=0), cupy.ones((1, 1)), block.var(axis=0, ddof=1)
@@ -318,7 +321,7 @@ class GpuBackend:
             empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
             return self.from_arrow(empty, fields)
         names = [item.name for item in fields]
-        with _faults_of_the_file():
+        with _convert_file_errors():
             frame = cudf.read_parquet(
                 list(sources),
                 columns=names,
@@ -332,17 +335,17 @@ class GpuBackend:
         frame = frame.reset_index(drop=not lost)
         if not set(lost) <= set(frame.columns):
             frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
-        return _built({item.name: _conformed(frame[item.name], item) for item in fields}, len(frame))
+        return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, len(frame))
 
-    def _series_of(self, columns: Mapping[str, Column]) -> dict[str, Any]:
+    def _to_series(self, columns: Mapping[str, Column]) -> dict[str, Any]:
         made = {name: _series(column) for name, column in columns.items()}
         for name, column in columns.items():
             if column.dictionary is not None:
                 self._remember(made[name].dtype, column.dictionary)
         return made
 
-    def _dictionary(self, series: Any) -> pa.Array:
-        """The categories of a coded column on the host, copied at most once for all columns that share their type."""
+    def _get_dictionary(self, series: Any) -> pa.Array:
+        """Return the categories of a coded column on the host, copied at most once for all columns of one dtype."""
         held = self._dictionaries.get(id(series.dtype))
         if held is None:
             held = series.cat.categories.to_arrow().cast(pa.large_string())
@@ -351,14 +354,14 @@ class GpuBackend:
         return held
 
     def _remember(self, dtype: Any, dictionary: pa.Array) -> None:
-        """Keep the host copy of categories as long as cuDF keeps their type, which taken rows and new frames share."""
+        """Cache the host copy of categories as long as cuDF keeps their dtype, which derived frames share."""
         self._dictionaries[id(dtype)] = dictionary
         finalize(dtype, self._dictionaries.pop, id(dtype), None)
 
 
 @contextmanager
-def _faults_of_the_file() -> Iterator[None]:
-    """Raise what C++ throws about a file's bytes, by its kind, as OSError; the device's own faults pass."""
+def _convert_file_errors() -> Iterator[None]:
+    """Convert C++ exceptions about a file's bytes to OSError; errors of the device pass unchanged."""
     try:
         yield
     except (RuntimeError, ValueError, IndexError, ArithmeticError) as cause:
@@ -367,15 +370,15 @@ def _faults_of_the_file() -> Iterator[None]:
         raise OSError(str(cause)) from cause
 
 
-def _pool_of(resource: Any) -> int | None:
-    """CUDA's pool that a memory resource takes memory from, below all that is put around it; None if it tells none."""
+def _find_pool(resource: Any) -> int | None:
+    """Return the CUDA memory pool below a stack of memory resources; None if the last one exposes none."""
     while hasattr(resource, "get_upstream"):
         resource = resource.get_upstream()
     return int(resource.pool_handle()) if hasattr(resource, "pool_handle") else None
 
 
-def _built(data: Mapping[str, Any], num_rows: int, index: Any = None) -> Frame:
-    """A frame that shares these columns. They have no index of their own: cuDF would align them by its values."""
+def _build_frame(data: Mapping[str, Any], num_rows: int, index: Any = None) -> Frame:
+    """Build a frame that shares these columns, which have no index: cuDF would align them by its values."""
     frame = cudf.DataFrame(dict(data), index=None if data else cudf.RangeIndex(num_rows))
     if index is not None:
         frame.index = index
@@ -387,13 +390,15 @@ def _columns(frame: Frame) -> dict[str, Any]:
     return {name: plain[name] for name in plain.columns}
 
 
-def _conformed(series: Any, item: Field) -> Any:
-    """One column as read, as the coded form of its field."""
+def _conform_column(series: Any, item: Field) -> Any:
+    """Convert one column, as read, to the coded form of its field."""
     element = element_of(item.dtype)
     if element is not None:
         leaves = series.list.leaves
-        offsets, valid = _offsets(series)
-        return _listed(offsets, leaves if element == "string" else _conformed(leaves, Field("", element)), valid)
+        offsets, valid = _split_list(series)
+        return _build_list(
+            offsets, leaves if element == "string" else _conform_column(leaves, Field("", element)), valid
+        )
     if is_passenger(item.dtype):
         return series
     if item.dtype == "string":
@@ -409,13 +414,13 @@ def _nulls_as_nan(series: Any) -> Any:
 
 
 def _series(column: Column) -> Any:
-    """A column's arrays as what a cuDF frame holds; shares data unless it is a string or has a mask."""
+    """Convert a column's arrays to what a cuDF frame holds; shares data unless it is a string or has a mask."""
     if column.elements is not None:
         leaves = _series(column.elements)
         texts = column.elements.dictionary is not None
-        return _listed(column.data, leaves.astype("str") if texts else leaves, column.valid)
+        return _build_list(column.data, leaves.astype("str") if texts else leaves, column.valid)
     if is_passenger(column.dtype):
-        return _gathered(column)
+        return _gather_passenger(column)
     if column.dictionary is not None:
         return _category(column.data, column.dictionary)
     if column.dtype in FLOATS:
@@ -426,8 +431,8 @@ def _series(column: Column) -> Any:
     return series if column.valid is None else series.where(cudf.Series(column.valid))
 
 
-def _gathered(column: Column) -> Any:
-    """A passenger's values at its places, null where there is none."""
+def _gather_passenger(column: Column) -> Any:
+    """Gather a passenger's values by position, null where the position is -1."""
     values = column.dictionary
     assert values is not None
     values = cudf.Series.from_arrow(values) if isinstance(values, pa.Array) else values
@@ -451,21 +456,21 @@ def _require_held(fields: Sequence[Field]) -> None:
 
 
 def _is_written(kind: pa.DataType) -> bool:
-    """Whether cuDF writes columns of a type as pyarrow does."""
+    """Return whether cuDF writes columns of a type as pyarrow does."""
     if pa.types.is_large_list(kind):
         return _is_written(kind.value_type) and not pa.types.is_timestamp(kind.value_type)
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_large_string)
     return any(test(kind) for test in tests) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
 
 
-def _written(series: Any, kind: pa.DataType) -> Any:
-    """A decoded column as cuDF's writer takes it; shares all but dates."""
+def _prepare_column(series: Any, kind: pa.DataType) -> Any:
+    """Convert a decoded column for cuDF's writer; shares all but dates."""
     column = series.to_pylibcudf()[0]
     return plc.unary.cast(column, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(kind) else column
 
 
-def _laid_out(builder: Any, table: Any, types: pa.Schema, layout: ParquetLayout) -> Any:
-    """Set what both of cuDF's writers take; as in pyarrow's files, zones and metadata are in Arrow's own schema."""
+def _configure_writer(builder: Any, table: Any, types: pa.Schema, layout: ParquetLayout) -> Any:
+    """Set the options common to cuDF's writers; zones and metadata go to Arrow's schema, as in pyarrow's files."""
     described = plc.io.types.TableInputMetadata(table)
     for item, column in zip(types, described.column_metadata, strict=True):
         column.set_name(item.name).set_nullability(True)
@@ -484,7 +489,7 @@ def _laid_out(builder: Any, table: Any, types: pa.Schema, layout: ParquetLayout)
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:
-    """Codes, -1 where missing, and a host dictionary as a category.
+    """Build a category from codes, -1 where missing, and a host dictionary.
 
     Memory: copies the dictionary to the device; a new array of codes.
     """
@@ -493,37 +498,37 @@ def _category(codes: Array, dictionary: pa.Array) -> Any:
     return cudf.Series(cudf.CategoricalIndex.from_codes(there, values, ordered=False))
 
 
-def _offsets(series: Any) -> tuple[Array, Array | None]:
-    """The offsets of a column of lists, and where it has one; cuDF's own offsets begin where a slice does."""
+def _split_list(series: Any) -> tuple[Array, Array | None]:
+    """Return the offsets of a column of lists, and its mask; cuDF's own offsets begin where a slice does."""
     valid = series.notna().to_cupy() if series.has_nulls else None
-    return offsets_of(series.list.len().to_cupy(na_value=0), cupy), valid
+    return accumulate_lengths(series.list.len().to_cupy(na_value=0), cupy), valid
 
 
-def _listed(offsets: Array, leaves: Any, valid: Array | None) -> Any:
-    """Lists of their offsets, which cuDF has as int32, and their elements; shares these. Strings are no categories."""
+def _build_list(offsets: Array, leaves: Any, valid: Array | None) -> Any:
+    """Build lists from offsets, cast to cuDF's int32, and elements, which are shared; strings are not categories."""
     children = [cudf.Series(offsets.astype("int32")).to_pylibcudf()[0], leaves.to_pylibcudf()[0]]
     mask = (None, 0) if valid is None else plc.transform.bools_to_mask(cudf.Series(valid).to_pylibcudf()[0])
     made = plc.Column(plc.DataType(plc.TypeId.LIST), len(offsets) - 1, None, *mask, 0, children)
     return cudf.Series.from_pylibcudf(made)
 
 
-def _narrowed(array: pa.Array) -> pa.Array:
-    """What cuDF takes of Arrow: distinct categories, and lists with 32-bit offsets and no dictionary in them."""
+def _narrow(array: pa.Array) -> pa.Array:
+    """Convert an Arrow array for cuDF: distinct categories, lists with 32-bit offsets and no dictionary."""
     if pa.types.is_dictionary(array.type):
         return arrow.with_distinct_values(array)
-    dtype = arrow.dtype_of(array.type) or ""
+    dtype = arrow.dtype_from_arrow(array.type) or ""
     return array.cast(pa.list_(arrow.arrow_type(dtype).value_type)) if dtype in LISTS else array
 
 
-def _decoded(series: Any, *, own: bool, zone: str | None = None) -> Any:
-    """One coded column as a user expects it: plain strings, nulls for NaN; in new memory, unless it is in its `own`."""
+def _decode_column(series: Any, *, own: bool, zone: str | None = None) -> Any:
+    """Decode one coded column: plain strings, nulls for NaN; a copy, unless it has its `own` memory."""
     if zone is not None:
         return series.dt.tz_localize("UTC").dt.tz_convert(zone)
     if is_passenger(_dtype_name("", series.dtype)):
         return series if own else series.copy()
     if isinstance(series.dtype, cudf.ListDtype):
-        offsets, valid = _offsets(series)
-        return _listed(offsets, _decoded(series.list.leaves, own=own), valid)
+        offsets, valid = _split_list(series)
+        return _build_list(offsets, _decode_column(series.list.leaves, own=own), valid)
     if isinstance(series.dtype, cudf.CategoricalDtype):
         return series.astype("str")
     if str(series.dtype) in FLOATS and series.hasnans:
@@ -531,21 +536,21 @@ def _decoded(series: Any, *, own: bool, zone: str | None = None) -> Any:
     return series if own else series.copy()
 
 
-def _coded(name: str, series: Any) -> Any:
-    """One column of a user's frame as coded data; shares memory where the form is the same."""
+def _encode_column(name: str, series: Any) -> Any:
+    """Encode one column of a user's frame; shares memory if the form is the same."""
     dtype = _dtype_name(name, series.dtype)
     if isinstance(series.dtype, cudf.CategoricalDtype):
         return series.cat.as_unordered() if series.dtype.ordered else series
     if getattr(series.dtype, "tz", None) is not None:
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-    return _conformed(series, Field(name, dtype))
+    return _conform_column(series, Field(name, dtype))
 
 
-def _reading(dtype: Any) -> Reading:
-    """What a column of a user's frame is read as."""
+def _classify_dtype(dtype: Any) -> Reading:
+    """Map a column of a user's frame to the type it is read as."""
     if isinstance(dtype, cudf.CategoricalDtype):
         change = "the order of its categories is lost" if dtype.ordered else ""
-        return replace(_reading(dtype.categories.dtype), change=change)
+        return replace(_classify_dtype(dtype.categories.dtype), change=change)
     if getattr(dtype, "kind", "") == "M":
         zone = getattr(dtype, "tz", None)
         return read_as(pa.timestamp(_unit(dtype), None if zone is None else str(zone)))

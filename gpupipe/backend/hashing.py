@@ -1,4 +1,4 @@
-"""Bits drawn from values: a function of a seed and the value alone, the same on both backends, for any partitions."""
+"""Hashing and random bits: functions of a seed and the value alone, equal on both backends and any partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.schema import FLOATS
 
-__all__ = ["hash_column", "hash_strings", "shuffle_bits", "shuffle_seed", "splitmix64", "start_of"]
+__all__ = ["hash_column", "hash_strings", "mix_seed", "shuffle_bits", "shuffle_seed", "splitmix64"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -36,11 +36,11 @@ def splitmix64(seed: int, counters: Array) -> Array:
         >>> splitmix64(0, np.arange(2))
         array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
-    return _finalized((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + start_of(seed))
+    return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
 
 
 def shuffle_bits(seed: int, row_ids: Array) -> Array:
-    """Draw 64 random bits for each row, no two alike: what a shuffled table is sorted by.
+    """Draw 64 distinct random bits for each row: the sort key of a shuffled table.
 
     Example:
         >>> len(np.unique(shuffle_bits(7, np.arange(1000))))
@@ -50,29 +50,29 @@ def shuffle_bits(seed: int, row_ids: Array) -> Array:
 
 
 def shuffle_seed(seed: int) -> int:
-    """Draw the seed of the bits that a table is shuffled by."""
+    """Derive the seed of the bits that a table is shuffled by."""
     return int(splitmix64(seed, np.array([_SHUFFLE]))[0])
 
 
-def start_of(seed: int) -> np.uint64:
-    """Mix a seed: where its stream of `splitmix64` starts.
+def mix_seed(seed: int) -> np.uint64:
+    """Mix a seed to the start of its `splitmix64` stream.
 
     Example:
-        >>> start_of(0)
+        >>> mix_seed(0)
         np.uint64(0)
     """
-    start: np.uint64 = _finalized(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
+    start: np.uint64 = _mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
     return start
 
 
-def _finalized(bits: Array) -> Array:
+def _mix_bits(bits: Array) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:
-    """64 bits per row that depend on its value alone; all missing rows have the same.
+    """Hash each value of a column to 64 bits; all missing values have one hash.
 
     An integer has the same bits in any width. Strings are hashed once per distinct value, on the host.
 
@@ -97,7 +97,7 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
 
 
 def hash_strings(values: pa.LargeStringArray) -> Any:
-    """A uint64 for each string, on the host: a polynomial in its UTF-8 bytes.
+    """Hash each string to a uint64, on the host: a polynomial in its UTF-8 bytes.
 
     Memory: 32 bytes per byte of text, a chunk of 65,536 strings at a time.
 

@@ -1,4 +1,4 @@
-"""Integer keys counted and found: by direct address, compiled hash tables on a CPU, binary search on a GPU."""
+"""Index of integer keys: direct addressing, compiled hash tables on a CPU, binary search on a GPU."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
         if room > len(known):
             room = max(room, found * 3 // 2)  # many small parts would be copied each time
             known, sums = (np.concatenate([item[:found], np.empty(room - found, np.int64)]) for item in (known, sums))
-            slots = loops.slots_of(known[:found], room)
+            slots = loops.build_slots(known[:found], room)
         found = loops.add_up(slots, known, sums, found, np.ascontiguousarray(keys).view(np.int64), counts)
     return known[:found].view(dtype).copy(), sums[:found].copy()
 
 
 class KeyIndex:
-    """Find integers among distinct keys.
+    """Index of distinct integer keys.
 
     Args:
         keys: n distinct int64 or uint64, on the host.
@@ -67,7 +67,7 @@ class KeyIndex:
         self._is_direct = self._span <= max(_DIRECT_SPAN, 2 * len(keys))
 
     def positions(self, wanted: Array, backend: Backend) -> Array:
-        """Find the position of each among the keys, int32; -1 for one that is none of them.
+        """Find the position of each integer among the keys, int32; -1 if it is absent.
 
         Args:
             wanted: m integers of the keys' type.
@@ -83,7 +83,7 @@ class KeyIndex:
         return xp.where(ordered[place] == wanted, order[place], np.int32(-1))
 
     def find(self, wanted: Any) -> Any:
-        """As `positions`, of integers on the host."""
+        """Find the positions of integers on the host, as `positions`."""
         if self._is_direct:
             return self._table[self._offsets(wanted, np)]
         loops: Any = import_module(_LOOPS)
@@ -102,7 +102,7 @@ class KeyIndex:
     @cached_property
     def _slots(self) -> Any:
         loops: Any = import_module(_LOOPS)
-        return loops.slots_of(self._keys.view(np.int64), len(self._keys))
+        return loops.build_slots(self._keys.view(np.int64), len(self._keys))
 
     @cached_property
     def _sorted(self) -> tuple[Any, Any]:

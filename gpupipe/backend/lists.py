@@ -1,4 +1,4 @@
-"""How pandas frames hold lists and passengers: in Arrow's own form, strings among a list's elements as codes."""
+"""List columns and passengers in pandas frames: Arrow arrays, strings among a list's elements as codes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow import dtype_of, list_array, opened_list
+from gpupipe.backend.arrow import dtype_from_arrow, list_array, split_list
 from gpupipe.backend.protocol import Column
 from gpupipe.schema import element_of
 
-__all__ = ["array_of", "plain", "plain_table", "whole", "without_float64"]
+__all__ = ["build_list_array", "plain", "plain_table", "whole", "without_float64"]
 
 
 def without_float64(values: Any) -> Any:
-    """Python objects, but empty lists for empty arrays of float64: NumPy makes those of elements of any type."""
+    """Replace empty float64 arrays among Python objects by empty lists: NumPy makes them for any element type."""
     if str(values.dtype) != "object":
         return values
     untyped = (isinstance(each, np.ndarray) and not each.size and each.dtype == np.float64 for each in values)
@@ -24,7 +24,7 @@ def without_float64(values: Any) -> Any:
 
 
 def whole(series: Any) -> pa.Array:
-    """A column as one Arrow array.
+    """Convert a column to one Arrow array.
 
     Memory: shares what Arrow has in one piece; several are copied together, Python objects are copied.
     """
@@ -32,8 +32,8 @@ def whole(series: Any) -> pa.Array:
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def array_of(column: Column) -> pa.LargeListArray:
-    """The lists of a column in Arrow's form; strings as codes, missing elements null, but for NaN. Shares."""
+def build_list_array(column: Column) -> pa.LargeListArray:
+    """Convert a column of lists to Arrow; strings as codes, missing elements null, but for NaN. Shares."""
     values = column.elements
     assert values is not None
     if values.dictionary is not None:
@@ -46,7 +46,7 @@ def array_of(column: Column) -> pa.LargeListArray:
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """Conformed columns as a user expects them, but for strings, which stay codes: see `plain`; a NaN is null.
+    """Decode the conformed columns of a table, but for strings, which stay codes: see `plain`; a NaN is null.
 
     Example:
         >>> plain_table(pa.table({"x": [1.0, float("nan")]})).column("x").null_count
@@ -65,13 +65,13 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Conformed lists as a user expects them: strings plain, a missing element null whatever its type.
+    """Decode conformed lists: strings plain, a missing element null whatever its type.
 
     Any other array is shared.
     """
-    if element_of(dtype_of(array.type) or "") is None:
+    if element_of(dtype_from_arrow(array.type) or "") is None:
         return array
-    offsets, leaves = opened_list(array)
+    offsets, leaves = split_list(array)
     if pa.types.is_dictionary(leaves.type):
         leaves = leaves.cast(pa.large_string())
     if pa.types.is_floating(leaves.type):

@@ -1,4 +1,4 @@
-"""Loops over numbers that a CPU runs in one pass, compiled when they are first called and kept on disk; no GIL is held.
+"""Numba kernels for the CPU: compiled on the first call, cached on disk, run without the GIL.
 
 A sum is vectorised only if it may be added up in another order (`reassoc`); nothing else about floats is relaxed, for
 NaN is a missing value, and infinities are refused later. The least and the greatest float are found among integers that
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["add_up", "by_group", "fill", "find_keys", "look", "scale", "slots_of"]
+__all__ = ["add_up", "aggregate_groups", "build_slots", "compute_moments", "fill", "find_keys", "scale"]
 
-# While it compiles, Numba tells whoever logs everything thousands of lines. A level that somebody has set stays.
+# While it compiles, Numba logs thousands of debug lines. A level that somebody has set stays.
 if logging.getLogger("numba").level == logging.NOTSET:
     logging.getLogger("numba").setLevel(logging.INFO)
 
@@ -29,8 +29,8 @@ _ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
 
 
-def _compiled(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         options: dict[str, Any] = {"nogil": True, "fastmath": set(relaxed), "error_model": "numpy"}
         try:
             loop: Callable[..., Any] = njit(cache=True, **options)(function)
@@ -46,12 +46,12 @@ def _compiled(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
         return run
 
-    return compiled
+    return decorate
 
 
 @njit
 def _floats(low, high):
-    """The ends that these keys stand for; +inf and -inf where there was no value."""
+    """Decode the min and max from their integer keys; +inf and -inf if there was no value."""
     if low == _ALL_BUT_SIGN:
         return np.inf, -np.inf
     keys = np.array([low, high])
@@ -59,9 +59,9 @@ def _floats(low, high):
     return found[0], found[1]
 
 
-@_compiled("reassoc", "nsz")
-def look(values, bits, centres):
-    """Of each row missing values, the least and the greatest of the others, their sum and squares less its centre.
+@_compile("reassoc", "nsz")
+def compute_moments(values, bits, centres):
+    """Compute for each row the missing values, the min, the max, and sum and squares of the values less its centre.
 
     `bits` are the values' own, as int64. The result has a row of 5 float64 for each.
     """
@@ -85,26 +85,26 @@ def look(values, bits, centres):
     return table
 
 
-@_compiled()
-def scale(out, values, offsets, divisors, moves, stretch, shift, floor, ceiling):
-    """Write `(value - offset) / divisor` of each row as float32, as `Scale` says; whether one is infinite."""
+@_compile()
+def scale(out, values, offsets, divisors, moves, multiplier, shift, low, high):
+    """Scale each row as `Scale` defines, written as float32; return whether a result is infinite."""
     infinite = False
     for place in range(values.shape[0]):
         offset, divisor = offsets[place], divisors[place]
         for item in range(values.shape[1]):
             number = (values[place, item] - offset) / divisor
             if moves:
-                number = number * stretch + shift
-                number = floor if number < floor else number  # noqa: FURB136
-                number = ceiling if number > ceiling else number  # noqa: FURB136
+                number = number * multiplier + shift
+                number = low if number < low else number  # noqa: FURB136
+                number = high if number > high else number  # noqa: FURB136
             out[place, item] = number
             infinite |= abs(out[place, item]) == np.inf
     return infinite
 
 
-@_compiled()
+@_compile()
 def fill(out, values, instead):
-    """Write the values, those that are missing as `instead` says for their row; whether one is infinite."""
+    """Write the values, missing ones replaced by their row's `instead`; return whether one is infinite."""
     infinite = False
     for place in range(values.shape[0]):
         fill_value = instead[place]
@@ -115,11 +115,11 @@ def fill(out, values, instead):
     return infinite
 
 
-@_compiled()
-def by_group(groups, values, num_groups):
-    """Of each group's values how many, their sum, their squared deviations from their mean, the least, the greatest.
+@_compile()
+def aggregate_groups(groups, values, num_groups):
+    """Compute for each group the count, sum, squared deviations from the mean, min and max.
 
-    What an addition rounds off is added up beside it, or the mean of a group far from 0 would be farther off than its
+    What an addition rounds off is summed separately, or the mean of a group far from 0 would be farther off than its
     values spread. What the mean itself is rounded by is taken off the squares again. Sources: Neumaier,
     "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974; Chan, Golub, LeVeque, "Algorithms
     for computing the sample variance: analysis and recommendations", 1983.
@@ -137,7 +137,7 @@ def by_group(groups, values, num_groups):
             rounded_off[group] += (large - total[group]) + small
             low[group] = min(low[group], value)
             high[group] = max(high[group], value)
-    total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # beside infinities it is NaN
+    total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # with infinities it is NaN
     mean = total / np.maximum(count, 1)
     for row in range(values.size):
         value, group = values[row], groups[row]
@@ -150,17 +150,17 @@ def by_group(groups, values, num_groups):
 
 
 @njit
-def _slot_of(key, bits):
-    """The slot a key's search begins at: the upper bits of splitmix64's last three rounds."""
+def _find_slot(key, bits):
+    """Hash a key to its first slot: the upper bits of splitmix64's last three rounds."""
     mixed = np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.int64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - bits))
 
 
-@_compiled()
-def slots_of(keys, room):
-    """Make a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
+@_compile()
+def build_slots(keys, room):
+    """Build a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
 
     A key whose slot is taken goes to the next one that is free (linear probing: Knuth, "The Art of Computer
     Programming", volume 3, section 6.4).
@@ -170,22 +170,22 @@ def slots_of(keys, room):
         bits += 1
     slots = np.full(1 << bits, -1, np.int32)
     for place in range(keys.size):
-        slot = _slot_of(keys[place], bits)
+        slot = _find_slot(keys[place], bits)
         while slots[slot] >= 0:
             slot = (slot + 1) & (slots.size - 1)
         slots[slot] = place
     return slots
 
 
-@_compiled()
+@_compile()
 def find_keys(slots, keys, wanted):
-    """Find each int64 in the table that `slots_of` made of the keys: its position as int32, or -1."""
+    """Find each int64 in the table that `build_slots` made of the keys: its position as int32, or -1."""
     bits = 0
     while (1 << bits) < slots.size:
         bits += 1
     out = np.empty(wanted.size, np.int32)
     for row in range(wanted.size):
-        slot = _slot_of(wanted[row], bits)
+        slot = _find_slot(wanted[row], bits)
         place = slots[slot]
         while place >= 0 and keys[place] != wanted[row]:
             slot = (slot + 1) & (slots.size - 1)
@@ -194,18 +194,18 @@ def find_keys(slots, keys, wanted):
     return out
 
 
-@_compiled()
+@_compile()
 def add_up(slots, known, sums, num_known, keys, counts):
     """Add the counts of int64 keys to the sums of the known ones; a new key is known from then on.
 
     Returns:
-        How many keys are known; `slots`, `known` and `sums` have room for them. One count stands for all keys.
+        How many keys are known; `slots`, `known` and `sums` have space for them. A single count applies to all keys.
     """
     bits = 0
     while (1 << bits) < slots.size:
         bits += 1
     for row in range(keys.size):
-        slot = _slot_of(keys[row], bits)
+        slot = _find_slot(keys[row], bits)
         while slots[slot] >= 0 and known[slots[slot]] != keys[row]:
             slot = (slot + 1) & (slots.size - 1)
         if slots[slot] < 0:

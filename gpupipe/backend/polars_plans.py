@@ -1,4 +1,4 @@
-"""Plans of Polars over frames in memory: columns in, columns out, by the engine of the frame's backend."""
+"""Polars plans over frames in memory: columns in, columns out, by the engine of the frame's backend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend.arrow import arrow_type, opened_list
+from gpupipe.backend.arrow import arrow_type, split_list
 from gpupipe.backend.protocol import Backend, Column, Frame
 from gpupipe.schema import FLOATS, ROW, Field
 
-__all__ = ["arrow_of", "columns_by_plan", "host_table", "polars_of"]
+__all__ = ["arrow_from_polars", "columns_by_plan", "host_table", "polars_from_arrow"]
 
 
 def columns_by_plan(
@@ -21,7 +21,7 @@ def columns_by_plan(
     made: Sequence[Field],
     backend: Backend,
 ) -> dict[str, Column]:
-    """Make columns of a coded frame by a plan over all its rows.
+    """Compute columns of a coded frame by a Polars plan over all its rows.
 
     Args:
         plan: given the columns `inputs` and `ROW`, which counts the rows, makes the columns `made` of all rows, in
@@ -34,7 +34,7 @@ def columns_by_plan(
     Memory: copies the inputs and what is made of them, on a GPU to the host and back, and what the plan takes.
     """
     rows = (
-        polars_of(host_table(frame, inputs, backend))
+        polars_from_arrow(host_table(frame, inputs, backend))
         .lazy()
         .with_row_index(ROW)
         .with_columns(pl.col(ROW).cast(pl.UInt64))
@@ -42,18 +42,18 @@ def columns_by_plan(
     floats = [item.name for item in inputs if item.dtype in FLOATS]
     found = plan(rows.with_columns(pl.col(floats).fill_nan(None))).collect(engine=backend.plan_engine())
     types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
-    result = backend.from_arrow(arrow_of(found, types), made)
+    result = backend.from_arrow(arrow_from_polars(found, types), made)
     return {item.name: backend.column(result, item.name) for item in made}
 
 
 def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:
-    """Copy these columns of a coded frame to the host, in the types the fields say."""
+    """Copy columns of a coded frame to the host, as the types of their fields."""
     types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
     return backend.to_arrow(backend.select(frame, types.names)).cast(types)
 
 
-def polars_of(table: pa.Table) -> pl.DataFrame:
-    """Convert Arrow columns; decimals that are too wide for Polars travel as their bytes.
+def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
+    """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes.
 
     Memory: shares what both lay out alike.
     """
@@ -69,23 +69,23 @@ def polars_of(table: pa.Table) -> pl.DataFrame:
     return pl.DataFrame(pa.table(columns, table.column_names))
 
 
-def arrow_of(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """Convert a frame of Polars to Arrow columns of these types."""
+def arrow_from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """Convert a Polars frame to an Arrow table of this schema."""
     table = frame.select(schema.names).to_arrow()
     columns = []
     for item, column in zip(schema, table.columns, strict=True):
         if pa.types.is_decimal256(item.type) and not pa.types.is_decimal(column.type):
             columns.append(_with_type(column.cast(pa.binary(32)), item.type))
         elif pa.types.is_map(item.type) and not pa.types.is_map(column.type):  # Polars below 2 has no maps
-            columns.append(pa.chunked_array([_map_of(chunk, item.type) for chunk in column.chunks], item.type))
+            columns.append(pa.chunked_array([_build_map(chunk, item.type) for chunk in column.chunks], item.type))
         else:
             columns.append(column.cast(item.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _map_of(pairs: pa.Array, kind: pa.MapType) -> pa.MapArray:
-    """Lists of keys and values as a map."""
-    offsets, elements = opened_list(pairs)
+def _build_map(pairs: pa.Array, kind: pa.MapType) -> pa.MapArray:
+    """Build maps from lists of keys and values."""
+    offsets, elements = split_list(pairs)
     keys, values = elements.flatten()
     places, missing = pa.array(offsets, pa.int32()), pairs.is_null()
     return pa.MapArray.from_arrays(places, keys.cast(kind.key_type), values.cast(kind.item_type), kind, mask=missing)

@@ -1,4 +1,4 @@
-"""What a backend owes: frames, columns, estimators, and one counted door to the host.
+"""Backend protocol: frames, columns, estimators, and counted copies to the host.
 
 A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column
 is a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], and the
@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.backend.ragged import module_of, places_of
+from gpupipe.backend.ragged import get_array_module, locate_values
 from gpupipe.schema import FLOATS, Field, Schema
 
-__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "ParquetLayout", "Stored", "Transfers"]
+__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "ParquetLayout", "RawColumn", "Transfers"]
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
@@ -33,12 +33,12 @@ _LINE = 8  # float64 of a cache line, which is read whole where columns are inte
 
 MOST_PAGE_ROWS = 20_000
 LEAST_PAGE_ROWS = 5_000
-"""What cuDF's writer encodes at a time."""
+"""The rows that cuDF's writer encodes at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """One column of a coded frame as arrays, shared with the frame and therefore read only.
+    """Column of a coded frame as arrays, shared with the frame and therefore read only.
 
     Args:
         dtype: the field's type: one of `schema.DTYPES` or `schema.LISTS`, or a passenger's.
@@ -64,31 +64,31 @@ class Column:
         return int(self.data.shape[0]) - (self.elements is not None)
 
     def missing(self, xp: ModuleType) -> Array | None:
-        """n booleans, True where the value is missing; None when the type tells that none is. Allocates n bytes."""
+        """Return n booleans, True where the value is missing; None if no value can be missing. Allocates n bytes."""
         if self.dtype in FLOATS:
             return xp.isnan(self.data)
         if self.dictionary is not None:
             return self.data < 0
         return None if self.valid is None else ~self.valid
 
-    def moved(self, move: Callable[[Array], Array]) -> Column:
-        """The same column with every array given through `move`: `Backend.to_host` or `Backend.to_device`."""
+    def move(self, move: Callable[[Array], Array]) -> Column:
+        """Return the column with `move` applied to every array: `Backend.to_host` or `Backend.to_device`."""
         valid = None if self.valid is None else move(self.valid)
-        elements = None if self.elements is None else self.elements.moved(move)
+        elements = None if self.elements is None else self.elements.move(move)
         return Column(self.dtype, move(self.data), valid, self.dictionary, elements)
 
     def take(self, rows: Array) -> Column:
-        """The rows given by integer position or boolean mask, as a new column."""
+        """Take rows by integer position or boolean mask, as a new column."""
         valid = None if self.valid is None else self.valid[rows]
         if self.elements is None:
             return Column(self.dtype, self.data[rows], valid, self.dictionary)
         starts, ends = self.data[:-1][rows], self.data[1:][rows]
-        places, offsets = places_of(starts, ends - starts, module_of(self.data))
+        places, offsets = locate_values(starts, ends - starts, get_array_module(self.data))
         return Column(self.dtype, offsets, valid, None, self.elements.take(places))
 
 
 class Matrix(Mapping[str, Column]):
-    """Columns of one float type in one array; to any reader a mapping like others.
+    """Matrix of columns of one float type in one array; also a mapping of columns.
 
     A step that knows it works on all columns in one operation.
 
@@ -120,19 +120,19 @@ class Matrix(Mapping[str, Column]):
 
     @property
     def num_rows(self) -> int:
-        """n."""
+        """The number of rows, n."""
         return int(self.data.shape[1])
 
     def pieces(self, num_rows: int) -> Iterator[slice]:
-        """Columns to work on at a time, by their positions, where so many rows of each are worked on."""
+        """Yield slices of columns that fit a core's cache, for so many rows of each."""
         width = max(_CACHED_NUMBERS // max(num_rows, 1), _LINE)
         for start in range(0, len(self), width):
             yield slice(start, start + width)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """The numbers or booleans of a column just as its frame stores them.
+class RawColumn:
+    """Storage of a numeric or boolean column: values and validity mask, as in the frame.
 
     Args:
         data: n values; what one holds where a value is missing means nothing, but NaN is missing too.
@@ -149,7 +149,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ParquetLayout:
-    """How a Parquet file is laid out.
+    """Layout of a Parquet file: row groups, compression, dictionaries, pages.
 
     Args:
         rows_per_group: rows of a row group.
@@ -177,7 +177,7 @@ class ParquetLayout:
 
 @dataclass(slots=True)
 class Transfers:
-    """How often, and how many bytes, went through the door from the device to the host.
+    """Count of copies from the device to the host, and of their bytes.
 
     Args:
         count: copies.
@@ -195,7 +195,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class PCAResult:
-    """What a principal component analysis learned, on the host in float64, signs as the library left them."""
+    """Result of a principal component analysis, on the host in float64, signs as the library gives them."""
 
     mean: Array  # F
     components: Array  # K x F
@@ -203,12 +203,12 @@ class PCAResult:
 
 
 class Backend(Protocol):
-    """The verbs both twins (`cpu.py`, `gpu.py`) have, under the same names and in the same order."""
+    """Interface of both backends (`cpu.py`, `gpu.py`), which have its methods in the same order."""
 
     name: str
     """`"cpu"` or `"gpu"`."""
     device: str
-    """torch's name of the device the data lies on: `"cpu"`, `"cuda:0"`."""
+    """torch's name of the device that holds the data: `"cpu"`, `"cuda:0"`."""
     xp: ModuleType
     """numpy or cupy."""
     transfers: Transfers
@@ -242,10 +242,10 @@ class Backend(Protocol):
         """
 
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
-        """A coded frame of the columns `fields` name, typed as they say."""
+        """Convert the columns of `fields` to a coded frame, with the types of the fields."""
 
     def to_arrow(self, frame: Frame) -> pa.Table:
-        """A host table with plain strings; missing values are nulls, NaN included."""
+        """Convert a coded frame to a host table with plain strings; missing values are nulls, NaN included."""
 
     def write_parquet(
         self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
@@ -269,87 +269,87 @@ class Backend(Protocol):
         """
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
-        """What each column of a user's frame is read as."""
+        """Map each column of a user's frame to the type it is read as."""
 
     def encode(self, frame: Frame) -> Frame:
-        """A user's frame in coded form with the row positions as index; the user's is not modified.
+        """Encode a user's frame, with the row positions as index; the user's is not modified.
 
         Raises:
             SchemaMismatch: a column has a type that no column here can have, or a name that is no string.
         """
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
-        """A coded frame as a user expects it: plain strings, in memory of its own that may be written on.
+        """Decode a coded frame to plain strings, in separate memory that the user may write to.
 
         Columns named in `own` are in such memory already, and need no copy. Times have the zone that `schema` says.
         """
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        """The fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
+        """Return the fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
-        """The types of a coded frame's columns, by name; no value is looked at."""
+        """Return the types of a coded frame's columns, by name; reads no values."""
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
-        """One column as arrays, sharing the frame's memory where the frame holds them so."""
+        """Return one column as arrays, sharing the frame's memory where possible."""
 
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
-        """Some columns of one float type, many enough to be worth it, as one array; None for any others.
+        """Return many columns of one float type as one array; None for few or for any others.
 
-        Memory: shares where the frame holds them so; else copies up to 8 MiB, and gives None for more.
+        Memory: shares where possible; else copies up to 8 MiB, and returns None for more.
         """
 
-    def stored(self, frame: Frame, name: str) -> Stored | None:
-        """One column of numbers or booleans as the frame stores it, shared; None for any other."""
+    def stored(self, frame: Frame, name: str) -> RawColumn | None:
+        """Return the storage of one numeric or boolean column, shared; None for any other."""
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        """A coded frame of these columns; a `Matrix` is shared."""
+        """Build a coded frame of these columns; a `Matrix` is shared."""
 
     def plan_engine(self) -> Any:
-        """Choose the engine of Polars that runs a plan over frames of this backend, and never another one."""
+        """Return the Polars engine that runs plans over frames of this backend; it never falls back to another."""
 
     def positions(self, frame: Frame) -> Array:
-        """n row positions: what the frame's index holds."""
+        """Return the n row positions that the frame's index holds."""
 
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
-        """A new frame with these columns replaced or added at the end; the others are shared."""
+        """Return a frame with these columns replaced or added at the end; the others are shared."""
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
-        """A new frame with these columns only."""
+        """Return a frame with these columns only."""
 
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
-        """A new frame with columns renamed from key to value."""
+        """Return a frame with columns renamed from key to value."""
 
     def take(self, frame: Frame, rows: Array) -> Frame:
-        """The rows at these integer positions, in that order; the index goes with them."""
+        """Take the rows at these integer positions, in that order, with their index."""
 
     def filter(self, frame: Frame, keep: Array) -> Frame:
-        """The rows where the boolean array is True, in order; the index goes with them."""
+        """Keep the rows where the boolean array is True, in order, with their index."""
 
     def concat(self, frames: Sequence[Frame]) -> Frame:
-        """Rows of one frame after the other with a new index; dictionaries are united."""
+        """Concatenate the rows of frames with a new index; dictionaries are united."""
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
-        """A general join with duplicates, in left order, then right order; null keys match nothing.
+        """Join frames, duplicates included, in left order, then right order; null keys match nothing.
 
         Right names collide into `name + suffix`; the left index goes with the rows.
         """
 
     # arrays -----------------------------------------------------------------------------------------------------------
     def to_device(self, array: Any) -> Array:
-        """A NumPy array as this backend's array. Memory: shares on the CPU, copies to the device on the GPU."""
+        """Convert a NumPy array to this backend's. Memory: shares on the CPU, copies to the device on the GPU."""
 
     def to_host(self, array: Array) -> Any:
-        """This backend's array as a NumPy array; counted in `transfers`, as all that goes to the host."""
+        """Convert this backend's array to NumPy; counted in `transfers`, as every copy to the host."""
 
     def fuses(self) -> bool:
-        """Whether `write_rows` can do its work here: then what becomes of each number by itself is left to it."""
+        """Return whether `write_rows` is available, which then also computes elementwise programs."""
 
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         """Write rows of a block in one pass over the columns, which are numbers or booleans without a mask.
 
-        Column j becomes word j, what is left of a row 0. What a `LateColumn` stands for is worked out here.
+        Column j becomes word j, and the rest of a row is 0. The kernel computes a `DeferredColumn`.
 
         Args:
             words: n x W int32, W a multiple of 8, at an address that is a multiple of 32.
@@ -371,21 +371,21 @@ class Backend(Protocol):
         """
 
     def make_room(self, num_bytes: int) -> None:
-        """Trim, before torch allocates a block of that size, and limit frames and arrays to what is left beside it.
+        """Trim, before torch allocates a block of that size, and limit frames and arrays to the rest.
 
         Training keeps its part. A memory resource of the user's gets no limit. Nothing to do on the CPU.
 
         Raises:
-            OutOfDeviceMemory: the block does not fit beside what training needs.
+            OutOfDeviceMemory: the block does not fit together with what training needs.
         """
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        """Lloyd's iterations over `block` (n x F, private to the call) from `centres` (k x F, on the host).
+        """Run k-means (Lloyd) over `block` (n x F, private to the call) from `centres` (k x F, on the host).
 
         They end where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
         The centres come back on the host, k x F float64. cuML on the GPU, scikit-learn on the CPU.
         """
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
-        """Principal components of `block` (n x F, private to the call). cuML on the GPU, scikit-learn on the CPU."""
+        """Compute the principal components of `block` (n x F, private to the call), by cuML or scikit-learn."""

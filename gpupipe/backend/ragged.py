@@ -1,4 +1,4 @@
-"""Lists of different lengths as offsets into one array of values: array code for both backends."""
+"""Ragged arrays: lists of different lengths as offsets into one array of values, for both backends."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["module_of", "offsets_of", "places_of", "rows_of"]
+__all__ = ["accumulate_lengths", "get_array_module", "list_parent_indices", "locate_values"]
 
 
-def module_of(array: Any) -> ModuleType:
-    """NumPy or CuPy, whichever made the array; CuPy's have no `__array_namespace__`.
+def get_array_module(array: Any) -> ModuleType:
+    """Return the array's module, NumPy or CuPy; CuPy's arrays have no `__array_namespace__`.
 
     Example:
         >>> import numpy as np
-        >>> module_of(np.zeros(1)) is np
+        >>> get_array_module(np.zeros(1)) is np
         True
     """
     return sys.modules[type(array).__module__]
 
 
-def offsets_of(lengths: Any, xp: ModuleType) -> Any:
-    """n + 1 int64: where each of n lists begins in the values of all, and where the last one ends.
+def accumulate_lengths(lengths: Any, xp: ModuleType) -> Any:
+    """Compute the n + 1 int64 offsets of n lists from their lengths.
 
     Example:
         >>> import numpy as np
-        >>> offsets_of(np.array([2, 0, 1]), np)
+        >>> accumulate_lengths(np.array([2, 0, 1]), np)
         array([0, 2, 2, 3])
     """
     offsets = xp.zeros(len(lengths) + 1, dtype="int64")
@@ -33,14 +33,14 @@ def offsets_of(lengths: Any, xp: ModuleType) -> Any:
     return offsets
 
 
-def rows_of(offsets: Any, num_values: int, xp: ModuleType) -> Any:
-    """For each of the values the number of the list it is in.
+def list_parent_indices(offsets: Any, num_values: int, xp: ModuleType) -> Any:
+    """Compute for each value the index of its list.
 
     Memory: two arrays of 8 bytes a value.
 
     Example:
         >>> import numpy as np
-        >>> rows_of(np.array([0, 2, 2, 3]), 3, np)
+        >>> list_parent_indices(np.array([0, 2, 2, 3]), 3, np)
         array([0, 0, 2])
     """
     # How many lists have begun behind the first one: np.repeat would do on the host, but CuPy's waits for the device.
@@ -48,8 +48,8 @@ def rows_of(offsets: Any, num_values: int, xp: ModuleType) -> Any:
     return xp.cumsum(begun[:num_values])
 
 
-def places_of(starts: Any, lengths: Any, xp: ModuleType) -> tuple[Any, Any]:
-    """The positions of the values of some lists, one list after the other, and the lists' new offsets.
+def locate_values(starts: Any, lengths: Any, xp: ModuleType) -> tuple[Any, Any]:
+    """Compute the positions of the values of some lists, one list after the other, and the lists' new offsets.
 
     Args:
         starts: where each list begins.
@@ -60,11 +60,15 @@ def places_of(starts: Any, lengths: Any, xp: ModuleType) -> tuple[Any, Any]:
 
     Example:
         >>> import numpy as np
-        >>> places_of(np.array([5, 0]), np.array([2, 1]), np)
+        >>> locate_values(np.array([5, 0]), np.array([2, 1]), np)
         (array([5, 6, 0]), array([0, 2, 3]))
     """
-    offsets = offsets_of(lengths, xp)
+    offsets = accumulate_lengths(lengths, xp)
     num_values = int(offsets[-1])
-    places = (starts - offsets[:-1])[rows_of(offsets, num_values, xp)] if num_values else starts[:0].astype("int64")
+    places = (
+        (starts - offsets[:-1])[list_parent_indices(offsets, num_values, xp)]
+        if num_values
+        else starts[:0].astype("int64")
+    )
     places += xp.arange(num_values)
     return places, offsets

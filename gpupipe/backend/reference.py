@@ -1,4 +1,4 @@
-"""The model a user would try first, as a yardstick: scikit-learn's gradient boosting with its defaults, on the CPU."""
+"""Reference model: scikit-learn's gradient boosting with its defaults, on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["gradient_boosting_auc"]
 
 
 def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_target: Any) -> float:
-    """Area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`.
+    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`.
 
     Args:
         train: a pandas frame of the inputs; strings are taken as categories.

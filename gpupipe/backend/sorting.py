@@ -1,6 +1,6 @@
-"""Rows in the order of several columns, and rows that share their values: array code, the same on both backends.
+"""Sorting and grouping of rows by several columns: array code, the same on both backends.
 
-A missing value stands behind all others in either direction, as in pandas; two missing values are equal, and so are
+A missing value comes last in either direction, as in pandas; two missing values are equal, and so are
 0.0 and -0.0.
 """
 
@@ -18,13 +18,13 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.schema import FLOATS
 
-__all__ = ["Groups", "differs", "grouped", "sort_order"]
+__all__ = ["Groups", "differs", "group_by_keys", "sort_order"]
 
 _FEW = 1 << 16  # so many possible values are counted, however few rows there are
 
 
 def sort_order(columns: Sequence[Column], backend: Backend, ascending: Sequence[bool] | None = None) -> Array:
-    """The n row positions in the order of the first column, then the second and so on; ties as they stand.
+    """Return the n row positions sorted by the first column, then the second and so on; the sort is stable.
 
     Args:
         columns: at least one, n rows each.
@@ -41,19 +41,19 @@ def sort_order(columns: Sequence[Column], backend: Backend, ascending: Sequence[
     xp = backend.xp
     order = xp.arange(len(columns[0]))
     for column, up in reversed(list(zip(columns, ascending or [True] * len(columns), strict=True))):
-        for key in _keys(column, up, backend):
+        for key in _make_sort_keys(column, up, backend):
             order = order[xp.argsort(key[order], kind="stable")]
     return order
 
 
 def _argsort(ids: Array, num_ids: int, xp: ModuleType) -> Array:
-    """Stable; numbers of 16 bits are sorted by their digits, many times faster on a CPU."""
+    """Sort stably; numbers of 16 bits by radix sort, many times faster on a CPU."""
     return xp.argsort(ids.astype("uint16") if num_ids <= 1 << 16 else ids, kind="stable")
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows with equal keys, numbered in the order of the keys.
+    """Groups of rows with equal keys, numbered in the order of the keys.
 
     Args:
         ids: n int64, the number of each row's group.
@@ -72,17 +72,17 @@ class Groups:
 
     @cached_property
     def order(self) -> Array:
-        """n row positions by group, in a group as they stand."""
+        """The n row positions by group, in the original order within a group."""
         return self.sorted_by if self.sorted_by is not None else _argsort(self.ids, len(self), self.xp)
 
     @cached_property
     def sums(self) -> GroupSums:
-        """Adds up floats by group."""
+        """The group sums of floats."""
         return GroupSums(self.ids, len(self), self.xp)
 
     @property
     def starts(self) -> Array:
-        """Where each group begins in `order`."""
+        """The position in `order` where each group begins."""
         return self.xp.cumsum(self.sizes) - self.sizes
 
     @property
@@ -97,7 +97,7 @@ class Groups:
 
     @property
     def examples(self) -> Array:
-        """The position of a row of each group; the first one's, unless all rows of a group have the same keys' bits."""
+        """The position of any one row of each group; the first, unless all rows of a group have the same keys' bits."""
         if self.sorted_by is not None:
             return self.first
         xp, found = self.xp, self.xp.full(len(self), -1, dtype="int64")
@@ -108,22 +108,22 @@ class Groups:
         return found
 
 
-def grouped(columns: Sequence[Column], backend: Backend) -> Groups:
-    """The groups of n rows that have equal values in all columns; counted where few values are possible, else sorted.
+def group_by_keys(columns: Sequence[Column], backend: Backend) -> Groups:
+    """Group n rows by equal values in all columns: by counting if few values are possible, else by sorting.
 
     Memory: five arrays of n int64 at a time.
 
     Example:
         >>> from gpupipe.backend import select
-        >>> found = grouped([Column("int64", np.array([7, 5, 7]))], select("cpu"))
+        >>> found = group_by_keys([Column("int64", np.array([7, 5, 7]))], select("cpu"))
         >>> found.ids, found.first, found.last
         (array([1, 0, 1]), array([1, 0]), array([1, 2]))
     """
-    return _counted(columns, backend) or _sorted(columns, backend)
+    return _group_by_counting(columns, backend) or _group_by_sorting(columns, backend)
 
 
-def _counted(columns: Sequence[Column], backend: Backend) -> Groups | None:
-    """By the keys' place among all combinations that are possible; None where these are many more than the rows."""
+def _group_by_counting(columns: Sequence[Column], backend: Backend) -> Groups | None:
+    """Group rows by the rank of their keys among all combinations; None if these are many more than the rows."""
     xp, num_rows = backend.xp, len(columns[0])
     most = max(_FEW, 2 * num_rows)
     if not num_rows:
@@ -131,7 +131,7 @@ def _counted(columns: Sequence[Column], backend: Backend) -> Groups | None:
         return Groups(none, none, xp)
     places, num_places = None, 1
     for column in columns:
-        found = _places(column, most // num_places, backend)
+        found = _rank_values(column, most // num_places, backend)
         if found is None:
             return None
         places = found[0] if places is None else places * found[1] + found[0]
@@ -141,8 +141,8 @@ def _counted(columns: Sequence[Column], backend: Backend) -> Groups | None:
     return Groups((xp.cumsum(there) - 1).take(places), counts[there], xp)
 
 
-def _places(column: Column, most: int, backend: Backend) -> tuple[Array, int] | None:
-    """The place of each value among all that are possible, in order, a missing one last, and how many these are."""
+def _rank_values(column: Column, most: int, backend: Backend) -> tuple[Array, int] | None:
+    """Rank each value among all that are possible, a missing one last, and return how many these are."""
     if column.dictionary is not None:
         size = len(column.dictionary) + 1
         return (_ranks(column, True, backend, "int64"), size) if size <= most else None
@@ -166,7 +166,7 @@ def _places(column: Column, most: int, backend: Backend) -> tuple[Array, int] | 
     return xp.where(column.valid, places, span), span + 1
 
 
-def _sorted(columns: Sequence[Column], backend: Backend) -> Groups:
+def _group_by_sorting(columns: Sequence[Column], backend: Backend) -> Groups:
     xp = backend.xp
     order = sort_order(columns, backend)
     begins = xp.zeros(len(order), dtype=bool)
@@ -179,7 +179,7 @@ def _sorted(columns: Sequence[Column], backend: Backend) -> Groups:
 
 
 def differs(column: Column, xp: ModuleType) -> Array:
-    """n - 1 booleans: whether each row has another value than the one before it.
+    """Return n - 1 booleans: whether each row has another value than the one before it.
 
     Example:
         >>> differs(Column("float64", np.array([1.0, np.nan, np.nan])), np)
@@ -192,8 +192,8 @@ def differs(column: Column, xp: ModuleType) -> Array:
     return (other & ~(missing[1:] & missing[:-1])) | (missing[1:] != missing[:-1])
 
 
-def _keys(column: Column, up: bool, backend: Backend) -> list[Array]:
-    """What rows are sorted by, ascending and stably, one after the other."""
+def _make_sort_keys(column: Column, up: bool, backend: Backend) -> list[Array]:
+    """Return the sort keys of a column, to be applied one after the other, ascending and stable."""
     xp = backend.xp
     if column.dictionary is not None:
         return [_ranks(column, up, backend)]
@@ -207,7 +207,7 @@ def _keys(column: Column, up: bool, backend: Backend) -> list[Array]:
 
 
 def _ranks(column: Column, up: bool, backend: Backend, dtype: str | None = None) -> Array:
-    """The rank of each string in its dictionary, or from behind; a missing one has the highest."""
+    """Rank each string in its dictionary, ascending or descending; a missing one has the highest rank."""
     dictionary = column.dictionary
     assert dictionary is not None
     size = len(dictionary)

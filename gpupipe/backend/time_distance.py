@@ -1,4 +1,4 @@
-"""What as-of joins compare: the type that orders both sides, and distances in it."""
+"""Order types and tolerances of as-of joins: the common type of both sides, and distances in its units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpupipe.schema import FLOATS, INTEGERS, OF_A_DATASET, Field, is_passenger, 
 from gpupipe.support.durations import microseconds_of
 from gpupipe.support.validation import is_integer, is_number
 
-__all__ = ["Distance", "check_distance", "distance_in", "order_dtype"]
+__all__ = ["Distance", "check_distance", "convert_distance", "order_dtype"]
 
 Distance = int | float
 """Microseconds between times, or the difference of numbers."""
@@ -36,7 +36,7 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
                 f"values on the {side} have no distance from each other",
                 got=item.dtype,
                 expected="numbers, dates or times",
-                remedy=_ordered(item),
+                remedy=_suggest_cast(item),
             )
     require_comparable_times(left, right, f"{where}, left and right")
     both = {left.dtype, right.dtype}
@@ -57,8 +57,8 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
     )
 
 
-def _ordered(item: Field) -> str:
-    """What makes values that have a distance of a column's, for an error's remedy."""
+def _suggest_cast(item: Field) -> str:
+    """Suggest a cast to a type whose values have a distance, for an error's remedy."""
     if is_passenger(item.dtype):
         return made_usable(item.name, item.dtype)
     made = {"string": "timestamp", "bool": "int8"}.get(item.dtype)
@@ -66,25 +66,25 @@ def _ordered(item: Field) -> str:
 
 
 def check_distance(value: Any, where: str) -> None:
-    """Raise `BadConfig` for what is no number from 0 on and no length of time, nor None.
+    """Raise `BadConfig` unless a value is a number >= 0, a duration, or None.
 
     Example:
         >>> check_distance("2h", "join_asof(tolerance=)")
     """
     if value is None or (is_number(value) and value >= 0) or microseconds_of(value, least=0) is not None:
         return
-    raise _refused(value, where, "a number from 0 on, or a length of time", "'2h' for times, 10 for numbers")
+    raise _make_error(value, where, "a number from 0 on, or a length of time", "'2h' for times, 10 for numbers")
 
 
-def distance_in(value: Any, dtype: str, where: str) -> Distance | None:
+def convert_distance(value: Any, dtype: str, where: str) -> Distance | None:
     """Convert a distance to the units of a type that orders rows.
 
     Raises:
-        BadConfig: a number beside times, a length of time or a fraction beside integers; or see `check_distance`.
+        BadConfig: a number for times, a duration or a fraction for integers; or see `check_distance`.
 
     Example:
-        >>> distance_in("2h", "timestamp", "join_asof(tolerance=)"), distance_in(3, "int64", "join_asof(tolerance=)")
-        (7200000000, 3)
+        >>> convert_distance("2h", "timestamp", "join_asof(tolerance=)")
+        7200000000
     """
     check_distance(value, where)
     if value is None:
@@ -92,16 +92,16 @@ def distance_in(value: Any, dtype: str, where: str) -> Distance | None:
     if dtype == "timestamp":
         found = microseconds_of(value, least=0)
         if found is None:
-            raise _refused(value, where, "a length of time, for the order is one of times", "'2h'")
+            raise _make_error(value, where, "a length of time, for the order is one of times", "'2h'")
         return found
     if dtype == "float64" and is_number(value):
         return float(value)
     if dtype != "float64" and is_integer(value):
         return int(value)
     expected = "a number" if dtype == "float64" else "an integer"
-    raise _refused(value, where, f"{expected}, for the order is one of {dtype}", "10")
+    raise _make_error(value, where, f"{expected}, for the order is one of {dtype}", "10")
 
 
-def _refused(value: Any, where: str, expected: str, example: str) -> BadConfig:
+def _make_error(value: Any, where: str, expected: str, example: str) -> BadConfig:
     name = where.rpartition("(")[2].removesuffix("=)")
     return BadConfig(where, "makes no sense", got=value, expected=expected, remedy=f"{name}={example}")

@@ -1,16 +1,16 @@
-"""Beside the rooms: runs plain functions over partitions somewhere. No stage knows where."""
+"""Executors: run plain functions over partitions on threads, Dask or Dask-CUDA workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.cluster.executor import Executor, active, in_force
+from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.cluster.local import LocalThreads, default_threads
 
 if TYPE_CHECKING:
     from gpupipe.cluster.cluster import Cluster
 
-__all__ = ["Cluster", "Executor", "LocalThreads", "active", "default_threads", "in_force"]
+__all__ = ["Cluster", "Executor", "LocalThreads", "default_threads", "get_executor", "use_executor"]
 
 
 def __getattr__(name: str) -> Any:

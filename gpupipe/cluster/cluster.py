@@ -1,4 +1,4 @@
-"""Workers on this machine, or those of a scheduler that runs already."""
+"""Cluster of Dask workers, started on this machine or connected to a running scheduler."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from distributed import Client
 
 from gpupipe.backend import resolve
 from gpupipe.cluster.dask import DaskExecutor
-from gpupipe.cluster.executor import in_force
+from gpupipe.cluster.executor import use_executor
 from gpupipe.cluster.guard import check_main_guard
-from gpupipe.cluster.start import connected, local_workers
+from gpupipe.cluster.start import connect, local_workers
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.support.validation import (
     check_bool,
@@ -35,11 +35,11 @@ _log = logging.getLogger("gpupipe")
 
 
 class Cluster(DaskExecutor):
-    """Dask workers: inside `with`, datasets and pipelines run on them.
+    """Cluster of Dask workers: inside `with`, datasets and pipelines run on them.
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
     how many workers there are. With GPUs there is one worker on each; this process uses a GPU only to train. What
-    travels between processes lies in host memory and goes by TCP. The backend of a pipeline or a dataset left at
+    travels between processes is in host memory and goes by TCP. The backend of a pipeline or a dataset left at
     `"auto"` is the workers' own.
 
     Args:
@@ -99,7 +99,7 @@ class Cluster(DaskExecutor):
                         timeout=timeout,
                     )
                 )
-            client = opening.enter_context(connected(address, timeout))
+            client = opening.enter_context(connect(address, timeout))
             super().__init__(client, timeout)
             self.dashboard_link = self._dashboard_link(known=not starts)
             self._open = opening.pop_all()
@@ -107,12 +107,12 @@ class Cluster(DaskExecutor):
         if sys.stderr.isatty():
             sys.stderr.write(f"{self!r}\n")
 
-    def at_release(self, call: Callable[[], object]) -> None:
-        """Make a call before the connection to workers that go on without it ends; none where they end with it."""
+    def before_release(self, call: Callable[[], object]) -> None:
+        """Register a call for before the connection to external workers closes; workers started here need none."""
         if self._stays:
-            self._open.callback(self._last, call)
+            self._open.callback(self._call_if_connected, call)
 
-    def _last(self, call: Callable[[], object]) -> None:
+    def _call_if_connected(self, call: Callable[[], object]) -> None:
         if self._client.status == "running":
             with suppress(ClusterLost):
                 call()
@@ -123,7 +123,7 @@ class Cluster(DaskExecutor):
         self._open.close()
 
     def __enter__(self) -> Self:
-        self._in_force.enter_context(in_force(self))
+        self._in_force.enter_context(use_executor(self))
         return self
 
     def __exit__(
@@ -143,21 +143,21 @@ class Cluster(DaskExecutor):
         return f"<p>{shown.replace(link, f'<a href={link!r}>{link}</a>') if link else shown}</p>"
 
     def _dashboard_link(self, *, known: bool) -> str | None:
-        """Where the scheduler shows what is done, which it needs Bokeh for; of one elsewhere that is taken for granted.
+        """Return the URL of the scheduler's dashboard, if it has Bokeh; a remote scheduler is assumed to.
 
         Args:
-            known: whether it is elsewhere.
+            known: whether the scheduler is remote.
         """
         if not known and find_spec("bokeh") is None:
             return None
         try:
-            return str(self._asked(lambda: self._client.dashboard_link))
+            return str(self._wait_for(lambda: self._client.dashboard_link))
         except KeyError:  # a scheduler without that service
             return None
 
 
 def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
-    """Refuse what makes no sense; `own` is what can be asked of workers that are started here."""
+    """Check the arguments; `own` are the options of workers that are started here."""
     workers = own["n_workers"]
     if isinstance(workers, str):
         raise refuse_argument(
@@ -205,7 +205,7 @@ def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
 def _check_bytes(name: str, value: Any) -> None:
     try:
         size = parse_bytes(value) if isinstance(value, str) else value
-        least = 1 if name == "device_memory" else 0  # of the host's memory Dask takes a share, too
+        least = 1 if name == "device_memory" else 0  # for the host's memory Dask accepts a fraction, too
         good = size is None or (is_number(size) and size > 0 and size >= least)
     except ValueError:
         good = False

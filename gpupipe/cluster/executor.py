@@ -1,4 +1,4 @@
-"""What runs a plain function over items, and which one is in force."""
+"""Executor protocol, and the executor in use."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from typing import Protocol, TypeVar
 from gpupipe.cluster.local import LocalThreads
 from gpupipe.errors import BadConfig
 
-__all__ = ["Executor", "active", "in_force"]
+__all__ = ["Executor", "get_executor", "use_executor"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Executor(Protocol):
-    """Somewhere to run functions."""
+    """Protocol of executors, which run functions over items."""
 
     @property
     def num_workers(self) -> int:
-        """How many items are worked on at once."""
+        """The number of items processed at once."""
 
     in_process: bool
-    """Whether functions run in this process and may share its memory; else they and their items travel."""
+    """Whether functions run in this process and may share its memory; else they and their items are pickled."""
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
     ) -> Iterator[Result]:
-        """The results of `function` over `items`, in order, a bounded number worked out ahead."""
+        """Yield the results of `function` over `items`, in order, a bounded number computed ahead."""
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """The result of `function` on one item, where `map` works on its items."""
+        """Run `function` on one item, in the same place as `map`."""
 
     def resolve(self, backend: str = "auto") -> str:
-        """The name of the backend, `"cpu"` or `"gpu"`, that `backend` means where items are worked on."""
+        """Return the name of the backend, `"cpu"` or `"gpu"`, of `backend` where items are processed."""
 
 
 _open: list[Executor] = []
 
 
-def active() -> Executor:
-    """The cluster opened last that is still open, or else the threads of this process.
+def get_executor() -> Executor:
+    """Return the innermost open cluster, or else the threads of this process.
 
     Example:
-        >>> active().in_process
+        >>> get_executor().in_process
         True
     """
     return _open[-1] if _open else LocalThreads()
 
 
 @contextmanager
-def in_force(executor: Executor | None) -> Iterator[Executor]:
-    """Inside, `active()` is `executor`; None changes nothing.
+def use_executor(executor: Executor | None) -> Iterator[Executor]:
+    """Set the active executor inside `with`; None changes nothing.
 
     Raises:
-        BadConfig: it runs no functions.
+        BadConfig: it is not an executor.
 
     Example:
-        >>> with in_force(LocalThreads(1)):
-        ...     active().num_workers
+        >>> with use_executor(LocalThreads(1)):
+        ...     get_executor().num_workers
         1
     """
     if executor is None:
-        yield active()
+        yield get_executor()
         return
     if not all(hasattr(executor, name) for name in ("map", "in_process")):
         raise BadConfig(

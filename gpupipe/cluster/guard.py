@@ -1,4 +1,4 @@
-"""Worker processes import the program's main file again: one without the usual guard would start workers for ever."""
+"""Check of the `__main__` guard: workers import the main file, and without a guard would start workers for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_main_guard"]
 
 
 def check_main_guard(where: str) -> None:
-    """Raise `BadConfig` where the running script comes here outside `if __name__ == "__main__":`.
+    """Raise `BadConfig` if the running script calls this outside `if __name__ == "__main__":`.
 
     Notebooks, `python -c` and packages run with `python -m` (which workers do not import) need no guard.
     """
@@ -24,7 +24,7 @@ def check_main_guard(where: str) -> None:
         return
     try:
         source = Path(path).read_text(encoding="utf-8")
-        guarded = _is_guarded(source, _line_of_main())
+        guarded = _is_guarded(source, _find_main_line())
     except (OSError, ValueError, SyntaxError):  # not a file of Python's that workers could import
         return
     if not guarded:
@@ -36,8 +36,8 @@ def check_main_guard(where: str) -> None:
         )
 
 
-def _line_of_main() -> int | None:
-    """The line of the main file's top level that led here; None in other threads, which begin elsewhere."""
+def _find_main_line() -> int | None:
+    """Return the line at the top level of the main file that led here; None in other threads."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
@@ -47,7 +47,7 @@ def _line_of_main() -> int | None:
 
 
 def _is_guarded(source: str, line: int | None) -> bool:
-    """Whether the line stands in an `if` at the top level that compares `__name__`; for None, whether there is one.
+    """Return whether a line is in a top-level `if` that compares `__name__`; for None, whether there is such an `if`.
 
     Example:
         >>> text = "run()" + chr(10) + "if __name__ == '__main__': run()"

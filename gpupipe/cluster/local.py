@@ -1,4 +1,4 @@
-"""Running a function over partitions with the threads of this process."""
+"""Executor on the threads of this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def default_threads() -> int:
-    """As many threads as this process may use cores, four at most: each works on a partition of its own in memory.
+    """Return the number of usable cores, at most four: each thread holds a partition in memory.
 
     Example:
         >>> 1 <= default_threads() <= 4
@@ -27,7 +27,7 @@ def default_threads() -> int:
 
 
 class LocalThreads:
-    """The threads of this process as an executor.
+    """Executor on the threads of this process.
 
     Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
 
@@ -44,7 +44,7 @@ class LocalThreads:
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
     ) -> Iterator[Result]:
-        """The results of `function` over `items`, in order, worked out ahead; with one at once in the caller's thread.
+        """Yield the results of `function` over `items`, in order, computed ahead; one thread means the caller's.
 
         Raises:
             Exception: what `function` raised, at the place of its item; later items are abandoned.
@@ -69,11 +69,11 @@ class LocalThreads:
                     future.cancel()
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """The result of `function` on one item, in the caller's thread."""
+        """Run `function` on one item, in the caller's thread."""
         return function(item)
 
     def resolve(self, backend: str = "auto") -> str:
-        """The name of the backend that `backend` means on this machine.
+        """Return the name of the backend for `backend` on this machine.
 
         Raises:
             BackendMissing: `"gpu"` where none can work.

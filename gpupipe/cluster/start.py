@@ -1,4 +1,4 @@
-"""Starting Dask's workers on this machine, and connecting to a scheduler; each within a time."""
+"""Start of Dask workers on this machine, and connection to a scheduler; each with a timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 from gpupipe.cluster.local import default_threads
 from gpupipe.errors import BackendMissing, ClusterLost
 
-__all__ = ["connected", "local_workers"]
+__all__ = ["connect", "local_workers"]
 
 _FOR_RAPIDS = "RAPIDS_NO_INITIALIZE"
 _PRE_SPAWN, _AT_START = "distributed.nanny.pre-spawn-environ", "distributed.nanny.environ"
@@ -34,7 +34,7 @@ def local_workers(
     device_memory: int | None,
     timeout: float,
 ) -> Iterator[Any]:
-    """Worker processes with a scheduler in this one; stopped at the end. They end by themselves when this one does.
+    """Start worker processes with a scheduler in this one; they stop at the end, or when this process ends.
 
     Args:
         n_workers: how many; as many as cores (four at most) or as GPUs for None.
@@ -45,7 +45,7 @@ def local_workers(
 
     Raises:
         BackendMissing: Dask-CUDA cannot be imported, or finds no GPU.
-        ClusterLost: the workers did not come up within timeout.
+        ClusterLost: the workers did not come up within `timeout`.
     """
     options = {
         "n_workers": n_workers,
@@ -63,22 +63,22 @@ def local_workers(
     # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
     # be starting again.
     forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
-    with _environment_kept([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
-        with _environment_kept(_FOR_WORKERS), dask.config.set(environment):
+    with _keep_environment([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
+        with _keep_environment(_FOR_WORKERS), dask.config.set(environment):
             started = _dask_cuda(options) if gpu else _dask(options)
         try:
             yield started
         finally:
-            with _environment_kept(_FOR_WORKERS):
-                _closed(started, timeout)
+            with _keep_environment(_FOR_WORKERS):
+                _close(started, timeout)
 
 
 @contextmanager
-def connected(address: Any, timeout: float) -> Iterator[Client]:
-    """A client of a scheduler, given by its address, a Dask cluster object, or a client, which stays open.
+def connect(address: Any, timeout: float) -> Iterator[Client]:
+    """Connect to a scheduler, given its address, a Dask cluster object, or a client, which stays open.
 
     Raises:
-        ClusterLost: no scheduler answers within timeout.
+        ClusterLost: no scheduler answers within `timeout`.
     """
     if isinstance(address, Client):
         yield address
@@ -96,7 +96,7 @@ def connected(address: Any, timeout: float) -> Iterator[Client]:
     try:
         yield client
     finally:
-        _closed(client, timeout)
+        _close(client, timeout)
 
 
 def _dask(options: dict[str, Any]) -> Any:
@@ -127,7 +127,7 @@ def _dask_cuda(options: dict[str, Any]) -> Any:
         ) from cause
 
 
-def _closed(opened: Any, timeout: float) -> None:
+def _close(opened: Any, timeout: float) -> None:
     try:
         opened.close(timeout=timeout)
     except (TimeoutError, OSError) as error:
@@ -135,8 +135,8 @@ def _closed(opened: Any, timeout: float) -> None:
 
 
 @contextmanager
-def _environment_kept(names: Sequence[str]) -> Iterator[None]:
-    """Dask sets variables meant for a worker in the process that starts it, which is this one, and leaves them."""
+def _keep_environment(names: Sequence[str]) -> Iterator[None]:
+    """Restore environment variables afterwards: Dask sets a worker's variables in this process, and leaves them."""
     before = {name: os.environ.get(name) for name in names}
     try:
         yield

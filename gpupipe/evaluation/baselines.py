@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpupipe.backend.baselines import YARDSTICKS, Columns, yardsticks
+from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
 from gpupipe.support.tables import flush_right, html_table, text_table
@@ -105,7 +105,9 @@ def baselines(
     notes = [_note(item) for item in schema.lists]
     for note in notes:
         _log.info("baselines: %s", note)
-    models = yardsticks(YARDSTICKS if only is None else as_list(only), columns, on_gpu=blocks[0].device.type == "cuda")
+    models = make_baselines(
+        BASELINES if only is None else as_list(only), columns, on_gpu=blocks[0].device.type == "cuda"
+    )
     units, batch = valid.target_units, blocks[1].batch_of(blocks[1].words)
     chosen = choose_metrics(metrics, LOSS_OF_TASK[columns.task])
     measures = [metric if units is None else InUnits(metric, units) for metric in chosen]
@@ -168,14 +170,14 @@ class Baselines:
         return html_table(self._table()) + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
 
-def _features(block: Block, columns: Columns) -> Any:
+def _features(block: Block, columns: MatrixLayout) -> Any:
     """The features side by side on the host: numbers, lists, ids."""
     kind = torch.float32 if all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities) else torch.float64
     bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
     return torch.cat([block.numeric.to(kind), *bags, block.codes.to(kind)], 1).cpu().numpy()
 
 
-def _columns(schema: Schema, seed: int) -> Columns:
+def _columns(schema: Schema, seed: int) -> MatrixLayout:
     if schema.target is None or schema.task is None:
         raise BadConfig(
             "baselines",
@@ -188,7 +190,7 @@ def _columns(schema: Schema, seed: int) -> Columns:
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
     cardinalities = [field.cardinality or 0 for field in schema.categorical]
     numbers = len(schema.numeric) + sum(map(_width, schema.lists))
-    return Columns(numbers, cardinalities, schema.task, outputs, seed)
+    return MatrixLayout(numbers, cardinalities, schema.task, outputs, seed)
 
 
 def _width(item: Field) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.jobs.manifest import Manifest
 from gpupipe.io.jobs.parquet_writer import ParquetOptions
@@ -108,7 +108,7 @@ class Dataset(Table):
             if self.query.keeps_rows:
                 found = sum(partition.num_rows for partition in self.partitions)
             else:
-                backend = active().resolve(self.backend)
+                backend = get_executor().resolve(self.backend)
                 found = sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
             vars(self)["_num_rows"] = found
         return int(vars(self)["_num_rows"])

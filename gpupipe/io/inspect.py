@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend import Backend, Column, select
-from gpupipe.backend.dictionaries import united
+from gpupipe.backend.dictionaries import unite_dictionaries
 from gpupipe.io.formats.parquet_layout import ParquetFacts, layout_of
 from gpupipe.io.planning.partitions import FileNote, Partition
 from gpupipe.io.readers import as_dataset
@@ -168,7 +168,7 @@ class _Tally:
         extremes = pc.min_max(found).as_py()
         self._extremes += [extremes["min"], extremes["max"]]
         if not self._is_capped:
-            self._distinct = united([self._distinct, found]) if len(self._distinct) else pc.unique(found)
+            self._distinct = unite_dictionaries([self._distinct, found]) if len(self._distinct) else pc.unique(found)
             self._is_capped = len(self._distinct) > MAX_DISTINCT
 
     def report(self) -> ColumnReport:

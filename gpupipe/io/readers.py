@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from gpupipe.backend import backend_of, frame_remedy, is_frame, select
+from gpupipe.backend import frame_remedy, infer_backend, is_frame, select
 from gpupipe.backend.arrow import open_stream
-from gpupipe.backend.arrow_types import Reading, workable
+from gpupipe.backend.arrow_types import Reading, map_schema
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
@@ -171,7 +171,7 @@ def from_frame(
     if not is_frame(obj) and not _streams(obj):
         raise _no_table(obj)
     if is_frame(obj):
-        owner = backend_of(obj)
+        owner = infer_backend(obj)
         _check_names(list(map(str, obj.columns)))
         read = owner.classify(obj).items()
         readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
@@ -275,7 +275,7 @@ def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Rec
     except (pa.ArrowException, TypeError) as cause:
         raise _no_table(obj) from cause
     _check_names(batches.schema.names)
-    fields, readings = workable(batches.schema)
+    fields, readings = map_schema(batches.schema)
     left_out = {name: (kind, Reading(None, change="nothing here carries such values")) for name, kind in unsent.items()}
     return fields, left_out | readings, batches
 

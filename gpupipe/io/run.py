@@ -12,7 +12,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from gpupipe.backend.device.out_of_memory import is_out_of_memory
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.planning.partitions import Partition, Source
 from gpupipe.io.planning.table import AnyTable
@@ -53,7 +53,7 @@ def over_partitions(
         >>> list(over_partitions(len, numbers, "cpu", "count"))
         [3, 3, 4]
     """
-    executor, parts = active(), dataset.partitions
+    executor, parts = get_executor(), dataset.partitions
     at_once = 1 if backend == "gpu" and executor.in_process else None
     # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
     function = partial(_on_source, _as_one if whole else in_halves, work, dataset.of_partitions([]))

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.backend.dictionaries import positions_in
+from gpupipe.backend.dictionaries import find_positions
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.numeric import floats
 from gpupipe.preprocessing.summaries.counts import ValueCounts
@@ -107,7 +107,7 @@ class Sample:
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
-            known = positions_in(values, vocabularies[name]) >= 0 if len(values) else np.zeros(0, dtype=bool)
+            known = find_positions(values, vocabularies[name]) >= 0 if len(values) else np.zeros(0, dtype=bool)
             share = int(numbers[~known].sum()) / total if total else 0.0
             found[name] = replace(found[name], unknown=share)
         return found

@@ -8,11 +8,11 @@ from copy import copy
 from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Array, Backend, Column, Frame, backend_of
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
 from gpupipe.backend.arrow_types import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.pipeline.features import Features
@@ -177,7 +177,7 @@ class Transformation:
         """
         if isinstance(data, Dataset):
             self.expect(data.schema)
-            data, identity = self.meet(data, active().resolve(backend)), self._identity(data, identity)
+            data, identity = self.meet(data, get_executor().resolve(backend)), self._identity(data, identity)
             if self._features is None and not self._casts:
                 function = self.prefix.attach or function
             return data.map_frames(
@@ -190,7 +190,7 @@ class Transformation:
                 draws_rows=self.draws_rows,
                 own=own,
             )
-        owner = backend_of(data)
+        owner = infer_backend(data)
         coded = owner.encode(owner.select(data, self.reads))
         read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
         times = [Field(name, found.dtype, written_as=found.written_as) for name, found in read.items() if found.dtype]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from gpupipe.backend import Array, Column, backend_of
+from gpupipe.backend import Array, Column, infer_backend
 from gpupipe.io import as_dataset
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
 from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
@@ -50,7 +50,7 @@ def looked_at(data: Any) -> Look:
     is_small = dataset is not None and len(first) < _LOOKED_AT
     if not names or not len(first):
         return Look(schema, set(), useless, is_small)
-    backend = backend_of(first)
+    backend = infer_backend(first)
     xp, coded = backend.xp, backend.encode(first)
     columns = {name: backend.column(coded, name) for name in names}
     there = {name: _values(column, xp) for name, column in columns.items()}

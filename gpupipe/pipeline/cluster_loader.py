@@ -21,7 +21,7 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
-from gpupipe.cluster import in_force
+from gpupipe.cluster import use_executor
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.pipeline.apply import Transformation
@@ -85,7 +85,7 @@ class ClusterLoader:
         out_of_fold: bool | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        if not hasattr(cluster, "on_each") or residency == "stream":
+        if not hasattr(cluster, "run_on_each") or residency == "stream":
             raise BadConfig(
                 "ClusterLoader",
                 "no cluster" if residency != "stream" else "the workers keep their rows in blocks",
@@ -105,7 +105,7 @@ class ClusterLoader:
         _living[self._key] = self
         if cluster not in _clusters:
             _clusters.add(cluster)
-            cluster.at_release(partial(_leave, cluster))
+            cluster.before_release(partial(_leave, cluster))
 
     @property
     def schema(self) -> Schema:
@@ -129,17 +129,17 @@ class ClusterLoader:
 
         Memory: the weights travel to each worker and back from the first, through this process' memory.
         """
-        workers = self.executor.workers()
+        workers = self.executor.list_workers()
         if not workers:
             raise ClusterLost("Trainer.fit", "no worker is there", expected="one at least", remedy="gp.Cluster()")
         plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]  # noqa: SLF001
         host = urlsplit(workers[0]).hostname
-        (port,) = self.executor.on_each(_open_store, {workers[0]: None})
+        (port,) = self.executor.run_on_each(_open_store, {workers[0]: None})
         sent = copy(trainer)
         if any(tensor.is_cuda for tensor in trainer.model.state_dict().values()):
             sent.model = deepcopy(trainer.model).cpu()
         train = partial(_train, trainer=sent, plans=plans, resume=resume, size=len(workers), address=(host, port))
-        content, history = self.executor.on_each(train, {name: rank for rank, name in enumerate(workers)})[0]
+        content, history = self.executor.run_on_each(train, {name: rank for rank, name in enumerate(workers)})[0]
         trainer.model.load_state_dict(tensors_from(content))
         trainer.model.eval()
         return history
@@ -160,7 +160,7 @@ class ClusterLoader:
             kept=set(_living),
             table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
         )
-        rows = self.executor.on_each(build, shares)
+        rows = self.executor.run_on_each(build, shares)
         return _Plan(self._key, rows, self._options)
 
     def _bound(self, backend: str) -> tuple[Transformation, Dataset]:
@@ -172,7 +172,7 @@ class ClusterLoader:
             self._pipeline.check_fitted_rows(self._dataset, self._out_of_fold)
             bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
             run = bound.expect(self._dataset.schema)
-            with in_force(self.executor):
+            with use_executor(self.executor):
                 self._met = run, run.meet(self._dataset, backend)
         return self._met
 
@@ -238,7 +238,7 @@ def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
 
 def _leave(cluster: Any) -> None:
     """Let the workers drop all blocks of this program."""
-    cluster.on_each(partial(_drop, program=_program), dict.fromkeys(cluster.workers()))
+    cluster.run_on_each(partial(_drop, program=_program), dict.fromkeys(cluster.list_workers()))
 
 
 def _open_store(_: None) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.float_kernels import ends
+from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.extremes import Extremes
 from gpupipe.preprocessing.summaries.moments import Moments
@@ -79,7 +79,7 @@ def look_at(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
     """Columns of numbers: what is missing of them, and their range."""
     if not columns:
         return {}
-    return told_by(Extremes.of_blocks(columns, tabulate(columns, ends, 3, backend)))
+    return told_by(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
 
 
 def count_missing(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix
-from gpupipe.backend.columns import refuse_passengers, stored_of
+from gpupipe.backend.columns import get_storage, refuse_passengers
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
@@ -109,7 +109,7 @@ class Group:
         alone = late_from(steps) if upto is None and backend.fuses() else len(steps)
         for place, step in enumerate(steps):
             if place == alone:
-                stored = {name: stored_of(column) for name, column in columns.items()}
+                stored = {name: get_storage(column) for name, column in columns.items()}
                 read = {name: partial(columns.__getitem__, name) for name in columns}
                 late = late_columns(stored, read, steps[place:], backend)
                 if late is not None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import side_by_side
+from gpupipe.backend.columns import chain_columns
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.pipeline.auto_features import looked_at, proposed
 from gpupipe.pipeline.feature_group import Group, code_of, group_of, step_of
@@ -344,7 +344,7 @@ class Features:
         }
         taken |= labels.keys()
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
-        return side_by_side(*made, labels, kept)
+        return chain_columns(*made, labels, kept)
 
     def label_sources(self, schema: Schema) -> list[str]:
         """The columns of the data that steps learn from the target of, and those of the target.

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gpupipe.backend import Frame, select
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset
@@ -193,7 +193,7 @@ class Fitting:
             reads = [name for name in source.names if name in names]
             trial = Trial(step, prefix, before, wanted, reads, self.backend, self._first)
             for part in self.dataset.parts():
-                (step.dtypes_,) = active().map(trial, [part], at_once=1)
+                (step.dtypes_,) = get_executor().map(trial, [part], at_once=1)
                 if step.dtypes_ is not None:
                     break
 
@@ -252,7 +252,7 @@ class Fitting:
             first=self._first,
             cached=cached,
             cache=self._cache,
-            again=again if active().in_process else (),
+            again=again if get_executor().in_process else (),
         )
         found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
         if not found:
@@ -343,7 +343,7 @@ def _finish(step: FoldStep, summary: Any, backend: str) -> None:
 
     Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
     """
-    executor = active()
+    executor = get_executor()
     if executor.in_process or backend == "cpu" or not getattr(summary, "holds_rows", False):
         step.finish(summary)
     else:

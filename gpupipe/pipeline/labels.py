@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import as_floats, refuse_passengers
-from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
@@ -112,7 +112,7 @@ class TargetSummary:
             self,
             num_rows=self.num_rows + other.num_rows,
             num_missing=self.num_missing + other.num_missing,
-            strings=united(found) if found else None,
+            strings=unite_dictionaries(found) if found else None,
             numbers=None if numbers is None or len(numbers) > self.limit else numbers,
             fractions=self.fractions or other.fractions,
             low=min(self.low, other.low),
@@ -260,7 +260,7 @@ class Target(_Label):
             return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
         there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
-            table = backend.to_device(positions_in(column.dictionary, strings(self.classes_)))
+            table = backend.to_device(find_positions(column.dictionary, strings(self.classes_)))
             index = xp.append(table, -1)[column.data]
             unknown = (index < 0) & there
         elif column.dtype == "bool":

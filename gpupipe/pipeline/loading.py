@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpupipe.backend import Column, select
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.io import Dataset, over_partitions
 from gpupipe.pipeline.apply import Transformation
 from gpupipe.pipeline.stream_parts import StreamedParts, loaded
@@ -51,7 +51,7 @@ def table_of(
     On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
     its own for the table that it trains on, and for nothing else.
     """
-    here = active().in_process
+    here = get_executor().in_process
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = Block.row_bytes_of(run.schema, dtype)
     name = _device(backend, here=here) if device == "auto" else device
@@ -89,7 +89,7 @@ def _device(backend: str, *, here: bool) -> str:
 def _written(run: Transformation, dataset: Dataset, backend: str, block: Block) -> Block:
     """The dataset's rows in a block that has room for them."""
     rows = 0
-    work, writer = (loaded, select(backend)) if active().in_process else (_on_host, select("cpu"))
+    work, writer = (loaded, select(backend)) if get_executor().in_process else (_on_host, select("cpu"))
     with closing(over_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
         for columns in parts:
             rows += block.write(rows, columns, writer)
@@ -99,4 +99,4 @@ def _written(run: Transformation, dataset: Dataset, backend: str, block: Block) 
 def _on_host(run: Transformation, backend: str, part: Dataset) -> Mapping[str, Column]:
     """What `loaded` gives, as a worker sends it: opened in the program, arrays of a GPU would be put on one there."""
     move = select(backend).to_host
-    return {name: column.moved(move) for name, column in loaded(run, backend, part).items()}
+    return {name: column.move(move) for name, column in loaded(run, backend, part).items()}

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gpupipe.backend import Backend, select
-from gpupipe.cluster import Executor, active, in_force
+from gpupipe.cluster import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.io import Dataset, as_dataset, as_rows
@@ -124,8 +124,8 @@ class Pipeline:
         for line in unsaveable(self.steps, self.features):
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
-        with in_force(executor):
-            fitting = Fitting(self.steps, self.features, as_dataset(data), active().resolve(self.backend))
+        with use_executor(executor):
+            fitting = Fitting(self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend))
             self.fit_report = fitting.run()
         self.profiles = fitting.profiles
         self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), fitting.ranges)
@@ -263,7 +263,7 @@ class Pipeline:
             windows of `block_rows * window` rows instead.
         """
         check_bool("loader", None, out_of_fold=out_of_fold)
-        dataset, backend = as_dataset(data), active().resolve(self.backend)
+        dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         self.check_fitted_rows(dataset, out_of_fold)
         run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
         run.expect(dataset.schema)
@@ -344,7 +344,7 @@ class Pipeline:
 
         Memory: one partition per thread; see `T.Expect`.
         """
-        dataset, backend = as_dataset(data), active().resolve(self.backend)
+        dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         run = Transformation(self.steps, None, self.source, dataset.columns, wanted=set(), counting=True)
         return count_violations(run, dataset, backend, self.steps)
 
@@ -378,7 +378,7 @@ class Pipeline:
             raise BadConfig(
                 "Pipeline.drift", "nothing was learned", expected="a pipeline with features", remedy="gp.Features(...)"
             )
-        dataset, backend = as_dataset(data), active().resolve(self.backend)
+        dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         labels = [] if features.target is None else features.target.reads(self._after)
         there = {*dataset.columns}
         labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
@@ -405,7 +405,7 @@ class Pipeline:
             pass 1: SimpleImputer + StandardScaler of x, y
         """
         dataset = None if data is None else as_dataset(data)
-        return explained(self.steps, self.features, dataset, active().resolve(self.backend))
+        return explained(self.steps, self.features, dataset, get_executor().resolve(self.backend))
 
     def __repr__(self) -> str:
         return outline(self.steps, self.features)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend import Backend
-from gpupipe.backend.estimators import is_estimator, rebuilt, state_of
+from gpupipe.backend.estimators import export_state, is_estimator, rebuild_estimator
 from gpupipe.errors import ArtifactError, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.pipeline.features import Features
@@ -126,7 +126,7 @@ class Encoder:
         if isinstance(value, Mapping):
             return {"$items": [[self._plain(key, where), self._plain(item, where)] for key, item in value.items()]}
         if is_estimator(value):
-            return {"$estimator": self._plain(state_of(value, where), where)}
+            return {"$estimator": self._plain(export_state(value, where), where)}
         if callable(value):
             return {"$function": _function_path(value, where)}
         raise _unsaveable(where, value, "numbers, strings, lists, arrays or importable functions")
@@ -275,7 +275,7 @@ _TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
     "$float": lambda _, text: float(text),
     "$items": lambda decoder, pairs: {decoder.value(key): decoder.value(item) for key, item in pairs},
     "$function": lambda decoder, path: decoder.user_code(path),
-    "$estimator": lambda decoder, state: rebuilt(decoder.value(state), "pipeline.json"),
+    "$estimator": lambda decoder, state: rebuild_estimator(decoder.value(state), "pipeline.json"),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, given_values, ordered, positions_in
+from gpupipe.backend.dictionaries import Dictionary, find_positions, parse_values, sort_values
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
@@ -114,7 +114,7 @@ def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
     found = {}
     for name in (name for name in dtypes if name in lists):
         try:
-            values, has_missing = given_values(lists[name], dtypes[name])
+            values, has_missing = parse_values(lists[name], dtypes[name])
         except (TypeError, ValueError, OverflowError) as cause:
             raise BadConfig(
                 f"{where}, column {name!r}",
@@ -123,7 +123,7 @@ def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
                 expected=f"a list of {dtypes[name]}",
                 remedy="values as they stand in the column, in their order",
             ) from cause
-        distinct = len(ordered(values))
+        distinct = len(sort_values(values))
         if distinct < len(values):
             raise BadConfig(
                 f"{where}, column {name!r}",
@@ -205,12 +205,12 @@ class CategoryStep(FoldStep):
 
     def _learned(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
         seen, counts = column.ranked()
-        values, has_missing = (ordered(seen), column.missing > 0) if given is None else given
-        place = positions_in(values, seen)
+        values, has_missing = (sort_values(seen), column.missing > 0) if given is None else given
+        place = find_positions(values, seen)
         known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
         total = int(counts.sum()) + column.missing
         if self._refuses_unknown and known.sum() < counts.sum():
-            unknown = np.flatnonzero(positions_in(seen, values) < 0)
+            unknown = np.flatnonzero(find_positions(seen, values) < 0)
             self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
         return Learned(column.dtype, values, has_missing, np.append(known, column.missing), total)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpupipe.backend import Backend, Column, Stored
-from gpupipe.backend.fused.program import LateColumn, Pointwise
+from gpupipe.backend import Backend, Column, RawColumn
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
 from gpupipe.preprocessing.learned_step import FoldStep
 from gpupipe.step import in_step
 
@@ -37,9 +37,9 @@ def late_from(steps: Sequence[FoldStep]) -> int:
     return place
 
 
-def program_of(steps: Sequence[FoldStep], name: str, dtype: str) -> Pointwise | None:
+def program_of(steps: Sequence[FoldStep], name: str, dtype: str) -> ElementwiseProgram | None:
     """What the steps do to each number of a column; None where that is not one program."""
-    program: Pointwise | None = Pointwise(dtype=dtype)
+    program: ElementwiseProgram | None = ElementwiseProgram(dtype=dtype)
     for step in steps:
         after = None if program is None else step.pointwise(name, program.dtype)
         program = None if program is None or after is None else program.then(after)
@@ -47,7 +47,7 @@ def program_of(steps: Sequence[FoldStep], name: str, dtype: str) -> Pointwise | 
 
 
 def late_columns(
-    stored: Mapping[str, Stored | None],
+    stored: Mapping[str, RawColumn | None],
     read: Mapping[str, Callable[[], Column]],
     steps: Sequence[FoldStep],
     backend: Backend,
@@ -65,7 +65,7 @@ def late_columns(
         program = None if source is None else program_of(steps, name, source.data.dtype.name)
         if source is None or program is None:
             return None
-        made[name] = LateColumn(source, program, partial(_worked_out, name, read[name], steps, backend))
+        made[name] = DeferredColumn(source, program, partial(_worked_out, name, read[name], steps, backend))
     return made
 
 

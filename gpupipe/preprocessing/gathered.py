@@ -9,7 +9,15 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.estimators import FittedEstimator, applied, fitted, is_estimator, names_out, needs_target, rebuilt
+from gpupipe.backend.estimators import (
+    FittedEstimator,
+    apply_estimator,
+    fit_estimator,
+    get_output_names,
+    is_estimator,
+    needs_target,
+    rebuild_estimator,
+)
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns, SeededStep
 from gpupipe.preprocessing.numeric import check_numeric, refuse, stacked
@@ -137,7 +145,7 @@ class WholeFrame(WholeFrameStep):
         self.check_fitted()
         if list(names) == self.names_in_:
             return list(self._names_out)
-        return names_out(self.estimator_, list(names), self.num_outputs_)
+        return get_output_names(self.estimator_, list(names), self.num_outputs_)
 
     @property
     def estimator_(self) -> Any:
@@ -147,14 +155,14 @@ class WholeFrame(WholeFrameStep):
     def _learn(self, rows: GatheredRows) -> None:
         block = rows.block()
         first = block[:1].copy()
-        estimator = fitted(self.estimator, block, rows.backend, self._where)
-        self.num_outputs_ = int(applied(estimator, first, rows.backend, self._where).shape[1])
+        estimator = fit_estimator(self.estimator, block, rows.backend, self._where)
+        self.num_outputs_ = int(apply_estimator(estimator, first, rows.backend, self._where).shape[1])
         self._keep(estimator, rows.names)
 
     def _keep(self, estimator: Any, names: Sequence[str]) -> None:
         """Hold what was fitted, with the names of its outputs: another process may not be able to ask it."""
         self._fitted = FittedEstimator(estimator, self._where)
-        self._names_out = names_out(estimator, list(names), self.num_outputs_)
+        self._names_out = get_output_names(estimator, list(names), self.num_outputs_)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
@@ -181,5 +189,5 @@ class WholeFrame(WholeFrameStep):
     def set_state(self, state: Mapping[str, Any]) -> Self:
         for name in _STATE:
             setattr(self, name, state[name])
-        self._keep(rebuilt(state, self._where), self.names_in_)
+        self._keep(rebuild_estimator(state, self._where), self.names_in_)
         return self

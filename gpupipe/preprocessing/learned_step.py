@@ -8,10 +8,10 @@ from dataclasses import replace
 from secrets import randbits
 from typing import Any, Protocol, Self
 
-from gpupipe.backend import Backend, Column, Frame, backend_of
+from gpupipe.backend import Backend, Column, Frame, infer_backend
 from gpupipe.backend.columns import missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.fused.program import Pointwise
+from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import FLOATS, Field, element_of
 from gpupipe.step import Step
@@ -105,7 +105,7 @@ class FoldStep(Step, ABC):
             SchemaMismatch: a column's type is not what the step works on.
         """
 
-    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+    def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         """What becomes of each number of a column, where that is all the step does; None where it does more.
 
         A fitted step is asked. What it says has to be what `transform_columns` does, to the bit.
@@ -274,7 +274,7 @@ def opened(
     `dtypes` are the types of columns that come without one, as float64, where all their values are missing; or all
     their elements, of columns of lists.
     """
-    backend = backend_of(frame)
+    backend = infer_backend(frame)
     if names is not None and set(names) <= set(frame.columns):
         frame = backend.select(frame, names)
     coded = backend.encode(frame)

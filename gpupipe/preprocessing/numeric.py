@@ -11,7 +11,14 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.columns import floats
-from gpupipe.backend.float_kernels import ends, fill_each, look, look_each, scale_each, scale_into
+from gpupipe.backend.float_kernels import (
+    compute_moments,
+    compute_moments_each,
+    fill_each,
+    find_bounds,
+    scale_each,
+    scale_into,
+)
 from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
@@ -84,12 +91,12 @@ def tabulate(
     """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
 
     With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared. Columns of a `Matrix`
-    are looked at together where `function` is `ends` or `look`, with the same results.
+    are computed together where `function` is `find_bounds` or `compute_moments`, with the same results.
 
     Memory: copies B x C x `width` numbers to the host, once.
     """
     xp = backend.xp
-    if isinstance(columns, Matrix) and function in (ends, look):
+    if isinstance(columns, Matrix) and function in (find_bounds, compute_moments):
         return _tabulated(columns, width, backend, np.zeros(len(columns)) if centres is None else np.array(centres))
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -108,7 +115,7 @@ def _tabulated(columns: Matrix, width: int, backend: Backend, centres: Any) -> A
     for rows in row_blocks(columns.num_rows, backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            tables.append(look_each(block, centres[places])[:, :width])
+            tables.append(compute_moments_each(block, centres[places])[:, :width])
     return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, index_of_hashes, positions_by_hash, positions_in, value_type
+from gpupipe.backend.dictionaries import Dictionary, find_positions, find_positions_by_hash, index_hashes, value_type
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import SchemaMismatch
@@ -100,7 +100,7 @@ class _TextLookup:
 
     def __init__(self, vocabulary: Dictionary) -> None:
         self.vocabulary = vocabulary
-        self._index = index_of_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
+        self._index = index_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         assert column.dictionary is not None
@@ -118,9 +118,9 @@ class _TextLookup:
     def _ids_of(self, dictionary: Dictionary) -> Any:
         """The id of each distinct string, and of a missing one."""
         if self._index is None:
-            places = positions_in(dictionary, self.vocabulary)
+            places = find_positions(dictionary, self.vocabulary)
         else:
-            places = positions_by_hash(dictionary, self.vocabulary, self._index)
+            places = find_positions_by_hash(dictionary, self.vocabulary, self._index)
         return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, positions_in, united
+from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
 
@@ -31,8 +31,8 @@ def kept_values(item: Field, column: Column, dictionaries: dict[str, Dictionary]
     xp = backend.xp
     if column.dictionary is not None:
         known = dictionaries.get(item.name)
-        dictionaries[item.name] = column.dictionary if known is None else united([known, column.dictionary])
-        places = positions_in(column.dictionary, dictionaries[item.name])
+        dictionaries[item.name] = column.dictionary if known is None else unite_dictionaries([known, column.dictionary])
+        places = find_positions(column.dictionary, dictionaries[item.name])
         return xp.append(backend.to_device(places), -1)[column.data]
     if column.dtype in FLOATS:
         return column.data

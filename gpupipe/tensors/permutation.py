@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpupipe.backend.ragged import module_of
+from gpupipe.backend.ragged import get_array_module
 from gpupipe.errors import BadConfig
 
 __all__ = ["Permutation", "stream_key"]
@@ -72,7 +72,7 @@ class Permutation:
             >>> sorted(Permutation(4, seed=1).at(np.arange(4)).tolist())
             [0, 1, 2, 3]
         """
-        xp = torch if isinstance(positions, Tensor) else module_of(positions)
+        xp = torch if isinstance(positions, Tensor) else get_array_module(positions)
         return self._walk(positions, xp.empty_like(positions), xp)
 
     def order(self, device: torch.device | str, start: int = 0, stop: int | None = None) -> Tensor:

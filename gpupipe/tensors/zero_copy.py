@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from gpupipe.backend import Frame, backend_of
+from gpupipe.backend import Frame, infer_backend
 from gpupipe.errors import ColumnNotFound, CopyRequired
 from gpupipe.schema import FLOATS, INTEGERS
 
@@ -30,7 +30,7 @@ def share(frame: Frame, column: str) -> Tensor:
         >>> share(frame, "x").data_ptr() == frame["x"].to_numpy().ctypes.data
         True
     """
-    backend = backend_of(frame)
+    backend = infer_backend(frame)
     if column not in frame.columns:
         raise ColumnNotFound.among("share", column, frame.columns)
     found, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))

@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable_times
 from gpupipe.backend.expressions.arithmetic import seconds_between
-from gpupipe.backend.expressions.dates import CYCLES, check_zone, date_parts, local_time, turn
+from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.expressions.source import Span
@@ -130,7 +130,7 @@ class DateParts(Transform):
             made |= {f"{name}_{part}": column for part, column in date_parts(parts, local).items()}
             for part in self.cyclic:
                 place = {n: getattr(xp, n) for n in ("sin", "cos") if f"{name}_{part}_{n}" in asked}
-                angle = turn(part, local) * (2 * np.pi) if place else None
+                angle = compute_phase(part, local) * (2 * np.pi) if place else None
                 for function, of in place.items():
                     made[f"{name}_{part}_{function}"] = Column("float32", of(angle).astype("float32"))
             if f"{name}_since" in asked:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.dictionaries import given_values, positions_in
+from gpupipe.backend.dictionaries import find_positions, parse_values
 from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
@@ -240,7 +240,7 @@ class Expect(Transform):
             made["nullable"] = lambda: missing
         listed = self._listed(item)
         if listed is not None and column.dictionary is not None:
-            allowed = np.append(positions_in(column.dictionary, listed) >= 0, True)
+            allowed = np.append(find_positions(column.dictionary, listed) >= 0, True)
             table = backend.to_device(~allowed)
             made["values"] = lambda: table[column.data]
         elif listed is not None:
@@ -286,7 +286,7 @@ class Expect(Transform):
         if item.kind in (Kind.LIST, Kind.PASSENGER):
             raise self._unfit(item, "numbers, booleans, text or times")
         try:
-            return given_values(self.values, item.dtype)[0]
+            return parse_values(self.values, item.dtype)[0]
         except (TypeError, ValueError, OverflowError):
             raise self._unfit(item, f"values of type {item.dtype}") from None
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_times, with_missing_row
-from gpupipe.backend.sorting import grouped
-from gpupipe.backend.time_distance import Distance, check_distance, distance_in, order_dtype
+from gpupipe.backend.sorting import group_by_keys
+from gpupipe.backend.time_distance import Distance, check_distance, convert_distance, order_dtype
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.durations import microseconds_of
@@ -107,7 +107,7 @@ class JoinAsOf(TableJoin):
         require_comparable(schema.select(self._by), f"{self._where} left")
         dtype = order_dtype(schema[self.on], right[self.on], self._where)
         for given, value in {"tolerance": self.tolerance, "lag": self.lag}.items():
-            distance_in(value, dtype, f"JoinAsOf({given}=)")
+            convert_distance(value, dtype, f"JoinAsOf({given}=)")
         for key in self._by:
             require_comparable_times(schema[key], right[key], f"{self._where}, left and right")
             both = {schema[key].dtype, right[key].dtype}
@@ -149,8 +149,8 @@ class JoinAsOf(TableJoin):
                         expected="rows to match",
                         remedy="a look at its files or its filter",
                     )
-                lag = distance_in(self.lag, dtype, "JoinAsOf(lag=)") or 0
-                tolerance = distance_in(self.tolerance, dtype, "JoinAsOf(tolerance=)")
+                lag = convert_distance(self.lag, dtype, "JoinAsOf(lag=)") or 0
+                tolerance = convert_distance(self.tolerance, dtype, "JoinAsOf(tolerance=)")
                 keys = {key: backend.column(table, key) for key in self._by}
                 rules = lag, tolerance, self.allow_exact_matches
                 history = _History(backend.column(table, self.on), keys, dtype, *rules, backend, self._where)
@@ -192,7 +192,7 @@ class _History:
         self._side = "right" if exact else "left"
         self._lookup, groups = None, xp.zeros(len(on), dtype="int64")
         if keys:
-            found = grouped(list(keys.values()), backend)
+            found = group_by_keys(list(keys.values()), backend)
             examples = {name: key.take(found.first) for name, key in keys.items()}
             remedy = "Dataset.join_asof(...), which takes any numbers"
             self._lookup, groups = Lookup(examples, backend, where, remedy), found.ids

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import whole_numbers
-from gpupipe.backend.dictionaries import Dictionary, positions_in
+from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.errors import BadConfig, BadData
 
 __all__ = ["Lookup"]
@@ -33,7 +33,7 @@ class _TextKey:
 
     def ids(self, column: Column, backend: Backend) -> Array:
         """n ids, -1 where the value is missing or not in the dictionary."""
-        table = np.append(positions_in(column.dictionary, self.dictionary), -1)
+        table = np.append(find_positions(column.dictionary, self.dictionary), -1)
         return backend.to_device(table.astype(np.int64))[column.data]
 
 

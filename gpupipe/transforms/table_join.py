@@ -8,8 +8,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Self
 
-from gpupipe.backend import Backend, Column, Frame, backend_of, is_frame, select
-from gpupipe.backend.arrow import fields_of
+from gpupipe.backend import Backend, Column, Frame, infer_backend, is_frame, select
+from gpupipe.backend.arrow import read_stream
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import as_list
@@ -32,7 +32,7 @@ class TableJoin(Transform):
     def __init__(self, right: Any, columns: str | Sequence[str] | None, suffix: str, name: str | None) -> None:
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
-            table, fields = fields_of(right, type(self).__name__)
+            table, fields = read_stream(right, type(self).__name__)
             right, schema = select("cpu").from_arrow(table, fields), Schema(fields)  # frames have no dates and zones
         if not (_is_dataset(right) or is_frame(right)):
             raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
@@ -84,7 +84,7 @@ class TableJoin(Transform):
             if _is_dataset(self.right):
                 self._schema = self.right.schema
             else:
-                backend = backend_of(self.right)
+                backend = infer_backend(self.right)
                 names = list(self.right.columns) if self.columns is None else [*self.keys, *self.columns]
                 there = [name for name in dict.fromkeys(names) if name in self.right.columns]
                 right = backend.select(self.right, there)
@@ -106,7 +106,7 @@ class TableJoin(Transform):
         names = list(dict.fromkeys([*self.keys, *self._names_out(Schema())]))
         if _is_dataset(self.right):
             return backend.concat([self.right.read(part, names, backend) for part in self.right.partitions])
-        owner = backend_of(self.right)
+        owner = infer_backend(self.right)
         frame = owner.encode(owner.select(self.right, names))
         if owner.name == backend.name:
             return frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Set as AbstractSet
 
-from gpupipe.backend import Backend, Frame, backend_of
+from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.schema import Schema
 from gpupipe.step import Step
 
@@ -46,7 +46,7 @@ class Transform(Step, ABC):
 
         Memory: columns the step does not touch are shared, strings are copied.
         """
-        backend = backend_of(frame)
+        backend = infer_backend(frame)
         coded = backend.encode(frame)
         schema = backend.schema_of(coded, backend.classify(frame))
         result = self.apply(coded, schema, frozenset(self.output_schema(schema).names), backend)

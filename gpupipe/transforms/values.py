@@ -11,8 +11,8 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable
-from gpupipe.backend.expressions.arithmetic import compute, transformed
-from gpupipe.backend.expressions.strings import replaced
+from gpupipe.backend.expressions.arithmetic import apply_function, compute
+from gpupipe.backend.expressions.strings import replace_texts
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
@@ -132,7 +132,7 @@ class Log1p(Transform):
             return frame
         signed = {name: column for name, column in columns.items() if not column.dtype.startswith(("u", "b"))}
         self._check(signed, backend)
-        made = {n: transformed("log1p", c, _float_of(c.dtype), backend.xp) for n, c in columns.items()}
+        made = {n: apply_function("log1p", c, _float_of(c.dtype), backend.xp) for n, c in columns.items()}
         return backend.assign(frame, made)
 
     def _check(self, columns: Mapping[str, Column], backend: Backend) -> None:
@@ -204,7 +204,7 @@ class Replace(Transform):
         made = {}
         for name in (name for name in self.values if name in wanted):
             column = backend.column(frame, name)
-            how = replaced if column.dictionary is not None else _replaced
+            how = replace_texts if column.dictionary is not None else _replaced
             made[name] = how(column, *self._stored(schema[name]), backend)
         return backend.assign(frame, made) if made else frame
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend.dictionaries import (
-    dictionary_of,
-    merged_counts,
-    positions_in,
-    ranked,
+    find_positions,
+    make_dictionary,
+    merge_counts,
+    sort_by_count,
     strings,
-    united,
+    unite_dictionaries,
     value_type,
 )
 
@@ -28,7 +28,7 @@ WORDS = st.lists(st.text(max_size=4), unique=True, max_size=10)
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers(1, 2**62), max_size=8), min_size=1, max_size=5))
 def test_counts_add_up_exactly(parts: list[dict[str, int]]) -> None:
     parts = [{key: count // len(parts) for key, count in part.items()} for part in parts]
-    values, counts = merged_counts([(strings(list(part)), np.array(list(part.values()), "int64")) for part in parts])
+    values, counts = merge_counts([(strings(list(part)), np.array(list(part.values()), "int64")) for part in parts])
     wanted: Counter[str] = Counter()
     for part in parts:
         wanted.update(part)
@@ -39,16 +39,16 @@ def test_counts_add_up_exactly(parts: list[dict[str, int]]) -> None:
 @settings(deadline=None, max_examples=60)
 @given(WORDS, WORDS)
 def test_positions(values: list[str], vocabulary: list[str]) -> None:
-    found = positions_in(strings(values), strings(vocabulary))
+    found = find_positions(strings(values), strings(vocabulary))
     assert found.tolist() == [vocabulary.index(v) if v in vocabulary else -1 for v in values]
     assert found.dtype == np.int64
-    assert positions_in(pa.array(values, pa.string()), strings(vocabulary)).tolist() == found.tolist()
+    assert find_positions(pa.array(values, pa.string()), strings(vocabulary)).tolist() == found.tolist()
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(WORDS, min_size=1, max_size=4))
 def test_uniting_keeps_the_first_of_each(parts: list[list[str]]) -> None:
-    assert united([strings(part) for part in parts]).to_pylist() == list(
+    assert unite_dictionaries([strings(part) for part in parts]).to_pylist() == list(
         dict.fromkeys(v for part in parts for v in part)
     )
 
@@ -56,7 +56,7 @@ def test_uniting_keeps_the_first_of_each(parts: list[list[str]]) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 3), max_size=12))
 def test_ties_are_broken_by_utf8(counts: dict[str, int]) -> None:
-    values, numbers = ranked(strings(list(counts)), np.array(list(counts.values()), "int64"))
+    values, numbers = sort_by_count(strings(list(counts)), np.array(list(counts.values()), "int64"))
     wanted = sorted(counts, key=lambda value: (-counts[value], value.encode()))
     assert values.to_pylist() == wanted
     assert numbers.tolist() == [counts[value] for value in wanted]
@@ -74,7 +74,7 @@ def test_ties_are_broken_by_utf8(counts: dict[str, int]) -> None:
     ],
 )
 def test_types(values: object, dtype: str, wanted: pa.DataType) -> None:
-    made = dictionary_of(values, dtype)
+    made = make_dictionary(values, dtype)
     assert made.type == wanted == value_type(dtype)
     assert made.to_pylist() == list(values) if not isinstance(values, pa.Array) else made.to_pylist() == ["a"]
 

@@ -11,7 +11,15 @@ from sklearn import cluster, decomposition, preprocessing
 
 from gpupipe import errors
 from gpupipe.backend import select
-from gpupipe.backend.estimators import SAVEABLE, applied, fitted, is_estimator, names_out, rebuilt, state_of
+from gpupipe.backend.estimators import (
+    SAVEABLE,
+    apply_estimator,
+    export_state,
+    fit_estimator,
+    get_output_names,
+    is_estimator,
+    rebuild_estimator,
+)
 
 CPU = select("cpu")
 FITTED: list[Any] = [
@@ -41,49 +49,51 @@ def test_every_saveable_class_is_tried() -> None:
 
 @pytest.mark.parametrize("given", FITTED, ids=repr)
 def test_state_is_plain_and_gives_the_same_estimator(given: Any) -> None:
-    model = fitted(given, block(), CPU, "test")
-    state = state_of(model, "test")
+    model = fit_estimator(given, block(), CPU, "test")
+    state = export_state(model, "test")
     for name, value in state.items():
         assert value is None or isinstance(value, str | int | float | np.generic | np.ndarray), name
         assert not isinstance(value, np.ndarray) or value.dtype.kind in "fiu"
         assert not isinstance(value, np.ndarray) or len(value) < 80, f"{name} is as long as the data"
-    again = rebuilt(state, "test")
+    again = rebuild_estimator(state, "test")
     assert type(again) is type(given)
     assert again.get_params() == model.get_params()
     later = block(50, seed=1)
-    np.testing.assert_array_equal(applied(again, later.copy(), CPU, "t"), applied(model, later.copy(), CPU, "t"))
-    width = applied(model, later.copy(), CPU, "t").shape[1]
-    assert names_out(again, list("abcd"), width) == names_out(model, list("abcd"), width)
+    np.testing.assert_array_equal(
+        apply_estimator(again, later.copy(), CPU, "t"), apply_estimator(model, later.copy(), CPU, "t")
+    )
+    width = apply_estimator(model, later.copy(), CPU, "t").shape[1]
+    assert get_output_names(again, list("abcd"), width) == get_output_names(model, list("abcd"), width)
     if hasattr(model, "inverse_transform"):
-        made = applied(model, later.copy(), CPU, "t")
+        made = apply_estimator(model, later.copy(), CPU, "t")
         np.testing.assert_array_equal(again.inverse_transform(made), model.inverse_transform(made))
 
 
 @pytest.mark.parametrize("given", FITTED, ids=repr)
 def test_an_unfitted_one_is_its_parameters(given: Any) -> None:
-    state = state_of(given, "test")
+    state = export_state(given, "test")
     assert set(state) == {"estimator_class", "estimator_params"}
-    assert repr(rebuilt(state, "test")) == repr(given)
+    assert repr(rebuild_estimator(state, "test")) == repr(given)
 
 
 def test_what_cannot_be_saved() -> None:
     with pytest.raises(errors.ArtifactError, match=r"sklearn\.preprocessing\._data\.Normalizer"):
-        state_of(preprocessing.Normalizer(), "test")
-    assert json.loads(state_of(cluster.KMeans(np.int64(2)), "test")["estimator_params"])["n_clusters"] == 2
+        export_state(preprocessing.Normalizer(), "test")
+    assert json.loads(export_state(cluster.KMeans(np.int64(2)), "test")["estimator_params"])["n_clusters"] == 2
     with pytest.raises(errors.ArtifactError, match="a parameter is an object"):
-        state_of(cluster.KMeans(2, random_state=np.random.RandomState(0)), "test")
+        export_state(cluster.KMeans(2, random_state=np.random.RandomState(0)), "test")
 
     class StandardScaler:
         """Another's of the same name."""
 
     with pytest.raises(errors.ArtifactError, match="without pickle"):
-        state_of(StandardScaler(), "test")
+        export_state(StandardScaler(), "test")
 
 
 def test_a_state_names_no_class_outside_the_table() -> None:
     state = {"estimator_class": "Popen", "estimator_params": json.dumps({"args": ["true"]})}
     with pytest.raises(errors.ArtifactError, match="unknown estimator, got 'Popen'"):
-        rebuilt(state, "test")
+        rebuild_estimator(state, "test")
 
 
 def test_recognition() -> None:
@@ -100,11 +110,11 @@ def test_a_cuml_estimator_needs_the_gpu_backend() -> None:
 
     PCA.__module__ = "cuml.decomposition.pca"
     with pytest.raises(errors.BackendMissing, match="a cuML estimator on the CPU backend"):
-        fitted(PCA(), block(), CPU, "test")
+        fit_estimator(PCA(), block(), CPU, "test")
 
 
 def test_sparse_and_flat_results_are_dense_columns() -> None:
-    one_hot = fitted(preprocessing.OneHotEncoder(), np.array([[1.0], [2.0]]), CPU, "t")
-    assert applied(one_hot, np.array([[2.0]]), CPU, "t").tolist() == [[0.0, 1.0]]
-    shift = fitted(cluster.MeanShift(), np.array([[1.0], [9.0]]), CPU, "t")
-    assert applied(shift, np.array([[1.0], [2.0], [9.0]]), CPU, "t").shape == (3, 1)
+    one_hot = fit_estimator(preprocessing.OneHotEncoder(), np.array([[1.0], [2.0]]), CPU, "t")
+    assert apply_estimator(one_hot, np.array([[2.0]]), CPU, "t").tolist() == [[0.0, 1.0]]
+    shift = fit_estimator(cluster.MeanShift(), np.array([[1.0], [9.0]]), CPU, "t")
+    assert apply_estimator(shift, np.array([[1.0], [2.0], [9.0]]), CPU, "t").shape == (3, 1)

@@ -13,10 +13,10 @@ import pytest
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend import Column, Stored
+from gpupipe.backend import Column, RawColumn
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.fused import switch
-from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 from tests.kernels.reference import block_of, results_of, values_of
 
 
@@ -28,7 +28,7 @@ class Kernel:
         self.by = 1.0
         self.looked_at = 0
 
-    def why_not(self, xp: Any) -> str:
+    def find_obstacle(self, xp: Any) -> str:
         return ""
 
     def write_rows(self, words: Any, columns: Sequence[Column], ids: Sequence[bool], xp: Any, halves: int) -> bool:
@@ -41,12 +41,12 @@ class Kernel:
             words.view(np.float32)[-1, self.spoils - halves + -(-halves // 2)] *= 1 + self.by
         return True
 
-    def late(self, data: Any, program: Pointwise) -> LateColumn:
+    def late(self, data: Any, program: ElementwiseProgram) -> DeferredColumn:
         def steps() -> Column:
             self.looked_at += 1
-            return Column("float32", results_of(values_of(Stored(data)), program).astype("float32"))
+            return Column("float32", results_of(values_of(RawColumn(data)), program).astype("float32"))
 
-        return LateColumn(Stored(data), program, steps)
+        return DeferredColumn(RawColumn(data), program, steps)
 
 
 @pytest.fixture
@@ -57,11 +57,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return made
 
 
-SCALE = Pointwise(fill=0.0, scale=Scale(1.0, 2.0))
-LOG = Pointwise(log=True, scale=Scale(1.0, 1e-3))
+SCALE = ElementwiseProgram(fill=0.0, scale=Scale(1.0, 2.0))
+LOG = ElementwiseProgram(log=True, scale=Scale(1.0, 1e-3))
 
 
-def write(rows: switch.FusedRows, kernel: Kernel, program: Pointwise, num_rows: int = 300, halves: int = 0) -> bool:
+def write(
+    rows: switch.FusedRows, kernel: Kernel, program: ElementwiseProgram, num_rows: int = 300, halves: int = 0
+) -> bool:
     numbers = np.random.default_rng(0).gamma(2, 5, num_rows)
     columns = [
         kernel.late(numbers, program),

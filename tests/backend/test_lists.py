@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe import errors
-from gpupipe.backend.arrow import arrow_type, conform, dtype_of, opened_list
+from gpupipe.backend.arrow import arrow_type, conform, dtype_from_arrow, split_list
 from gpupipe.backend.columns import missing_column, with_missing_row
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.protocol import Backend
@@ -94,7 +94,7 @@ def test_numbers_are_shared_with_arrow() -> None:
 def test_what_lies_under_a_missing_list_does_not_count() -> None:
     array = pa.ListArray.from_arrays(pa.array([0, 2, 3]), pa.array([1, 2, 3]), mask=pa.array([True, False]))
     assert conform(array, Field("x", "list<int64>")).to_pylist() == [None, [3]]
-    assert opened_list(array)[1].to_pylist() == [3]
+    assert split_list(array)[1].to_pylist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_users_objects_are_lists(values: list[Any]) -> None:
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, lambda kind: pa.list_(kind, 2)])
 def test_every_kind_of_list_that_arrow_has(kind: Any) -> None:
     array = pa.array([[1, 2], None], kind(pa.int16()))
-    assert dtype_of(array.type) == "list<int16>"
+    assert dtype_from_arrow(array.type) == "list<int16>"
     assert conform(array, Field("x", "list<int16>")).to_pylist() == [[1, 2], None]
 
 
 def test_lists_of_lists_are_carried() -> None:
-    assert dtype_of(pa.list_(pa.list_(pa.int8()))) == "list<item: list<item: int8>>"
+    assert dtype_from_arrow(pa.list_(pa.list_(pa.int8()))) == "list<item: list<item: int8>>"
     coded = CPU.encode(pd.DataFrame({"x": [[[1]]]}))
     assert CPU.schema_of(coded)["x"].kind == Kind.PASSENGER
     assert CPU.to_arrow(coded).to_pylist() == [{"x": [[1]]}]

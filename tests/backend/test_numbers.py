@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpupipe.backend.float_kernels import ends, fill_into, look, scale_into
+from gpupipe.backend.float_kernels import compute_moments, fill_into, find_bounds, scale_into
 from gpupipe.backend.fused.program import Scale
 
 ARRAY_CODE = ModuleType("what a GPU runs")
@@ -28,7 +28,7 @@ NUMBERS = arrays(np.float64, st.integers(0, 70), elements=st.floats(-1e100, 1e10
 @settings(deadline=None, max_examples=60)
 @given(block=NUMBERS)
 def test_ends_pass_over_what_is_missing(xp: ModuleType, block: np.ndarray) -> None:
-    missing, low, high = ends(block, xp) if len(block) or xp is np else (0, np.inf, -np.inf)
+    missing, low, high = find_bounds(block, xp) if len(block) or xp is np else (0, np.inf, -np.inf)
     there = block[~np.isnan(block)]
     assert missing == len(block) - len(there)
     assert (low, high) == ((there.min(), there.max()) if len(there) else (np.inf, -np.inf))
@@ -41,28 +41,28 @@ def test_ends_pass_over_what_is_missing(xp: ModuleType, block: np.ndarray) -> No
     centre=st.floats(-1e6, 1e6),
 )
 def test_a_look_adds_up_what_is_there(xp: ModuleType, block: np.ndarray, centre: float) -> None:
-    *found, total, squares = look(block, xp, centre)
+    *found, total, squares = compute_moments(block, xp, centre)
     rest = block[~np.isnan(block)] - centre
-    assert tuple(found) == tuple(ends(block, xp))
+    assert tuple(found) == tuple(find_bounds(block, xp))
     assert total == pytest.approx(rest.sum(), rel=1e-12, abs=1e-12 * np.abs(rest).sum())
     assert squares == pytest.approx((rest**2).sum(), rel=1e-12)
 
 
 @FORMS
 def test_infinities_and_zeros_of_both_signs(xp: ModuleType) -> None:
-    assert ends(np.array([np.inf, np.nan, -np.inf, 0.0]), xp) == (1, -np.inf, np.inf)
-    assert ends(np.array([-0.0, 0.0, -5e-324]), xp)[1:] == (-5e-324, 0.0)
-    assert not np.isfinite(look(np.array([np.inf, 1.0]), xp, 0.0)[3])
+    assert find_bounds(np.array([np.inf, np.nan, -np.inf, 0.0]), xp) == (1, -np.inf, np.inf)
+    assert find_bounds(np.array([-0.0, 0.0, -5e-324]), xp)[1:] == (-5e-324, 0.0)
+    assert not np.isfinite(compute_moments(np.array([np.inf, 1.0]), xp, 0.0)[3])
 
 
 SCALES = st.builds(
     Scale,
     offset=st.floats(-1e3, 1e3),
     divisor=st.floats(1e-3, 1e3),
-    stretch=st.sampled_from([1.0, 3.0]),
+    multiplier=st.sampled_from([1.0, 3.0]),
     shift=st.sampled_from([0.0, -1.0]),
-    floor=st.sampled_from([-np.inf, -1.0]),
-    ceiling=st.sampled_from([np.inf, 2.0]),
+    low=st.sampled_from([-np.inf, -1.0]),
+    high=st.sampled_from([np.inf, 2.0]),
 )
 
 
@@ -89,7 +89,7 @@ def test_what_is_missing_is_filled(xp: ModuleType, dtype: str) -> None:
 def test_numbers_may_lie_apart_and_be_read_only() -> None:
     values = np.arange(10.0)
     values.flags.writeable = False
-    assert ends(values[::3], np) == (0, 0.0, 9.0)
+    assert find_bounds(values[::3], np) == (0, 0.0, 9.0)
 
 
 @pytest.mark.slow
@@ -98,8 +98,8 @@ def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> N
         import numpy as np
         from numba.core.caching import CacheImpl
         CacheImpl._locator_classes = []  # as if no folder could be written to, which root cannot be told
-        from gpupipe.backend.float_kernels import ends
-        print(ends(np.ones(3), np))
+        from gpupipe.backend.float_kernels import find_bounds
+        print(find_bounds(np.ones(3), np))
     """
     assert _in_a_process(code, tmp_path) == "(0, 1.0, 1.0)"
 
@@ -118,9 +118,9 @@ def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
     code = """
         import resource
         import numpy as np
-        from gpupipe.backend.float_kernels import ends, look
+        from gpupipe.backend.float_kernels import find_bounds, compute_moments
         resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
-        print(ends(np.ones(3), np), look(np.ones(3), np, 1.0))
+        print(find_bounds(np.ones(3), np), compute_moments(np.ones(3), np, 1.0))
     """
     found = _in_a_process(code, tmp_path)
     assert found == "(0, 1.0, 1.0) (0, 1.0, 1.0, 0.0, 0.0)"
@@ -133,10 +133,10 @@ def test_what_the_compiler_does_is_logged_if_somebody_asks_for_it(said: str, tol
         import logging
         import sys
         import numpy as np
-        from gpupipe.backend.float_kernels import ends
+        from gpupipe.backend.float_kernels import find_bounds
         {said}
         logging.basicConfig(level="DEBUG", stream=sys.stdout)
-        print(ends(np.ones(3), np))
+        print(find_bounds(np.ones(3), np))
     """
     assert ("numba" in _in_a_process(code, tmp_path)) == told
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.sorting import differs, grouped, sort_order
+from gpupipe.backend.sorting import differs, group_by_keys, sort_order
 from gpupipe.schema import Field
 from tests.io.meeting import KEYS, meetings, pandas_of, several
 
@@ -37,7 +37,7 @@ def test_rows_are_sorted_as_pandas_does(
 @several
 @given(table=meetings(), names=names_of_keys)
 def test_rows_are_grouped_as_pandas_does(backend: Backend, table: pa.Table, names: list[str]) -> None:
-    found = grouped(columns_of(table, names, backend), backend)
+    found = group_by_keys(columns_of(table, names, backend), backend)
     frame = pandas_of(table)
     wanted = frame.groupby(names, dropna=False)
     assert backend.to_host(found.ids).tolist() == wanted.ngroup().tolist()
@@ -62,7 +62,7 @@ def test_wide_and_narrow_ranges_are_grouped_alike(backend: Backend, spread: int,
         backend.to_device(low + steps * spread),
         None if valid is None else backend.to_device(valid),
     )
-    found = grouped([column, Column("bool", backend.to_device(steps % 2 == 0))], backend)
+    found = group_by_keys([column, Column("bool", backend.to_device(steps % 2 == 0))], backend)
     frame = pd.DataFrame({"a": pd.array(low + steps * spread, dtype="Int64"), "b": steps % 2 == 0})
     if valid is not None:
         frame.loc[~valid, "a"] = pd.NA
@@ -75,7 +75,7 @@ def test_more_strings_than_16_bits_count_are_sorted(backend: Backend) -> None:
     table = pa.table({"k": pa.array(words, pa.large_string())})
     (column,) = columns_of(table, ["k"], backend)
     assert backend.to_host(sort_order([column], backend)).tolist() == words.argsort().tolist()
-    assert backend.to_host(grouped([column], backend).ids).tolist() == words.astype("int64").tolist()
+    assert backend.to_host(group_by_keys([column], backend).ids).tolist() == words.astype("int64").tolist()
 
 
 def test_missing_values_do_not_differ_from_each_other(backend: Backend) -> None:

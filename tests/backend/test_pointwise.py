@@ -7,11 +7,15 @@ import pickle
 import numpy as np
 import pytest
 
-from gpupipe.backend import Column, Stored
-from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
+from gpupipe.backend import Column, RawColumn
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 
-FILL, CLIP, LOG = Pointwise(fill=0.0, dtype="int8"), Pointwise(clip=(0.0, 1.0), dtype="float64"), Pointwise(log=True)
-SCALE = Pointwise(scale=Scale(1.0, 2.0))
+FILL, CLIP, LOG = (
+    ElementwiseProgram(fill=0.0, dtype="int8"),
+    ElementwiseProgram(clip=(0.0, 1.0), dtype="float64"),
+    ElementwiseProgram(log=True),
+)
+SCALE = ElementwiseProgram(scale=Scale(1.0, 2.0))
 PARTS = [FILL, CLIP, LOG, SCALE]
 
 
@@ -28,7 +32,7 @@ def test_two_go_together_in_the_order_of_the_parts_alone(first: int, second: int
 
 def test_nothing_goes_with_everything() -> None:
     for part in PARTS:
-        assert Pointwise(dtype="int64").then(part) == part
+        assert ElementwiseProgram(dtype="int64").then(part) == part
 
 
 def test_a_late_column_is_worked_out_once() -> None:
@@ -38,14 +42,14 @@ def test_a_late_column_is_worked_out_once() -> None:
         made.append(1)
         return Column("float32", np.zeros(2))
 
-    late = LateColumn(Stored(np.ones(2)), Pointwise(), make)
+    late = DeferredColumn(RawColumn(np.ones(2)), ElementwiseProgram(), make)
     assert (len(late), late.dtype, late.valid, made) == (2, "float32", None, [])
-    assert "Stored" in repr(late) and not made
+    assert "RawColumn" in repr(late) and not made
     assert late.data.sum() == late.take(np.array([0])).data.sum() == 0
     assert made == [1]
 
 
 def test_another_process_gets_the_numbers() -> None:
-    late = LateColumn(Stored(np.ones(2)), Pointwise(), lambda: Column("float32", np.zeros(2)))
+    late = DeferredColumn(RawColumn(np.ones(2)), ElementwiseProgram(), lambda: Column("float32", np.zeros(2)))
     sent = pickle.loads(pickle.dumps(late))
     assert type(sent) is Column and sent.dtype == "float32" and sent.data.tolist() == [0, 0]

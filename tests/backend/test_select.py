@@ -24,10 +24,10 @@ class Slow:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "slow_backend", SimpleNamespace(Slow=Slow))
-    monkeypatch.setitem(backend._TWINS, "cpu", ("slow_backend", "Slow"))
-    backend._made.cache_clear()
+    monkeypatch.setitem(backend._CLASSES, "cpu", ("slow_backend", "Slow"))
+    backend._make_backend.cache_clear()
     yield
-    backend._made.cache_clear()
+    backend._make_backend.cache_clear()
 
 
 def test_threads_that_ask_together_get_one(slow: None) -> None:

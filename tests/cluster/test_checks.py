@@ -9,7 +9,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
-from gpupipe.cluster import in_force
+from gpupipe.cluster import use_executor
 from tests.cluster.inputs import pipeline
 
 
@@ -24,7 +24,7 @@ def test_reports_of_a_cluster_are_those_of_one_process(flights: gp.Dataset, clus
     assert alone.profiles == together.profiles
     assert alone.fit_report is not None and together.fit_report is not None
     assert alone.fit_report.checks == together.fit_report.checks and not alone.fit_report.checks.passed
-    with in_force(cluster):
+    with use_executor(cluster):
         checks, drift = together.check(flights), together.drift(flights)
     assert checks == alone.check(flights)
     assert drift == alone.drift(flights) and drift.num_rows > 5000

@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
-from gpupipe.cluster import Executor, active, in_force
+from gpupipe.cluster import Executor, get_executor, use_executor
 from tests.cluster.inputs import DAYS, content, environment, is_alive, pipeline, script, state_of, until
 from tests.cluster.steps import slowly
 
@@ -30,9 +30,9 @@ from tests.cluster.steps import slowly
 def test_a_fit_gives_the_same_state_on_any_number_of_workers(flights: gp.Dataset, n_workers: int) -> None:
     alone = pipeline().fit(flights)
     with gp.Cluster(n_workers=n_workers, gpu=False) as cluster:
-        assert active() is cluster and cluster.num_workers == n_workers
+        assert get_executor() is cluster and cluster.num_workers == n_workers
         together = pipeline().fit(flights)
-    assert active().in_process
+    assert get_executor().in_process
     assert state_of(together) == state_of(alone)
     assert alone.fit_report is not None and 0 < alone.fit_report.unmatched["planes"] < 1
 
@@ -46,7 +46,7 @@ def test_an_executor_is_used_where_it_is_given(flights: gp.Dataset, cluster: gp.
     before = flights.reads.row_groups.total()
     together = pipeline().fit(flights, executor=cluster)
     assert flights.reads.row_groups.total() == before  # this process has read nothing
-    assert active().in_process
+    assert get_executor().in_process
     assert state_of(together) == state_of(pipeline().fit(flights))
     assert flights.reads.row_groups.total() > before
 
@@ -108,7 +108,7 @@ def test_progress_follows_the_partitions(
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     data = pipeline(slowly).fit(flights).transform(flights)
-    for where in (active(), cluster):
+    for where in (get_executor(), cluster):
         shown.truncate(0)
         _in_force(where, lambda: data.write_parquet(tmp_path / "out", overwrite=True))
         assert f"write:   0%|          | 0/{DAYS} [" in shown.getvalue()
@@ -274,7 +274,7 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def _in_force(executor: Executor, job: Callable[[], Any]) -> Any:
     """What the job gives there; a cluster stays open."""
-    with in_force(executor):
+    with use_executor(executor):
         return job()
 
 

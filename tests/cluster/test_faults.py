@@ -25,7 +25,7 @@ from distributed.core import Status
 
 import gpupipe as gp
 from gpupipe import errors
-from gpupipe.cluster import in_force
+from gpupipe.cluster import use_executor
 from gpupipe.io.jobs.manifest import Manifest
 from tests.cluster.inputs import (
     DAYS,
@@ -50,7 +50,7 @@ EVERYWHERE = pytest.mark.parametrize("where", ["here", "cluster"])
 @pytest.fixture
 def inside(where: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """The test runs in this process, or on the cluster."""
-    with in_force(request.getfixturevalue("cluster")) if where == "cluster" else nullcontext():
+    with use_executor(request.getfixturevalue("cluster")) if where == "cluster" else nullcontext():
         yield where
 
 
@@ -88,7 +88,7 @@ def test_a_worker_that_is_killed_while_it_writes(
     disturbed.fit(flights)
     killed.marker.unlink()
     undisturbed.transform(flights).write_parquet(tmp_path / "alone")
-    with in_force(recovering):
+    with use_executor(recovering):
         manifest = disturbed.transform(flights).write_parquet(tmp_path / "together")
     until(lambda: not psutil.pid_exists(killed.victim))
     assert content(tmp_path / "together") == content(tmp_path / "alone")
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_while_rows_are_gathered_for_a_plan(
     killed.marker.touch()
     data = pipeline(killed).fit(flights).transform(flights)
     killed.marker.unlink()
-    with in_force(recovering):
+    with use_executor(recovering):
         found = data.sort(data.columns[0]).compute()
     until(lambda: not psutil.pid_exists(killed.victim))
     pd.testing.assert_frame_equal(found, data.sort(data.columns[0]).compute())
@@ -117,7 +117,7 @@ def test_a_partition_that_kills_every_worker_is_given_up_and_named(
     fitted = pipeline(Deadly(99)).fit(flights)
     fitted.steps[0].fn.day = 3
     with (
-        in_force(recovering),
+        use_executor(recovering),
         pytest.raises(errors.PartitionFailed, match=r"day03.parquet row group 0: .*KilledWorker"),
     ):
         fitted.loader(flights)

@@ -41,7 +41,7 @@ class Twin(CpuBackend):
         assert not DRIVER, "the driver made a GPU backend"
         super().__init__()
     def column(self, frame, name):
-        return super().column(frame, name).moved(self.to_device)
+        return super().column(frame, name).move(self.to_device)
     def to_device(self, array):
         return put_on_device(np.asarray(array))
     def to_host(self, array):
@@ -71,7 +71,7 @@ def choose(name, machine):
         raise BackendMissing("here", "no GPU", expected="one", remedy="none")
     return ("cpu" if DRIVER or name == "cpu" else "gpu"), "stand-in"
 
-backend._TWINS["gpu"] = __name__, "Twin"
+backend._CLASSES["gpu"] = __name__, "Twin"
 backend.choose_backend = choose
 """
 

@@ -13,7 +13,7 @@ import gpupipe as gp
 from gpupipe import errors, scratch
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.cluster import in_force
+from gpupipe.cluster import use_executor
 from tests.io.meeting import few_bytes
 
 
@@ -53,7 +53,7 @@ def test_files_that_a_step_writes(
     flights: gp.Dataset, cluster: gp.Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: list[Path]
 ) -> None:
     few_bytes(monkeypatch, 1000)
-    with in_force(cluster):
+    with use_executor(cluster):
         steps = [T.Lag("distance", by="tailnum", order_by="day")]
         made = gp.Pipeline(steps, backend="cpu").fit(flights).transform(flights)
         (folder,) = [path for path in folders if path.is_dir()]

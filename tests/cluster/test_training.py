@@ -21,7 +21,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.cluster.dask import _in_thread
+from gpupipe.cluster.dask import _start_thread
 from gpupipe.tensors import Batch
 from gpupipe.training import Callback
 from tests.cluster.inputs import pipeline, until
@@ -224,7 +224,7 @@ def test_an_error_on_one_worker_is_the_one_that_is_raised(
 ) -> None:
     train = gp.ClusterLoader(cluster, fitted, flights, batch_size=256)
     with pytest.raises(KeyError, match="no such key here"):
-        _in_thread(trainer(fitted, callbacks=[Fails()]).fit, train).result(BOUND)
+        _start_thread(trainer(fitted, callbacks=[Fails()]).fit, train).result(BOUND)
     assert len(trainer(fitted).fit(train)) == 2, "the workers are there for the next one"
 
 
@@ -234,7 +234,7 @@ def test_a_worker_that_dies_ends_the_fit_and_is_named(
     train = gp.ClusterLoader(cluster, fitted, flights, batch_size=256)
     environment = dict(os.environ)
     with pytest.raises(errors.ClusterLost, match="rank 1"):
-        _in_thread(trainer(fitted, callbacks=[DiesHere()]).fit, train).result(BOUND)
+        _start_thread(trainer(fitted, callbacks=[DiesHere()]).fit, train).result(BOUND)
     until(lambda: cluster.num_workers == 2)
     os.environ.clear()
     os.environ.update(environment)

@@ -10,7 +10,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe import transforms as T
-from gpupipe.cluster import in_force
+from gpupipe.cluster import use_executor
 
 KNOWN = pd.DataFrame({"dep_delay_lag_1_by_tailnum": [-100.0, 0.0, 15.0], "kind": ["early", "late", "very late"]})
 VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
@@ -43,7 +43,7 @@ def windows() -> gp.Pipeline:
 @pytest.mark.parametrize("verb", VERBS)
 def test_workers_do_what_threads_do(cluster: gp.Cluster, flights: gp.Dataset, days: Path, verb: str) -> None:
     data = flights.select(["day", "carrier", "origin", "dest", "tailnum", "flight", "dep_delay", "distance"])
-    with in_force(cluster):
+    with use_executor(cluster):
         found = VERBS[verb](data).compute()
     pd.testing.assert_frame_equal(found, VERBS[verb](data).compute())
     whole = gp.read_parquet(days, columns=data.columns, backend="cpu")
@@ -52,7 +52,7 @@ def test_workers_do_what_threads_do(cluster: gp.Cluster, flights: gp.Dataset, da
 
 
 def test_a_full_shuffle_is_written_by_workers(cluster: gp.Cluster, flights: gp.Dataset, tmp_path: Path) -> None:
-    with in_force(cluster):
+    with use_executor(cluster):
         flights.write_parquet(tmp_path / "workers", files=3, shuffle="full", seed=1)
     flights.write_parquet(tmp_path / "threads", files=3, shuffle="full", seed=1)
     for part in sorted((tmp_path / "threads").glob("*.parquet")):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.backend import Column, Stored
-from gpupipe.backend.fused.program import LateColumn, Pointwise
+from gpupipe.backend import Column, RawColumn
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
 
 
-def values_of(stored: Stored) -> Any:
+def values_of(stored: RawColumn) -> Any:
     """Float64 with NaN where missing."""
     values = stored.data.astype(np.float64)
     if stored.mask is not None:
@@ -20,7 +20,7 @@ def values_of(stored: Stored) -> Any:
     return values
 
 
-def results_of(x: Any, program: Pointwise) -> Any:
+def results_of(x: Any, program: ElementwiseProgram) -> Any:
     """What becomes of float64s, in float64."""
     with np.errstate(all="ignore"):
         if program.fill is not None:
@@ -31,12 +31,12 @@ def results_of(x: Any, program: Pointwise) -> Any:
             x = np.log1p(x).astype(np.float32).astype(np.float64)
         if program.scale is not None:
             scale = program.scale
-            x = (x - scale.offset) / scale.divisor * scale.stretch + scale.shift
-            x = np.clip(x, scale.floor, scale.ceiling)
+            x = (x - scale.offset) / scale.divisor * scale.multiplier + scale.shift
+            x = np.clip(x, scale.low, scale.high)
     return x
 
 
-def is_refused(x: Any, program: Pointwise) -> bool:
+def is_refused(x: Any, program: ElementwiseProgram) -> bool:
     """Whether float64s hold something that no block may, or no logarithm is of."""
     filled = x if program.fill is None else np.where(np.isnan(x), program.fill, x)
     clipped = filled if program.clip is None else np.clip(filled, *program.clip)
@@ -50,7 +50,7 @@ def block_of(columns: Sequence[Column], ids: Sequence[bool], width: int, halves:
     """n x `width` int32, as `write_rows` says."""
     words = np.zeros((len(columns[0]), width), np.int32)
     for place, (column, is_id) in enumerate(zip(columns, ids, strict=True)):
-        late = isinstance(column, LateColumn)
+        late = isinstance(column, DeferredColumn)
         x = results_of(values_of(column.source), column.program) if late else column.data.astype(np.float64)
         if place < halves:
             words.view(np.int16)[:, place] = bfloat16(x.astype(np.float32))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.backend import Column, Stored
-from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
+from gpupipe.backend import Column, RawColumn
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 
 triton = pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
 
@@ -23,8 +23,8 @@ from triton.runtime import driver  # noqa: E402
 
 from gpupipe.backend.fused import launch  # noqa: E402
 
-SIMPLE = Pointwise(fill=0.0, scale=Scale(1.0, 2.0))
-FULL = Pointwise(1.0, (0.0, 9.0), log=True, scale=Scale(1.0, 2.0, 3.0, 4.0, 0.0, 1.0))
+SIMPLE = ElementwiseProgram(fill=0.0, scale=Scale(1.0, 2.0))
+FULL = ElementwiseProgram(1.0, (0.0, 9.0), log=True, scale=Scale(1.0, 2.0, 3.0, 4.0, 0.0, 1.0))
 MIXED = ["float32", "float64", "int64", "int32", "int8", "bool"]
 TILE = 256  # rows
 
@@ -65,14 +65,14 @@ def nobody() -> Column:
     raise AssertionError
 
 
-def write(dtypes: list[str], program: Pointwise, num_rows: int, halves: int = 0) -> None:
+def write(dtypes: list[str], program: ElementwiseProgram, num_rows: int, halves: int = 0) -> None:
     columns: list[Column] = []
     for dtype in dtypes:
         memory = np.ones(num_rows + 16, dtype)
         start = -memory.ctypes.data % 16 // memory.itemsize
         data = memory[start : start + num_rows]
         mask = None if dtype.startswith("float") else np.full(num_rows // 8 + 1, 255, np.uint8)
-        columns.append(LateColumn(Stored(data, mask, 3, 8), program, nobody))
+        columns.append(DeferredColumn(RawColumn(data, mask, 3, 8), program, nobody))
     columns.append(Column("int32", np.ones(num_rows, np.int32)))
     width = -(-(len(columns) - halves + -(-halves // 2)) // 8) * 8
     ids = [False] * len(dtypes) + [True]
@@ -105,7 +105,7 @@ def widest(found: set[str], operation: str) -> bool:
     ids=["float32", "mixed", "bfloat16"],
 )
 def test_loads_and_stores_are_wide_and_nothing_spills(
-    compiled: list[Any], tmp_path: Path, dtypes: list[str], program: Pointwise, halves: int
+    compiled: list[Any], tmp_path: Path, dtypes: list[str], program: ElementwiseProgram, halves: int
 ) -> None:
     write(dtypes, program, TILE + 5, halves)
     assert len(compiled) == (4 if halves else 2)
@@ -123,7 +123,7 @@ def test_loads_and_stores_are_wide_and_nothing_spills(
 def test_columns_at_odd_addresses_are_read_one_value_at_a_time(compiled: list[Any], tmp_path: Path) -> None:
     data = np.ones(TILE + 1, np.float32)
     at = 1 if data.ctypes.data % 16 == 0 else 0
-    late = LateColumn(Stored(data[at : at + TILE]), SIMPLE, nobody)
+    late = DeferredColumn(RawColumn(data[at : at + TILE]), SIMPLE, nobody)
     assert launch.write_rows(np.zeros((TILE, 8), np.int32), [late], [False], np)
     ((arguments, made),) = compiled
     assert not arguments["WHOLE"]

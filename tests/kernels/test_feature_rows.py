@@ -10,8 +10,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend import Column, Stored
-from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
+from gpupipe.backend import Column, RawColumn
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 
 from .reference import block_of, is_refused, values_of
 
@@ -36,28 +36,28 @@ def numbers(draw: st.DrawFn, num_rows: int, dtype: str) -> Any:
 
 
 @st.composite
-def stored(draw: st.DrawFn, num_rows: int) -> Stored:
+def stored(draw: st.DrawFn, num_rows: int) -> RawColumn:
     """A column of any type, at any address, with no mask, one of bytes, or one of bits from some bit on."""
     data = numbers(draw, num_rows + 1, draw(st.sampled_from(TYPES)))
     data = data[1:] if draw(st.booleans()) else data[:num_rows].copy()
     form = draw(st.sampled_from(["none", "bytes", "bits"]))
     if form == "none":
-        return Stored(data)
+        return RawColumn(data)
     first = draw(st.integers(0, 11))
     there = np.random.default_rng(num_rows + first).random(num_rows + first) < 0.7
     if form == "bytes":
-        return Stored(data, there, first)
-    return Stored(data, np.packbits(there, bitorder="little"), first, 8)
+        return RawColumn(data, there, first)
+    return RawColumn(data, np.packbits(there, bitorder="little"), first, 8)
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Pointwise:
+def programs(draw: st.DrawFn) -> ElementwiseProgram:
     """Any parts; those that are there fill what is missing, mostly."""
     low, width = draw(st.floats(-0.9, 5)), draw(st.floats(0, 100))
     scale = Scale(draw(finite), draw(st.sampled_from([1.0, 0.1, 3.0, 1e6])))
     if draw(st.booleans()):
         scale = Scale(scale.offset, scale.divisor, 2.0, -1.0, *draw(st.sampled_from([(-1.0, 1.0), (-np.inf, np.inf)])))
-    return Pointwise(
+    return ElementwiseProgram(
         fill=draw(st.none() | finite) if draw(st.integers(0, 5)) == 0 else 1.5,
         clip=(low, low + width) if draw(st.booleans()) else None,
         log=draw(st.booleans()),
@@ -69,7 +69,7 @@ def programs(draw: st.DrawFn) -> Pointwise:
 def columns(draw: st.DrawFn) -> tuple[list[Column], list[bool], int]:
     """Columns, which of them are ids, and how many are stored as bfloat16."""
     num_rows, num_late, num_ids = draw(NUM_ROWS), draw(st.integers(0, 18)), draw(st.integers(0, 5))
-    late: list[Column] = [LateColumn(draw(stored(num_rows)), draw(programs()), _nobody) for _ in range(num_late)]
+    late: list[Column] = [DeferredColumn(draw(stored(num_rows)), draw(programs()), _nobody) for _ in range(num_late)]
     ids = [Column("int32", numbers(draw, num_rows, "int32")) for _ in range(num_ids)]
     label = [Column("float64", np.arange(num_rows) / 3)]
     halves = num_late if draw(st.booleans()) else 0
@@ -107,7 +107,7 @@ def ordered(bits: Any) -> Any:
 @given(case=columns())
 def test_any_columns(write_rows: Write, case: tuple[list[Column], list[bool], int]) -> None:
     given_columns, ids, halves = case
-    late = [column for column in given_columns if isinstance(column, LateColumn)]
+    late = [column for column in given_columns if isinstance(column, DeferredColumn)]
     refused = any(is_refused(values_of(column.source), column.program) for column in late)
     done, found, wanted = written(write_rows, given_columns, ids, halves)
     assert done == (not refused), [str(column) for column in late]

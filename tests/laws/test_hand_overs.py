@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpupipe.backend import Backend, Column, select
-from gpupipe.backend.device.memory import explained
+from gpupipe.backend.device.memory import explain_out_of_memory
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Block, share
@@ -148,11 +148,11 @@ def test_frames_leave_a_block_its_room_and_get_over_a_shortage(gpu: Backend) -> 
     available, total = torch.cuda.mem_get_info()
     block_bytes = available // 2
     gpu.make_room(block_bytes)
-    with pytest.raises(OutOfDeviceMemory, match="the device has not enough memory"), explained("frames"):
+    with pytest.raises(OutOfDeviceMemory, match="the device has not enough memory"), explain_out_of_memory("frames"):
         gpu.xp.empty(available - block_bytes, dtype="uint8")  # it is free, and not for frames: training has a tenth
     block = torch.empty(block_bytes, dtype=torch.uint8, device="cuda")
     assert int(gpu.xp.ones(1000, dtype="int64").sum()) == 1000
-    with pytest.raises(OutOfDeviceMemory), explained("training"):
+    with pytest.raises(OutOfDeviceMemory), explain_out_of_memory("training"):
         torch.empty(total, dtype=torch.uint8, device="cuda")
     assert block.nbytes == block_bytes and int(gpu.xp.ones(1000, dtype="int64").sum()) == 1000
 

@@ -10,8 +10,8 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from gpupipe import preprocessing as pre
-from gpupipe.backend import Column, Stored, select
-from gpupipe.backend.columns import stored_of
+from gpupipe.backend import Column, RawColumn, select
+from gpupipe.backend.columns import get_storage
 from gpupipe.errors import BadData
 from tests.kernels.reference import results_of, values_of
 
@@ -60,8 +60,8 @@ def test_a_program_gives_the_bits_of_its_step(step: pre.FoldStep, data: Any) -> 
     except BadData:  # a column learned from may be so small that later values leave float32's range
         reject()
     program = step.pointwise("x", given_later.dtype)
-    stored = stored_of(given_later)
-    assert program is not None and isinstance(stored, Stored)
+    stored = get_storage(given_later)
+    assert program is not None and isinstance(stored, RawColumn)
     found = results_of(values_of(stored), program).astype(np.float32)
-    np.testing.assert_array_equal(found, values_of(Stored(made.data, made.valid)).astype(np.float32))
+    np.testing.assert_array_equal(found, values_of(RawColumn(made.data, made.valid)).astype(np.float32))
     assert program.dtype == made.dtype

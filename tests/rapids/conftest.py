@@ -15,7 +15,7 @@ collect_ignore_glob = [] if find_spec("cudf") else ["standin_*.py", "rehearsal.p
 
 @pytest.fixture(scope="module")
 def rehearsed_backend() -> Iterator[Any]:
-    """`GpuBackend` on stand-ins; frames of it are recognised by `backend_of`, and `select("auto")` gives it."""
+    """`GpuBackend` on stand-ins; frames of it are recognised by `infer_backend`, and `select("auto")` gives it."""
     pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
     from .rehearsal import rehearsed
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
-from gpupipe.backend import backend_of
+from gpupipe.backend import infer_backend
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.protocol import Backend, Column
 from gpupipe.errors import GpupipeError, SchemaMismatch
@@ -34,7 +34,7 @@ SOME = settings(deadline=None, max_examples=40, suppress_health_check=[HealthChe
 @given(table=tables())
 def test_arrow_in_and_out(rehearsed_backend: Backend, table: pa.Table) -> None:
     frame, oracle = both(rehearsed_backend, table)
-    assert backend_of(frame) is rehearsed_backend
+    assert infer_backend(frame) is rehearsed_backend
     same(rehearsed_backend.to_arrow(frame), CPU.to_arrow(oracle))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpupipe import config
-from gpupipe.backend.device.memory import etl_limit, explained
+from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory
 from gpupipe.backend.device.out_of_memory import is_out_of_memory
 from gpupipe.errors import BadConfig, OutOfDeviceMemory
 
@@ -79,7 +79,7 @@ def test_a_full_device_is_an_error_that_says_how_full() -> None:
 def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int | None) -> None:
     with (
         pytest.raises(OutOfDeviceMemory, match="reading Parquet: the device has not enough memory") as caught,
-        explained("reading Parquet"),
+        explain_out_of_memory("reading Parquet"),
     ):
         raise cause
     assert caught.value.asked == asked
@@ -87,9 +87,13 @@ def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int
 
 
 def test_other_errors_and_our_own_pass_unchanged() -> None:
-    with pytest.raises(RuntimeError, match="illegal address"), explained("x"):
+    with pytest.raises(RuntimeError, match="illegal address"), explain_out_of_memory("x"):
         raise RuntimeError("an illegal address was met")
-    with pytest.raises(OutOfDeviceMemory, match="inner"), explained("outer"), explained("inner"):
+    with (
+        pytest.raises(OutOfDeviceMemory, match="inner"),
+        explain_out_of_memory("outer"),
+        explain_out_of_memory("inner"),
+    ):
         raise torch.OutOfMemoryError
 
 
@@ -102,7 +106,7 @@ def test_other_errors_and_our_own_pass_unchanged() -> None:
     ],
 )
 def test_the_hosts_memory_is_not_the_devices(cause: MemoryError) -> None:
-    with pytest.raises(MemoryError) as caught, explained("reading Parquet"):
+    with pytest.raises(MemoryError) as caught, explain_out_of_memory("reading Parquet"):
         raise cause
     assert caught.value is cause
     assert is_out_of_memory(cause), "and is a reason to work on halves"

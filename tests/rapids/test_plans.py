@@ -24,7 +24,7 @@ from cudf_polars.utils.config import ConfigOptions, StreamingFallbackMode
 
 import gpupipe as gp
 from gpupipe.backend.protocol import Backend
-from gpupipe.cluster import in_force
+from gpupipe.cluster import use_executor
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.errors import PlanFailed
 from gpupipe.io.relational import engine, gpu_engine, group_by
@@ -371,7 +371,7 @@ def test_the_resource_is_there_again_afterwards(
     plan = pl.LazyFrame({"x": ["a" if fails else "1"]}).with_columns(pl.col("x").cast(pl.Int64))
     cluster = DaskExecutor.__new__(DaskExecutor)
     monkeypatch.setattr(cluster, "call_all", lambda function: function(Client()), raising=False)
-    with in_force(cluster if on_workers else None):
+    with use_executor(cluster if on_workers else None):
         before = None if own else current()
         if fails:
             with pytest.raises(pl.exceptions.PolarsError):
@@ -385,7 +385,7 @@ def test_the_resource_is_there_again_afterwards(
 
 
 def test_a_cluster_of_gpus_takes_a_table_of_any_size(engines: list[Any]) -> None:
-    with in_force(DaskExecutor.__new__(DaskExecutor)):
+    with use_executor(DaskExecutor.__new__(DaskExecutor)):
         assert gpu_engine.memory() > 1 << 60
         gp.configure(memory_limit=1 << 30)
         assert gpu_engine.memory() == 1 << 30

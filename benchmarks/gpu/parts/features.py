@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from stage import Stage
 
-from gpupipe.backend import Backend, Column, Stored
-from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
+from gpupipe.backend import Backend, Column, RawColumn
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 
 ROWS, COLUMNS = 10_000_000, 40
 SCALE = Scale(offset=0.25, divisor=1.5)
-FILLED = Pointwise(fill=0.25, scale=SCALE)
-ALL = Pointwise(fill=0.25, clip=(-0.5, 3.0), log=True, scale=SCALE)
+FILLED = ElementwiseProgram(fill=0.25, scale=SCALE)
+ALL = ElementwiseProgram(fill=0.25, clip=(-0.5, 3.0), log=True, scale=SCALE)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Case:
     """
 
     types: tuple[str, ...] = ("float32",)
-    program: Pointwise = FILLED
+    program: ElementwiseProgram = FILLED
     halves: bool = False
 
     @property
@@ -66,7 +66,7 @@ def of_case(stage: Stage, name: str, case: Case, rows: int) -> dict[str, Any]:
     """Both ways, and how far what they write is apart."""
     backend = stage.backend
     sources = columns_of(backend, case, rows)
-    late = [LateColumn(Stored(values), case.program, partial(Column, "float32", values)) for values in sources]
+    late = [DeferredColumn(RawColumn(values), case.program, partial(Column, "float32", values)) for values in sources]
     width = -(-(COLUMNS // 2 if case.halves else COLUMNS) // 8) * 8
     words = torch.empty((rows, width), dtype=torch.int32, device=stage.device)
     table, halves = backend.xp.from_dlpack(words), COLUMNS if case.halves else 0

@@ -1,1 +1,1 @@
-"""GPUs and memory of this machine: which there are, who owns their memory, and what to do when it runs out."""
+"""Devices and memory of this machine: visible GPUs, memory limits, out-of-memory errors."""

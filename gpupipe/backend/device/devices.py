@@ -1,4 +1,4 @@
-"""Which GPUs CUDA would show this process, and in which order, without asking CUDA."""
+"""GPU discovery: the devices CUDA would show this process, and their order, without initialising CUDA."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Gpu", "visible_gpus"]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device as CUDA would list it: a whole GPU, or a MIG instance.
+    """GPU device as CUDA would list it: a whole GPU, or a MIG instance.
 
     Args:
-        memory_total: bytes; 0 where the driver does not tell (memory shared with the CPU).
+        memory_total: bytes; 0 if the driver does not report it (memory shared with the CPU).
         memory_free: bytes that no process holds now; 0 likewise.
     """
 
@@ -28,7 +28,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One GPU of the machine, visible or not.
+    """GPU of the machine, visible or not.
 
     Args:
         shown: what CUDA shows for it: the GPU, or its first instance in MIG mode; None where there is nothing to show.
@@ -42,7 +42,7 @@ class _Slot:
 
 
 def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...], str]:
-    """The devices that CUDA_VISIBLE_DEVICES leaves, in CUDA's order, and why others are not there (empty: none is).
+    """List the devices CUDA_VISIBLE_DEVICES leaves visible, in CUDA's order, and why others are hidden, if any are.
 
     An invalid entry hides itself and all after it, UUIDs may be abbreviated, and a process sees one MIG instance at
     most. Source: CUDA C++ Programming Guide, CUDA environment variables; that a repeated entry hides everything is what
@@ -68,14 +68,14 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
             f"{missing} of {len(slots)} GPUs do not answer, or are in MIG mode without an instance" if missing else ""
         )
     else:
-        found, hidden = _masked(mask, slots)
+        found, hidden = _apply_mask(mask, slots)
     for gpu in found:
         if gpu.uuid.startswith("MIG-") and len(found) > 1:
             return (gpu,), "CUDA shows a process one MIG instance only"
     return tuple(found), hidden
 
 
-def _masked(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
+def _apply_mask(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
     found: list[Gpu] = []
     for entry in map(str.strip, mask.split(",")):
         matches = _matches(entry, slots)
@@ -91,7 +91,7 @@ def _masked(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
 
 
 def _matches(entry: str, slots: Sequence[_Slot]) -> list[Gpu]:
-    """The devices that an entry means: an index, a UUID, the start of a GPU's UUID."""
+    """Find the devices that an entry names: by index, UUID, or prefix of a GPU's UUID."""
     if digits := re.match(r"[+-]?\d+", entry):  # CUDA reads as many digits as there are: "1st" is 1
         index = int(digits[0])
         shown = slots[index].shown if 0 <= index < len(slots) else None
@@ -101,7 +101,7 @@ def _matches(entry: str, slots: Sequence[_Slot]) -> list[Gpu]:
 
 
 def _slots(nvml: Any, environ: Mapping[str, str]) -> list[_Slot]:
-    """All GPUs, ordered as CUDA's indices are.
+    """List all GPUs in the order of CUDA's indices.
 
     CUDA documents its default order only as fastest first; cores times clock is the estimate used here. It matters on
     machines with different GPUs, where CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML's own order, settles it.

@@ -1,4 +1,4 @@
-"""The host memory that is free, on the machine and in its container."""
+"""Free host memory of the machine and its container."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def free_host_memory() -> int | None:
-    """Measure the bytes that a process may still take; None where the system does not say.
+    """Measure the bytes that a process may still allocate; None if the system does not report them.
 
     Example:
         >>> (free_host_memory() or 1) > 0
         True
     """
-    found = [free for free in (_free_of_machine(), _free_of_container()) if free is not None]
+    found = [free for free in (_read_meminfo(), _read_cgroup()) if free is not None]
     return min(found) if found else None
 
 
-def _free_of_machine() -> int | None:
+def _read_meminfo() -> int | None:
     try:
         lines = _MEMINFO.read_text().splitlines()
     except OSError:
@@ -28,8 +28,8 @@ def _free_of_machine() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _free_of_container() -> int | None:
-    """What the container's limit leaves (cgroup 2)."""
+def _read_cgroup() -> int | None:
+    """Return the free bytes below the container's limit (cgroup 2)."""
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         return None if limit == "max" else max(int(limit) - int(used), 0)

@@ -1,4 +1,4 @@
-"""What glibc does with memory that is freed: keep it, so that the next partition finds its pages there."""
+"""Settings of glibc's malloc: freed memory is kept, so that the next partition reuses its pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _THEIRS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES",
 
 
 def keep_freed_memory() -> bool:
-    """Let buffers of a few megabytes, which every partition needs again, stay with the process; whether that was done.
+    """Keep freed buffers of a few megabytes, which every partition needs again; return whether it was possible.
 
     By default each goes back to the system when it is freed and has to be cleared by it when it is asked for: half of
     all page faults of a job. Arrow's buffers come from glibc too: its own default, mimalloc, has huge pages cleared

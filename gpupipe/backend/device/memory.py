@@ -1,4 +1,4 @@
-"""Who owns the device memory: RMM, up to a limit, serves frames and arrays; torch's allocator, blocks and training."""
+"""Device memory: RMM, up to a limit, for frames and arrays; torch's allocator for blocks and training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpupipe.backend.device.out_of_memory import is_out_of_device_memory
 from gpupipe.config import settings
 from gpupipe.errors import OutOfDeviceMemory
 
-__all__ = ["etl_limit", "explained", "free_unused", "on_default_stream"]
+__all__ = ["etl_limit", "explain_out_of_memory", "free_unused", "on_default_stream"]
 
 _ASKED = re.compile(
     r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
@@ -20,7 +20,7 @@ _ASKED = re.compile(
 
 
 def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
-    """The bytes frames and arrays may take beside a feature block and what training needs; `device_memory` at most.
+    """Compute the memory limit of frames and arrays, given a feature block and training; at most `device_memory`.
 
     Training keeps a tenth of the device, at least 1 GiB: weights, optimiser state, activations, captured graphs.
 
@@ -45,7 +45,7 @@ def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
 
 
 def free_unused() -> None:
-    """Give what torch keeps for reuse back to the device, where it would not count as free.
+    """Empty torch's cache of device memory, which does not count as free.
 
     Example:
         >>> free_unused()  # nothing happens without a GPU
@@ -54,8 +54,8 @@ def free_unused() -> None:
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Turn any library's word for a full device into an error that says what was done, the bytes asked for and free.
+def explain_out_of_memory(where: str) -> Iterator[None]:
+    """Convert any library's error for a full device to `OutOfDeviceMemory`, with the bytes asked for and free.
 
     A `MemoryError` of the host, such as NumPy's and pyarrow's, passes unchanged.
 
@@ -63,7 +63,7 @@ def explained(where: str) -> Iterator[None]:
         OutOfDeviceMemory: in place of a `MemoryError` (RMM, CuPy, cuDF), `torch.OutOfMemoryError` or CUDA's own.
 
     Example:
-        >>> with explained("Join('weather')"):
+        >>> with explain_out_of_memory("Join('weather')"):
         ...     raise MemoryError("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4096 bytes)")
         Traceback (most recent call last):
         gpupipe.errors.OutOfDeviceMemory: Join('weather'): the device has not enough memory, 4,096 bytes asked for.
@@ -80,7 +80,7 @@ def explained(where: str) -> Iterator[None]:
 
 
 def on_default_stream(device: int) -> AbstractContextManager[object]:
-    """Let torch, and Triton, launch on the stream that cuDF and CuPy use; it is the device's default stream.
+    """Set the current stream of torch and Triton to the device's default stream, which cuDF and CuPy use.
 
     Example:
         >>> with on_default_stream(0):  # nothing happens without a GPU

@@ -1,4 +1,4 @@
-"""Telling that memory did not suffice, and whose, from any other failure, whichever library says it; imports none."""
+"""Detection of out-of-memory errors of the host and the device, of any library; imports none of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TEXTS = (
     "cudaErrorMemoryAllocation",
     "Out of memory allocating",
 )
-"""What RMM says behind C++'s `std::bad_alloc`, which alone is the host's; CUDA's runtime; and CuPy."""
+"""Texts of RMM after C++'s `std::bad_alloc`, which alone is the host's; of CUDA's runtime; and of CuPy."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the host or the device has not enough memory.
+    """Return whether an error means that the host or the device is out of memory.
 
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("std::bad_alloc: out_of_memory"))
@@ -30,7 +30,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_out_of_device_memory(error: BaseException) -> bool:
-    """Whether an error says that the device has not enough memory.
+    """Return whether an error means that the device is out of memory.
 
     Example:
         >>> is_out_of_device_memory(MemoryError("std::bad_alloc: out_of_memory: (failed to allocate 8 bytes)"))
@@ -39,12 +39,12 @@ def is_out_of_device_memory(error: BaseException) -> bool:
         False
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
-    told = isinstance(error, (MemoryError, RuntimeError)) and any(text in str(error) for text in _TEXTS)
-    return bool(kinds & _CLASSES) or told
+    named = isinstance(error, (MemoryError, RuntimeError)) and any(text in str(error) for text in _TEXTS)
+    return bool(kinds & _CLASSES) or named
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether an error is one of CUDA's: the device failed, whatever the data are.
+    """Return whether an error is one of CUDA's: the device failed, whatever the data are.
 
     Example:
         >>> is_device_error(RuntimeError("CUDA error encountered at: a.cu:9: 700 cudaErrorIllegalAddress"))

@@ -1,4 +1,4 @@
-"""What this machine has: the GPUs CUDA would show, the driver, and the installed libraries.
+"""Hardware and software probe: the GPUs CUDA would show, the driver, and the installed libraries.
 
 Everything is asked of the driver's management library (NVML), of package metadata and of the linker: no CUDA context is
 made, and none of cuDF, CuPy or torch is imported, so a process that asks stays free to choose its devices and to fork.
@@ -43,10 +43,10 @@ LIBRARIES = (
     *("cudf", "cuml", "cupy", "rmm", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
 )
 _SUFFIXES = ("", *(f"-{kind}" for major in range(11, 20) for kind in (f"cu{major}", f"cuda{major}x")))
-"""What a package's name may end in: the CUDA major it was built for."""
+"""Suffixes of packages' names: the CUDA major they were built for."""
 
 RAPIDS = ("cudf", "cuml", "cupy", "rmm")
-"""What the GPU backend imports; cuDF and cuML bring the other two."""
+"""Libraries of the GPU backend; cuDF and cuML install the other two."""
 
 RAPIDS_VERSION = "26.10"
 CUPY_VERSION = "14.2"
@@ -56,16 +56,16 @@ LIBCUDA = (
     "the driver's own libcuda.so.1: in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility and --gpus all; "
     "elsewhere the driver installed again with its compute libraries, and its folder known to ldconfig"
 )
-"""What to do where the driver answers, and the library that computes does not load."""
+"""Remedy if the driver answers, but CUDA's library does not load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One installed library, by its import name.
+    """Installed library, by its import name.
 
     Args:
         distributions: the packages that provide it; more than one have overwritten each other's files.
-        cuda: the CUDA major it was built for; None when it needs none, or does not tell.
+        cuda: the CUDA major it was built for; None if it needs none, or it is unknown.
         requires: the requirements in its metadata that hold without extras.
     """
 
@@ -78,7 +78,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What `probe` found.
+    """Result of `probe`: GPUs, driver and libraries.
 
     Args:
         gpus: in CUDA's order, those that CUDA_VISIBLE_DEVICES leaves visible.
@@ -99,7 +99,7 @@ class Machine:
 
 @cache
 def this_machine() -> Machine:
-    """What `probe` finds here, looked for once in a process.
+    """Probe this machine once per process.
 
     Example:
         >>> this_machine() is this_machine()
@@ -115,7 +115,7 @@ def probe(
     prefix: str = sys.prefix,
     load: Callable[[str], Any] = ctypes.CDLL,
 ) -> Machine:
-    """Look at this machine without touching a device.
+    """Detect GPUs, driver and libraries without initialising a device.
 
     Args:
         environ: where CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read.
@@ -139,11 +139,11 @@ def probe(
     except nvml.NVMLError as error:
         return Machine((), f"no NVIDIA driver answers ({error})", None, None, libraries)
     cuda = version // 1000, version % 1000 // 10
-    return Machine(gpus, hidden, driver, cuda, libraries, _refused(load, "libcuda.so.1"))
+    return Machine(gpus, hidden, driver, cuda, libraries, _try_load(load, "libcuda.so.1"))
 
 
 def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
-    """The backend to use, `"cpu"` or `"gpu"`, and the reason in words.
+    """Choose the backend, `"cpu"` or `"gpu"`, and return it with the reason in words.
 
     Args:
         requested: `"cpu"`, `"gpu"`, or `"auto"` for the GPU where one is visible and the libraries for it are there.
@@ -170,7 +170,7 @@ def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
 
 
 def install_lines(machine: Machine) -> str:
-    """The pip and the conda command that bring what the GPU backend needs, for the CUDA this machine's driver runs."""
+    """Return the pip and conda commands that install the GPU backend, for the CUDA version of this machine's driver."""
     major = _major(machine)
     pip = f"pip install 'cudf-cu{major}=={RAPIDS_VERSION}.*' 'cuml-cu{major}=={RAPIDS_VERSION}.*'"
     conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} 'cupy>={CUPY_VERSION}' pytorch-gpu 'cuda-version={major}.*'"
@@ -178,7 +178,7 @@ def install_lines(machine: Machine) -> str:
 
 
 def cupy_line(machine: Machine) -> str:
-    """The command that brings a newer CuPy; empty where none is needed."""
+    """Return the command that installs a newer CuPy; empty if none is needed."""
     cupy = machine.libraries.get("cupy")
     if cupy is None or Version(cupy.version) >= Version(CUPY_VERSION):
         return ""
@@ -187,12 +187,12 @@ def cupy_line(machine: Machine) -> str:
 
 
 def _major(machine: Machine) -> int:
-    """The CUDA major to install for: the newest the driver runs."""
+    """Return the CUDA major to install for: the newest the driver runs."""
     return 12 if machine.cuda and machine.cuda < (13, 0) else 13
 
 
 def torch_line(major: int) -> str:
-    """The command that brings a torch built for this CUDA major."""
+    """Return the command that installs a torch built for this CUDA major."""
     conda = f"conda install -c conda-forge pytorch-gpu 'cuda-version={major}.*'"
     where = "https://pytorch.org/get-started/locally"
     if major == 13:
@@ -201,8 +201,8 @@ def torch_line(major: int) -> str:
     return f"{pip}   or   {conda}"
 
 
-def _refused(load: Callable[[str], Any], name: str) -> str:
-    """Why a shared library does not load; empty where it does."""
+def _try_load(load: Callable[[str], Any], name: str) -> str:
+    """Return why a shared library does not load; empty if it does."""
     try:
         load(name)
     except OSError as error:
@@ -211,7 +211,7 @@ def _refused(load: Callable[[str], Any], name: str) -> str:
 
 
 def _obstacle(machine: Machine) -> tuple[str, str]:
-    """What keeps the GPU backend from working, and what to do; empty when nothing does."""
+    """Return what keeps the GPU backend from working, and the remedy; empty if nothing does."""
     if not machine.gpus:
         return machine.hidden, f'backend="cpu" here; on a machine with a GPU: {install_lines(machine)}'
     if machine.no_libcuda:
@@ -233,7 +233,7 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
 
 
 def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
-    """The installed ones of `LIBRARIES`; only their own metadata is read, however many packages there are."""
+    """Find the installed ones of `LIBRARIES`; reads only their own metadata, however many packages there are."""
     folders = sys.path if path is None else list(path)
     conda_cuda, installed = next(_conda_cuda(prefix), None), {}
     for name in LIBRARIES:
@@ -260,7 +260,7 @@ def _library(name: str, found: Mapping[str, Distribution], conda_cuda: int | Non
 
 
 def _torch_build(distribution: Distribution) -> tuple[str, int | None]:
-    """Full version and CUDA major, from torch's version file as text: the metadata may lack the "+cu130"."""
+    """Read version and CUDA major from torch's version file as text: the metadata may lack the "+cu130"."""
     file = Path(str(distribution.locate_file("torch/version.py")))
     text = file.read_text() if file.exists() else f"__version__ = '{distribution.version}'"
     stated = re.search(r"^__version__\s*=\s*['\"](.+?)['\"]", text, re.MULTILINE)
@@ -270,7 +270,7 @@ def _torch_build(distribution: Distribution) -> tuple[str, int | None]:
 
 
 def _conda_cuda(prefix: str) -> Iterator[int]:
-    """The CUDA major that conda built an environment for; its packages carry no suffix."""
+    """Yield the CUDA major of a conda environment, whose packages have no suffix."""
     for record in Path(prefix, "conda-meta").glob("cuda-version-*.json"):
         yield int(record.name.removeprefix("cuda-version-").partition(".")[0])
 

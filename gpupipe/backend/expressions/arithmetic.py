@@ -1,4 +1,4 @@
-"""Numbers computed from numbers, row by row, with missing values; the same on both backends."""
+"""Arithmetic of expressions, with missing values; the same on both backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpupipe.backend.protocol import Array, Column
 from gpupipe.expressions.tree import Constant, value_as
 from gpupipe.schema import FLOATS
 
-__all__ = ["as_numbers", "both_valid", "compute", "pick_number", "seconds_between", "transformed", "truncated"]
+__all__ = ["apply_function", "as_numbers", "both_valid", "compute", "pick_number", "seconds_between", "truncate"]
 
 _UFUNCS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "minimum": "minimum", "maximum": "maximum"}
 _OF_INTEGERS = {"//": "floor_divide", "%": "remainder", "**": "power"}
@@ -23,7 +23,7 @@ _ROUNDING = ("ceil", "floor", "round")
 
 
 def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
-    """Values stored as `dtype` (a scalar for a constant) and where they are valid; a missing float is NaN, no mask.
+    """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask.
 
     Raises:
         OverflowError: the row of a uint64 beyond int64, where that is the type.
@@ -42,14 +42,14 @@ def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[
 
 
 def both_valid(left: Array | None, right: Array | None) -> Array | None:
-    """Where both are; None stands for everywhere."""
+    """Combine two validity masks by and; None means that all are valid."""
     if left is None or right is None:
         return right if left is None else left
     return left & right
 
 
 def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
-    """One of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
+    """Compute one of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
 
     Raises:
         OverflowError: the first row whose result does not fit int64, where that is `dtype`.
@@ -60,9 +60,9 @@ def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype:
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
     valid = both_valid(a_valid, b_valid)
     if dtype in FLOATS and sign not in _UFUNCS:
-        return Column(dtype, _power(a, b, xp) if sign == "**" else _divided(sign, a, b, xp))
+        return Column(dtype, _power(a, b, xp) if sign == "**" else _divide(sign, a, b, xp))
     if sign in _OF_INTEGERS:
-        made = _of_integers(sign, a, b, valid, xp)
+        made = _compute_integers(sign, a, b, valid, xp)
         if wide == "uint64":
             return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
     else:
@@ -74,7 +74,7 @@ def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype:
 
 
 def _is_natural(*operands: Column | Constant) -> bool:
-    """Whether types and constants alone tell that no operand is negative."""
+    """Return whether types and constants prove that no operand is negative."""
     return all(
         operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
         for operand in operands
@@ -82,7 +82,7 @@ def _is_natural(*operands: Column | Constant) -> bool:
 
 
 def _check_fits(made: Column, near: Array, xp: ModuleType) -> None:
-    """Raise OverflowError where integers have wrapped, which lie 2**64 or more from their value in float64."""
+    """Raise OverflowError where integers have wrapped: they differ from the float64 result by about 2**64."""
     _refuse_where(xp.abs(near - made.data) > 2.0**62, made.valid, xp)
 
 
@@ -100,8 +100,8 @@ def _power(a: Any, b: Any, xp: ModuleType) -> Array:
     return data
 
 
-def _divided(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
-    """Python's // and %, NaN for a divisor of 0.
+def _divide(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
+    """Compute Python's // and %, NaN for a divisor of 0.
 
     Source: `float_divmod` of CPython's Objects/floatobject.c. fmod is exact, so both backends find the same whole part.
     """
@@ -115,8 +115,8 @@ def _divided(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
     return xp.where(quotient == 0, xp.copysign(xp.zeros_like(whole), a / b), whole)
 
 
-def _of_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:
-    """Missing where the divisor is 0 or the exponent negative."""
+def _compute_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:
+    """Compute // % ** of integers, missing where the divisor is 0 or the exponent negative."""
     ufunc = getattr(xp, _OF_INTEGERS[sign])
     refused = b < 0 if sign == "**" else b == 0
     if not isinstance(b, np.generic):
@@ -126,8 +126,8 @@ def _of_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType)
     return Column("int64", ufunc(a, b), valid)
 
 
-def transformed(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
-    """A function of one number, in and as `dtype`; where it has no value, it is missing. Memory: the result.
+def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
+    """Apply a function of one number, in and as `dtype`; missing where it is undefined. Memory: the result.
 
     Raises:
         OverflowError: the first row whose result does not fit int64, where that is `dtype`.
@@ -142,8 +142,8 @@ def transformed(name: str, column: Column, dtype: str, xp: ModuleType) -> Column
     return made
 
 
-def truncated(column: Column, xp: ModuleType) -> Column:
-    """Without the fraction, as int64; missing where int64 has no such value."""
+def truncate(column: Column, xp: ModuleType) -> Column:
+    """Truncate to int64; missing where the value is out of range."""
     if column.dtype == "uint64":
         fits = column.data <= np.uint64(_LARGEST)
         return Column("int64", column.data.astype("int64"), both_valid(column.valid, fits))
@@ -155,7 +155,7 @@ def truncated(column: Column, xp: ModuleType) -> Column:
 
 
 def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: ModuleType) -> Column:
-    """Seconds from one time to another, float64."""
+    """Compute the seconds from one time to another, float64."""
     (a, a_valid), (b, b_valid) = as_numbers(later, "timestamp", xp), as_numbers(earlier, "timestamp", xp)
     valid = both_valid(a_valid, b_valid)
     seconds = xp.subtract(a, b) / np.float64(1e6)
@@ -163,7 +163,7 @@ def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: Mo
 
 
 def pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
-    """`yes` where the condition holds, `no` where it does not, missing elsewhere; as `dtype`."""
+    """Select `yes` where the condition is true, `no` where it is false, missing elsewhere; as `dtype`."""
     (a, a_valid), (b, b_valid) = as_numbers(yes, dtype, xp), as_numbers(no, dtype, xp)
     data = xp.where(condition.true, a, b)
     known = condition.column().valid

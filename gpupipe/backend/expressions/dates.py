@@ -1,4 +1,4 @@
-"""Parts of a time, in integer arithmetic on microseconds, so that both backends agree on every one."""
+"""Date and time parts, by integer arithmetic on microseconds, so that both backends agree."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.support.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 from gpupipe.support.validation import refuse_argument
 
-__all__ = ["CYCLES", "check_zone", "date_part", "date_parts", "local_time", "turn"]
+__all__ = ["CYCLES", "check_zone", "compute_phase", "date_part", "date_parts", "local_time"]
 
 CYCLES = ("quarter", "month", "day", "dayofyear", "weekday", "hour", "minute", "second")
-"""The parts that come again and again; a year has not the same number of weeks as the next."""
+"""The cyclic parts; weeks are not among them, as their number differs from year to year."""
 
 _DAY = 86_400_000_000
 _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_000_000, 60)}
 
 
 def check_zone(owner: object, zone: str | None) -> None:
-    """Raise unless a time zone is known, or none is asked for.
+    """Raise unless a time zone is known, or None.
 
     Raises:
         BadConfig: no zone has this name; offers the closest ones.
@@ -34,7 +34,7 @@ def check_zone(owner: object, zone: str | None) -> None:
 
 
 def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
-    """What clocks show in a zone at times in UTC; the times themselves where no zone is asked for.
+    """Convert times in UTC to a zone's local time; without a zone return the times.
 
     Memory: the result, and two int64 per row.
 
@@ -56,13 +56,13 @@ def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
 
 @cache
 def _transitions(zone: str) -> tuple[Any, Any]:
-    """On the host, as int64."""
+    """Return a zone's transitions and offsets on the host, as int64."""
     moments, offsets = transitions(zone)
     return np.array(moments, dtype="int64"), np.array(offsets, dtype="int64")
 
 
 def date_part(name: str, time: Column) -> Column:
-    """A part of a timestamp, one of `DATE_PARTS` (int64) or `DATE_FLAGS` (bool).
+    """Compute a part of a timestamp, one of `DATE_PARTS` (int64) or `DATE_FLAGS` (bool).
 
     Memory: the result and up to six int32 per row.
 
@@ -77,7 +77,7 @@ def date_part(name: str, time: Column) -> Column:
 
 
 def date_parts(names: list[str], time: Column) -> dict[str, Column]:
-    """Several parts (int32, flags bool), what they share being worked out once.
+    """Compute several parts (int32, flags bool), with their common terms computed once.
 
     Memory: the results and up to ten int32 per row.
 
@@ -91,10 +91,10 @@ def date_parts(names: list[str], time: Column) -> dict[str, Column]:
     return {n: Column(d, parts.get(n).astype(d, copy=False), time.valid) for n, d in zip(names, dtypes, strict=True)}
 
 
-def turn(name: str, time: Column) -> Array:
-    """How far round its cycle a part stands, n float64 from 0 to less than 1; NaN where the time is missing.
+def compute_phase(name: str, time: Column) -> Array:
+    """Compute the phase of a part in its cycle, n float64 in [0, 1); NaN where the time is missing.
 
-    Days go round their own month and year, which are not all of one length.
+    The cycle of a day is its own month or year, whose lengths differ.
     """
     parts = _Parts(time.data)
     value = parts.get(name)
@@ -110,7 +110,7 @@ _FIRST = {"quarter": 1, "month": 1, "day": 1, "dayofyear": 1}
 
 
 class _Parts:
-    """The parts of n times, each worked out when it is first asked for.
+    """Date and time parts of n times, each computed on first use.
 
     Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days: years begin in March, so that
     the leap day is the last; eras are 400 years.
@@ -122,7 +122,7 @@ class _Parts:
             self.days = days
 
     def get(self, name: str) -> Array:
-        """A part by its name."""
+        """Return a part by its name."""
         assert name in (*DATE_PARTS, *DATE_FLAGS)
         if name in _CLOCK:
             unit, count = _CLOCK[name]

@@ -1,4 +1,4 @@
-"""An expression's values over the columns of a frame, by the rules of `gpupipe.expressions`."""
+"""Evaluation of expressions over the columns of a frame, by the rules of `gpupipe.expressions`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import pyarrow as pa
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.expressions.arithmetic import (
+    apply_function,
     as_numbers,
     compute,
     pick_number,
     seconds_between,
-    transformed,
-    truncated,
+    truncate,
 )
-from gpupipe.backend.expressions.comparisons import compare, is_in
+from gpupipe.backend.expressions.comparisons import compare, isin
 from gpupipe.backend.expressions.dates import date_part, local_time
 from gpupipe.backend.expressions.kleene import Truth
-from gpupipe.backend.expressions.strings import length, matches, pick_text, rewritten
+from gpupipe.backend.expressions.strings import length, matches, pick_text, rewrite_texts
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, ExpressionError
 from gpupipe.expressions import Expression
@@ -40,12 +40,12 @@ _Value: TypeAlias = Column | Constant | Truth
 
 
 def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> Column:
-    """The value of an expression per row; its type is what `expression.check` says.
+    """Evaluate an expression per row, to the type that `expression.check` returns.
 
     Args:
         expression: parsed.
         columns: those that it reads, of `num_rows` rows each.
-        backend: where the columns lie.
+        backend: of the columns.
         num_rows: how many rows there are, for an expression without columns.
 
     Raises:
@@ -70,7 +70,7 @@ def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Bac
 
 
 def truth(column: Column, xp: ModuleType) -> Array:
-    """n booleans, True where a condition's value is there and true.
+    """Return n booleans, True where a condition is true, and False where it is false or missing.
 
     Memory: shares the column's data where nothing can be missing.
 
@@ -82,14 +82,14 @@ def truth(column: Column, xp: ModuleType) -> Array:
 
 
 class _Rows:
-    """The rows an expression is evaluated over."""
+    """Evaluation context: the columns and rows of one expression."""
 
     def __init__(self, expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> None:
         self.backend, self.xp = backend, backend.xp
         self._source, self._columns, self._num_rows = expression.source, columns, num_rows
 
     def value(self, node: Node) -> _Value:
-        """A node's value; a constant stays one, and is not repeated per row."""
+        """Evaluate a node; a constant is not repeated per row."""
         if isinstance(node, Constant):
             return node
         if isinstance(node, Name):
@@ -99,15 +99,15 @@ class _Rows:
         values = [self.value(operand) for operand in node.operands]
         dtype = dtype_of(node, [value.dtype for value in values], self._source)
         if isinstance(node, Comparison):
-            return reduce(and_, map(self._compared, node.operators, pairwise(values)))
-        call = _Call(node.name, self._with_column(values), dtype, self)
+            return reduce(and_, map(self._compare, node.operators, pairwise(values)))
+        call = _Call(node.name, self._ensure_column(values), dtype, self)
         try:
             return _OPERATIONS[node.name](call)
         except OverflowError as cause:
-            raise self._does_not_fit(node, call, cause.args[0]) from None
+            raise self._make_overflow_error(node, call, cause.args[0]) from None
 
-    def _does_not_fit(self, node: Operation, call: _Call, row: int) -> BadData:
-        """The error for a row whose result, or an operand, is beyond int64."""
+    def _make_overflow_error(self, node: Operation, call: _Call, row: int) -> BadData:
+        """Create the error for a row whose result, or an operand, is out of range of int64."""
         values = [
             value.value if isinstance(value, Constant) else self.backend.to_host(value.data[row : row + 1])[0].item()
             for value in call.values
@@ -126,7 +126,7 @@ class _Rows:
         return error
 
     def column(self, value: _Value, dtype: str | None = None) -> Column:
-        """A value as a column; `dtype` is what a constant becomes, if not its own."""
+        """Convert a value to a column; `dtype` is the type for a constant, by default its own."""
         if isinstance(value, Truth):
             return value.column()
         if isinstance(value, Column):
@@ -139,19 +139,19 @@ class _Rows:
 
     @property
     def where(self) -> str:
-        """What the expression belongs to, for messages."""
+        """The owner of the expression, for messages."""
         return self._source.where
 
     def truth(self, value: _Value) -> Truth:
-        """A condition's value."""
-        return value if isinstance(value, Truth) else Truth.of(self.column(value))
+        """Convert a condition's value to `Truth`."""
+        return value if isinstance(value, Truth) else Truth.from_column(self.column(value))
 
-    def _compared(self, operator: str, pair: Sequence[_Value]) -> Truth:
-        left, right = self._with_column(pair)
+    def _compare(self, operator: str, pair: Sequence[_Value]) -> Truth:
+        left, right = self._ensure_column(pair)
         return compare(operator, left, right, self.backend)
 
-    def _with_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
-        """Operands of which one at least is a column; text beside times is a time."""
+    def _ensure_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
+        """Convert operands so that at least one is a column; text compared with times is a time."""
         found = [value if isinstance(value, Constant) else self.column(value) for value in values]
         if all(isinstance(value, Constant) for value in found):
             is_time = found[0].dtype == "string" and any(value.dtype == "timestamp" for value in found)
@@ -161,7 +161,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An operation on values, one of them a column at least, and the type of its result."""
+    """Call of an operation on values, at least one of them a column, and the type of its result."""
 
     name: str
     values: Sequence[Column | Constant]
@@ -178,8 +178,8 @@ def _logic(call: _Call) -> Truth:
     return ~next(outcomes) if call.name == "not" else reduce(and_ if call.name == "and" else or_, outcomes)
 
 
-def _is_in(call: _Call) -> Truth:
-    return is_in(call.first, [value for value in call.values[1:] if isinstance(value, Constant)], call.rows.backend)
+def _isin(call: _Call) -> Truth:
+    return isin(call.first, [value for value in call.values[1:] if isinstance(value, Constant)], call.rows.backend)
 
 
 def _arithmetic(call: _Call) -> Column:
@@ -190,19 +190,19 @@ def _arithmetic(call: _Call) -> Column:
 
 
 def _transform(call: _Call) -> Column:
-    return transformed(call.name, call.first, call.dtype, call.rows.xp)
+    return apply_function(call.name, call.first, call.dtype, call.rows.xp)
 
 
 def _where(call: _Call) -> Column:
-    return _picked(call, call.rows.truth(call.values[0]), *call.values[1:])
+    return _pick(call, call.rows.truth(call.values[0]), *call.values[1:])
 
 
 def _fillna(call: _Call) -> Column:
     present = Column(call.first.dtype, call.first.data, None, call.first.dictionary)  # where it is taken
-    return _picked(call, ~_missing(call), present, call.values[1])
+    return _pick(call, ~_missing(call), present, call.values[1])
 
 
-def _picked(call: _Call, condition: Truth, yes: Column | Constant, no: Column | Constant) -> Column:
+def _pick(call: _Call, condition: Truth, yes: Column | Constant, no: Column | Constant) -> Column:
     if call.dtype == "string":
         return pick_text(condition, yes, no, call.rows.backend)
     return pick_number(condition, yes, no, call.dtype, call.rows.xp)
@@ -240,7 +240,7 @@ def _text(call: _Call) -> Column | Truth:
         return length(call.first, backend)
     try:
         if call.dtype == "string":
-            return rewritten(call.name, call.first, backend, *constants)
+            return rewrite_texts(call.name, call.first, backend, *constants)
         return matches(call.name, call.first, str(constants[0]), backend)
     except pa.ArrowInvalid as cause:
         raise ExpressionError(
@@ -256,7 +256,7 @@ def _cast(call: _Call) -> Column:
     if call.name == "string":
         return cast_column(call.first, call.dtype, "", call.rows.backend)
     if call.name == "int":
-        return truncated(call.first, call.rows.xp)
+        return truncate(call.first, call.rows.xp)
     return Column(call.dtype, *as_numbers(call.first, call.dtype, call.rows.xp))
 
 
@@ -269,7 +269,7 @@ _OPERATIONS: dict[str, Callable[[_Call], Column | Truth]] = {
     **dict.fromkeys(("lower", "upper", "strip", "extract", "split", "slice", "replace", "sub"), _text),
     **dict.fromkeys(("len", "contains", "startswith", "endswith", "search"), _text),
     **dict.fromkeys(("int", "float", "string"), _cast),
-    "in": _is_in,
+    "in": _isin,
     "where": _where,
     "fillna": _fillna,
     "clip": _clip,

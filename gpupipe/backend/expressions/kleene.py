@@ -1,4 +1,4 @@
-"""Kleene's three-valued logic over arrays: true, false, and neither where it is missing."""
+"""Three-valued logic (Kleene) over arrays: true, false, and missing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Truth"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """A condition's outcome per row.
+    """Truth value of a condition per row: true, false or missing.
 
-    Two arrays make each of and, or, not a single pass over each; a mask beside one array would need three.
+    With two arrays each of and, or, not is a single pass over each; an array and a mask would need three.
 
     Args:
         true: n booleans, where the condition is known to hold.
-        false: n booleans, where it is known not to hold; None stands for everywhere else.
+        false: n booleans, where it is known not to hold; None means everywhere else.
 
     Example:
         >>> import numpy as np
@@ -32,22 +32,22 @@ class Truth:
     dtype = "bool"
 
     @classmethod
-    def of(cls, column: Column) -> Truth:
-        """A boolean column as an outcome. Memory: shares a column in which nothing is missing."""
+    def from_column(cls, column: Column) -> Truth:
+        """Convert a boolean column. Memory: shares a column without missing values."""
         if column.valid is None:
             return cls(column.data)
         return cls(column.data & column.valid, ~column.data & column.valid)
 
     @classmethod
-    def known(cls, true: Array, valid: Array | None) -> Truth:
-        """The outcome that is `true` where `valid`; neither elsewhere."""
+    def from_valid(cls, true: Array, valid: Array | None) -> Truth:
+        """Build from booleans and a validity mask; missing where not `valid`."""
         if valid is None:
             return cls(true)
         true = true & valid
         return cls(true, true ^ valid)
 
     def column(self) -> Column:
-        """The outcome as a boolean column."""
+        """Convert to a boolean column."""
         return Column("bool", self.true, None if self.false is None else self.true | self.false)
 
     def __and__(self, other: Truth) -> Truth:

@@ -1,1 +1,1 @@
-"""One GPU kernel that computes and writes whole rows of the feature table."""
+"""Fused GPU kernel that computes and writes whole rows of the feature table."""

@@ -1,4 +1,4 @@
-"""The kernel that writes whole rows of a block: each value is read once, worked out in registers and stored once.
+"""Triton kernel that writes whole rows of a block: each value is read once, computed in registers and stored once.
 
 A tile of 8 columns (16 that are stored as bfloat16) is read along the columns, where values lie side by side, turned
 inside the chip, and stored along the rows: 32 bytes of each, a sector of the memory, so that none is written twice.
@@ -7,7 +7,7 @@ Columns of several types share a tile: each type's columns are read by a load of
 Not yet run on a GPU: Triton's interpreter runs it on the CPU, and its compiler compiles it for several chips.
 """
 
-# Triton compiles what is below; its words are its own.
+# Triton compiles what is below.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0912, PLR0915
 
@@ -21,7 +21,7 @@ __all__ = ["write_tile"]
 
 @triton.jit
 def _log1p(x):
-    """The logarithm of 1 + x, exact for a small x too: what 1 + x rounds off is put back in proportion (Kahan)."""
+    """Compute the logarithm of 1 + x, exact for a small x too: the rounding of 1 + x is compensated (Kahan)."""
     more = 1.0 + x
     kept = more - 1.0
     return tl.where(kept == 0.0, x, tl.log(more) * (x / tl.where(kept == 0.0, 1.0, kept)))
@@ -29,13 +29,13 @@ def _log1p(x):
 
 @triton.jit
 def _word(table, row: tl.constexpr, num_columns, columns):
-    """One int64 of the table for each column, upright."""
+    """Load one int64 of the table for each column, as a column vector."""
     return tl.load(table + row * num_columns + columns)[:, None]
 
 
 @triton.jit
 def _number(table, row: tl.constexpr, num_columns, columns):
-    """One float64 of the table for each column, upright."""
+    """Load one float64 of the table for each column, as a column vector."""
     return _word(table, row, num_columns, columns).to(tl.float64, bitcast=True)
 
 
@@ -60,11 +60,11 @@ def write_tile(
     IDS: tl.constexpr,
     FIRST: tl.constexpr,
 ):
-    """Write one tile of rows; `feature_rows` says what the table holds.
+    """Write one tile of rows; `launch.py` defines the table.
 
     Of `num_rows` rows those from `first_row` on. WHOLE: all tiles are full, and all columns begin at a multiple of 16
-    bytes. Rows always do. `feature_rows` sees to both: Triton takes the word of `multiple_of`. FIRST: words before
-    `first` stay as they are. COLUMNS is 8 for words, 16 for bfloat16.
+    bytes. Rows always do. `launch.py` ensures both, as Triton does not check `multiple_of`. FIRST: words before
+    `first` are not written. COLUMNS is 8 for words, 16 for bfloat16.
     """
     tiles = num_columns // COLUMNS
     first_column = tl.program_id(0) % tiles * COLUMNS

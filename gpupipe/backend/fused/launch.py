@@ -1,4 +1,4 @@
-"""Whole rows of a block written by one kernel: what it is told of the columns, and its launch."""
+"""Launch of the fused kernel: its table of columns, its grid, and its options."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import triton.language as tl
 from triton.errors import TritonError
 
 from gpupipe.backend.fused.kernel import write_tile
-from gpupipe.backend.fused.program import LateColumn, Pointwise, Scale
-from gpupipe.backend.protocol import Array, Column, Stored
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.protocol import Array, Column, RawColumn
 
-__all__ = ["why_not", "write_rows"]
+__all__ = ["find_obstacle", "write_rows"]
 
 _TILE = 2048  # values of one program: 16 for each of its threads
 _WORDS, _HALVES = 8, 16  # columns of a tile: 32 bytes, a sector of the memory
@@ -31,11 +31,11 @@ _AS_IS = Scale(offset=0.0, divisor=1.0)
 
 
 def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp: ModuleType, halves: int = 0) -> bool:
-    """Write rows of a block, each word once: column j becomes word j, and what is left of a row 0.
+    """Write rows of a block, each word once: column j becomes word j, and the rest of a row is 0.
 
     Args:
         words: n x W int32, W a multiple of 8, at an address that is a multiple of 32.
-        columns: equally long numbers; what a `LateColumn` stands for is worked out here.
+        columns: equally long numbers; the kernel computes a `DeferredColumn`.
         ids: of each column, whether it is stored as int32, else as float32.
         xp: numpy or cupy.
         halves: as many of the first columns are stored as bfloat16, two in a word.
@@ -52,7 +52,7 @@ def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp:
     assert _address(words) % 16 == 0, "the kernel stores 16 bytes at a time"
     assert width % _WORDS == 0
     assert words.strides == (4 * width, 4)
-    sources = [_Source.of(column, is_id, xp) for column, is_id in zip(columns, ids, strict=True)]
+    sources = [_Source.from_column(column, is_id, xp) for column, is_id in zip(columns, ids, strict=True)]
     flag = xp.zeros(1, dtype=xp.int32)
     if halves:
         _launch(words, sources[:halves], _HALVES, 0, flag, xp)
@@ -62,8 +62,8 @@ def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp:
     return not bool(flag[0])
 
 
-def why_not(xp: ModuleType) -> str:
-    """Why no kernel can run here, such as for want of a C compiler; nothing if one can: one value is written to see."""
+def find_obstacle(xp: ModuleType) -> str:
+    """Return why no kernel can run here, such as a missing C compiler, by writing one value; empty if one can."""
     try:
         write_rows(xp.zeros((1, 8), dtype=xp.int32), [Column("float32", xp.zeros(1, dtype=xp.float32))], [False], xp)
     except (TritonError, RuntimeError, OSError, ImportError, SubprocessError) as cause:
@@ -73,23 +73,23 @@ def why_not(xp: ModuleType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A column as the kernel reads it: where its values and its mask lie, and what becomes of them."""
+    """Source column of the kernel: addresses of values and mask, and the elementwise program."""
 
-    stored: Stored | None
-    program: Pointwise
+    stored: RawColumn | None
+    program: ElementwiseProgram
     is_id: bool
 
     @classmethod
-    def of(cls, column: Column, is_id: bool, xp: ModuleType) -> Self:
-        if isinstance(column, LateColumn):
+    def from_column(cls, column: Column, is_id: bool, xp: ModuleType) -> Self:
+        if isinstance(column, DeferredColumn):
             stored, program = column.source, column.program
         else:
-            stored, program = Stored(column.data), Pointwise()
+            stored, program = RawColumn(column.data), ElementwiseProgram()
         mask = None if stored.mask is None else xp.ascontiguousarray(stored.mask)
         return cls(replace(stored, data=xp.ascontiguousarray(stored.data), mask=mask), program, is_id)
 
     def integers(self, types: Sequence[tl.dtype]) -> list[int]:
-        """The first rows of the table: address, type, mask, its first bit and bits a byte, id, logarithm."""
+        """Return the first rows of the table: address, type, mask, its first bit and bits a byte, id, logarithm."""
         stored = self.stored
         if stored is None:
             return [0, -1, 0, 0, 1, 0, 0]
@@ -98,18 +98,18 @@ class _Source:
         return [_address(stored.data), kind, mask, stored.first, stored.per_byte, self.is_id, self.program.log]
 
     def numbers(self) -> list[float]:
-        """The other rows: fill, limits, scale."""
+        """Return the other rows of the table: fill, limits, scale."""
         scale, clip = self.program.scale or _AS_IS, self.program.clip or (-inf, inf)
         fill = nan if self.program.fill is None else self.program.fill
-        held = (scale.stretch, scale.shift, scale.floor, scale.ceiling)
+        held = (scale.multiplier, scale.shift, scale.low, scale.high)
         return [fill, *clip, scale.offset, scale.divisor, *held]
 
 
-_NOTHING = _Source(None, Pointwise(), is_id=False)
+_NOTHING = _Source(None, ElementwiseProgram(), is_id=False)
 
 
 def _launch(words: Array, sources: list[_Source], tile: int, first: int, flag: Array, xp: ModuleType) -> None:
-    """One kernel over all rows; the last ones, which fill no tile, are another's, as its loads are narrower."""
+    """Launch the kernel over all rows; a second launch, with narrower loads, writes the rows of the partial tile."""
     num_rows, width = words.shape
     num_columns = width if tile == _WORDS else -(-len(sources) // tile) * tile
     sources = sources + [_NOTHING] * (num_columns - len(sources))

@@ -1,4 +1,4 @@
-"""What becomes of each number of a column by itself, in a few numbers: learned steps that can be done in one pass."""
+"""Elementwise programs: learned steps as a few numbers per column, computed in one pass."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from gpupipe.backend.protocol import Array, Column, Stored
+from gpupipe.backend.protocol import Array, Column, RawColumn
 
-__all__ = ["LateColumn", "Pointwise", "Scale"]
+__all__ = ["DeferredColumn", "ElementwiseProgram", "Scale"]
 
 _ORDER = ("fill", "clip", "log", "scale")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`(x - offset) / divisor * stretch + shift`, then held between `floor` and `ceiling`."""
+    """Affine scaling: `(x - offset) / divisor * multiplier + shift`, clipped to `low` and `high`."""
 
     offset: float
     divisor: float
-    stretch: float = 1.0
+    multiplier: float = 1.0
     shift: float = 0.0
-    floor: float = -inf
-    ceiling: float = inf
+    low: float = -inf
+    high: float = inf
 
     @property
     def moves(self) -> bool:
-        """Whether more is done than to subtract and divide."""
-        return (self.stretch, self.shift, self.floor, self.ceiling) != (1.0, 0.0, -inf, inf)
+        """Whether the scale does more than subtract and divide."""
+        return (self.multiplier, self.shift, self.low, self.high) != (1.0, 0.0, -inf, inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
-    """What becomes of a number: filled, held to a range, its logarithm, scaled, in this order; each part may be absent.
+class ElementwiseProgram:
+    """Elementwise program: fill, clip, log1p, scale, in this order; each part may be absent.
 
-    It is worked out in float64 and gives the bits that the steps give one after the other: where a step in the middle
+    It is computed in float64 and gives the bits that the steps give one after the other: where a step in the middle
     rounds to float32, so does its part.
 
     Args:
@@ -45,7 +45,8 @@ class Pointwise:
         dtype: what the steps store the result as.
 
     Example:
-        >>> Pointwise(fill=2.0, dtype="float64").then(Pointwise(scale=Scale(offset=1.0, divisor=2.0))).parts
+        >>> scale = ElementwiseProgram(scale=Scale(offset=1.0, divisor=2.0))
+        >>> ElementwiseProgram(fill=2.0, dtype="float64").then(scale).parts
         ['fill', 'scale']
     """
 
@@ -57,15 +58,15 @@ class Pointwise:
 
     @property
     def parts(self) -> list[str]:
-        """The names of the parts there are, in order."""
+        """The names of the present parts, in order."""
         there = {"fill": self.fill is not None, "clip": self.clip is not None, "log": self.log}
         return [name for name in _ORDER if there.get(name, self.scale is not None)]
 
-    def then(self, after: Pointwise) -> Pointwise | None:
-        """Both, one after the other, as one; None where that is not the order of the parts.
+    def then(self, after: ElementwiseProgram) -> ElementwiseProgram | None:
+        """Combine both programs into one; None if that is not the order of the parts.
 
         Example:
-            >>> Pointwise(log=True).then(Pointwise(fill=0.0)) is None
+            >>> ElementwiseProgram(log=True).then(ElementwiseProgram(fill=0.0)) is None
             True
         """
         mine, theirs = self.parts, after.parts
@@ -74,32 +75,33 @@ class Pointwise:
         return replace(self, dtype=after.dtype, **{name: getattr(after, name) for name in theirs})
 
 
-class LateColumn(Column):
-    """A column of numbers that are worked out when somebody looks at them; to any reader a column like others.
+class DeferredColumn(Column):
+    """Deferred column: its numbers are computed on first access; to any reader a column like others.
 
-    What writes a block looks at `source` and `program` instead, and so does without the column.
+    The fused kernel uses `source` and `program` instead, and never computes the column.
 
     Args:
-        source: what it is made of.
-        program: what becomes of each number; it fills what is missing, or gives floats.
-        made: gives the column that the steps make.
+        source: the column's input.
+        program: applied to each number; it fills missing values, or returns floats.
+        made: computes the column by the steps.
 
-    Memory: keeps `source`; the numbers too once they were looked at.
+    Memory: keeps `source`; the numbers too after the first access.
 
     Example:
         >>> import numpy as np
-        >>> column = LateColumn(Stored(np.array([1, 3])), Pointwise(), lambda: Column("float32", np.ones(2)))
+        >>> source = RawColumn(np.array([1, 3]))
+        >>> column = DeferredColumn(source, ElementwiseProgram(), lambda: Column("float32", np.ones(2)))
         >>> len(column), column.dtype, column.data
         (2, 'float32', array([1., 1.]))
     """
 
     __slots__ = ("_column", "_made", "program", "source")
-    source: Stored
-    program: Pointwise
+    source: RawColumn
+    program: ElementwiseProgram
     _made: Callable[[], Column]
     _column: Column | None
 
-    def __init__(self, source: Stored, program: Pointwise, made: Callable[[], Column]) -> None:
+    def __init__(self, source: RawColumn, program: ElementwiseProgram, made: Callable[[], Column]) -> None:
         given = {"dtype": program.dtype, "valid": None, "dictionary": None, "elements": None}
         own = {"source": source, "program": program, "_made": made, "_column": None}
         for name, value in (given | own).items():
@@ -109,11 +111,11 @@ class LateColumn(Column):
         return len(self.source.data)
 
     def __reduce__(self) -> tuple[type[Column], tuple[str, Array]]:
-        """To another process go the numbers: what they are made of is more."""
+        """Pickle the numbers only: the source and the program are larger."""
         return Column, (self.dtype, self.data)
 
     def __repr__(self) -> str:
-        return f"LateColumn({self.source!r}, {self.program!r})"
+        return f"DeferredColumn({self.source!r}, {self.program!r})"
 
     @property
     def data(self) -> Array:

@@ -1,4 +1,4 @@
-"""Whether and how a GPU writes whole rows of a block in one kernel: tried, then compared, before it is used."""
+"""Guard of the fused kernel: tried once, then compared with the plain path, before it is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from gpupipe.backend.device.memory import on_default_stream
-from gpupipe.backend.fused.program import LateColumn
+from gpupipe.backend.fused.program import DeferredColumn
 from gpupipe.backend.protocol import Array, Column
 
 __all__ = ["FusedRows"]
@@ -21,9 +21,9 @@ _log = logging.getLogger("gpupipe")
 
 
 class FusedRows:
-    """The kernel of `feature_rows` on one device, if Triton is there and works.
+    """Fused kernel on one device, if Triton is installed and works.
 
-    The first block of each kind of columns is compared with what the steps themselves give; after a difference the
+    The first block of each kind of columns is compared with the results of the steps; after a difference the
     kernel is not used again.
 
     Args:
@@ -37,19 +37,19 @@ class FusedRows:
         self._compared: set[object] = set()
 
     def works(self) -> bool:
-        """Whether rows can be written; the first time one is, which compiles a kernel, and a refusal is logged."""
+        """Return whether the kernel works; the first call compiles one, and logs why if it does not."""
         if self._works is None:
             reason = "Triton is not installed"
             if find_spec("triton") is not None:
                 with on_default_stream(self._device):
-                    reason = import_module(_ROWS).why_not(self._xp)
+                    reason = import_module(_ROWS).find_obstacle(self._xp)
             self._works = not reason
             if reason:
                 self._refuse(reason)
         return self._works
 
     def write(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> bool:
-        """As `Backend.write_rows`."""
+        """Write rows; see `Backend.write_rows`."""
         if not self.works():
             return False
         with on_default_stream(self._device):  # on it runs all else of a backend; Triton would take torch's own
@@ -58,14 +58,14 @@ class FusedRows:
         kind = len(words) > _TILE, halves > 0, frozenset(map(_kind, columns, ids))
         if kind not in self._compared:
             self._compared.add(kind)
-            wrong = self._wrong(words, columns, ids, halves)
+            wrong = self._count_differences(words, columns, ids, halves)
             if wrong:
                 self._works = False
                 self._refuse(f"{wrong} of its numbers are not those of the steps: please report this")
         return self._works is True
 
-    def _wrong(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
-        """How many words of a block are far from what the steps give. Memory: the columns, and four temporaries."""
+    def _count_differences(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
+        """Count the words of a block that differ from the steps' results. Memory: the columns, and four temporaries."""
         xp, found, first = self._xp, [], -(-halves // 2) - halves
         for number, (column, is_id) in enumerate(zip(columns, ids, strict=True)):
             wanted = column.data
@@ -85,8 +85,8 @@ class FusedRows:
 
 
 def _kind(column: Column, is_id: bool) -> object:
-    """What decides which kernel is compiled for a column, and which of its branches it takes."""
-    if not isinstance(column, LateColumn):
+    """Return what determines the kernel compiled for a column, and the branches it takes."""
+    if not isinstance(column, DeferredColumn):
         return column.data.dtype.name, is_id
     source, program = column.source, column.program
     form = None if source.mask is None else source.per_byte

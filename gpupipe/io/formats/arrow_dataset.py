@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.arrow_file import HostFile
 from gpupipe.io.formats.bad_files import Admission, open_all
@@ -66,7 +66,7 @@ class _Fragment(HostFile):
             return None
         kind = held.field(name).type
         found = self.fragment.row_groups[group].statistics
-        if not found or name not in found or dtype_of(kind) != dtype_of(self.schema.field(name).type):
+        if not found or name not in found or dtype_from_arrow(kind) != dtype_from_arrow(self.schema.field(name).type):
             return None
         try:
             return bounds_of(found[name]["min"], found[name]["max"], kind)
@@ -104,7 +104,11 @@ def fragments_of(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
 
 
 def _differ(one: pa.Field, other: pa.Field | None) -> bool:
-    return other is not None and None not in (dtype_of(other.type), dtype_of(one.type)) and one.type != other.type
+    return (
+        other is not None
+        and None not in (dtype_from_arrow(other.type), dtype_from_arrow(one.type))
+        and one.type != other.type
+    )
 
 
 def _measured(fragment: Any) -> tuple[tuple[int, ...], int]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.arrow import conform, dtype_of
+from gpupipe.backend.arrow import conform, dtype_from_arrow
 from gpupipe.backend.cast import cast_column
 from gpupipe.io.planning.statistics import Bounds
 from gpupipe.io.stores.find_files import Input
@@ -99,7 +99,7 @@ def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) 
 
 
 def _typed(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
-    own = dtype_of(column.type)
+    own = dtype_from_arrow(column.type)
     if column.null_count == len(column):
         return conform(pa.nulls(len(column)), item)
     if own is None or own == item.dtype:

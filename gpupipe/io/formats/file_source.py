@@ -12,7 +12,7 @@ from typing import Self
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import arrow_type, dtype_of
+from gpupipe.backend.arrow import arrow_type, dtype_from_arrow
 from gpupipe.backend.lists import plain_table
 from gpupipe.io.formats.bad_files import Admission
 from gpupipe.io.formats.read_file import frame_of, frame_of_files, holds, listed, table_of
@@ -155,7 +155,7 @@ class FileSource:
         return total
 
     def _is_as_agreed(self, file: TableFile, name: str) -> bool:
-        return dtype_of(file.schema.field(name).type) == self.schema[name].dtype
+        return dtype_from_arrow(file.schema.field(name).type) == self.schema[name].dtype
 
     def _spans(self) -> Iterator[Span]:
         for number, file in self.files.items():
@@ -228,7 +228,7 @@ def _null_count(file: TableFile, name: str) -> int | None:
     if not any(file.group_rows):
         return 0
     if holds(file, name):
-        return None if dtype_of(file.schema.field(name).type) in FLOATS else file.null_count(name)
+        return None if dtype_from_arrow(file.schema.field(name).type) in FLOATS else file.null_count(name)
     return 0 if name in file.origin.keys and file.origin.keys[name].is_valid else sum(file.group_rows)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow_types import workable
+from gpupipe.backend.arrow_types import map_schema
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
@@ -117,7 +117,7 @@ def _open(one: Input) -> _IpcFile:
 def _open_stream(one: Input, spool: Spool, admission: Admission) -> TableFile:
     try:
         with open_file(one) as source, pa.ipc.open_stream(_native(source)) as stream:
-            fields, read = workable(stream.schema)
+            fields, read = map_schema(stream.schema)
             admission.convert(one.path, read)
             return spool.write(stream, list(fields), one)
     except BadFile:

@@ -9,7 +9,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from gpupipe.backend import Backend, Frame, backend_of
+from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span, conversions, row_bytes
 from gpupipe.schema import Field, Schema
@@ -63,7 +63,7 @@ class FrameSource(Source):
         self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
         if not names:
             return backend.frame({}, num_rows)
-        owner = backend_of(self._frame)
+        owner = infer_backend(self._frame)
         part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
         if backend.name == owner.name:
             return part
@@ -71,7 +71,7 @@ class FrameSource(Source):
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         """See `Source.table`."""
-        owner = backend_of(self._frame)
+        owner = infer_backend(self._frame)
         return owner.to_arrow(self.read(partition, fields, owner))
 
     def only(self, partitions: Sequence[Partition]) -> Self:

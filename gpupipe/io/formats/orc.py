@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import orc
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
@@ -119,7 +119,7 @@ class _OrcFile(HostFile):
 def _is_plain(kind: pa.DataType, item: Field) -> bool:
     """Whether a column has its field's own type, and one that cuDF's reader has too."""
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
-    return not (zoned or is_passenger(item.dtype)) and dtype_of(kind) == item.dtype
+    return not (zoned or is_passenger(item.dtype)) and dtype_from_arrow(kind) == item.dtype
 
 
 def _open(one: Input) -> _OrcFile:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.io.formats.arrow_file import host_table
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.statistics import Bounds, microseconds
@@ -70,7 +70,7 @@ class ParquetFile:
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
         """Decoded by the backend; on the host where a column has another type than its field."""
         names = [item.name for item in fields]
-        if any(dtype_of(self.schema.field(item.name).type) != item.dtype for item in fields):
+        if any(dtype_from_arrow(self.schema.field(item.name).type) != item.dtype for item in fields):
             return backend.from_arrow(host_table(self.table(groups, names), fields), fields)
         with self._opened(groups, names, with_footer=backend.name == "gpu") as source:
             return backend.read_parquet(source, groups, fields, self.metadata)
@@ -78,12 +78,12 @@ class ParquetFile:
     def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
         """Tell whether cuDF takes this file and another in one call: both are local, and their schemas are the same."""
         is_local = not is_remote(self.stored.path)
-        own = all(dtype_of(self.schema.field(item.name).type) == item.dtype for item in fields)
+        own = all(dtype_from_arrow(self.schema.field(item.name).type) == item.dtype for item in fields)
         return is_local and own and (self.schema is other.schema or self.schema.equals(other.schema))
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         """Decoded on the host, strings as codes."""
-        strings = [name for name in names if dtype_of(self.schema.field(name).type) == "string"]
+        strings = [name for name in names if dtype_from_arrow(self.schema.field(name).type) == "string"]
         with (
             self._opened(groups, names, with_footer=False) as source,
             pq.ParquetFile(source, metadata=self.metadata, read_dictionary=strings) as file,
@@ -120,7 +120,7 @@ class ParquetFile:
         return sum(self._text_bytes(group, name) for name in names)
 
     def _text_bytes(self, group: int, name: str) -> int:
-        dtype = dtype_of(self.schema.field(name).type) or ""
+        dtype = dtype_from_arrow(self.schema.field(name).type) or ""
         if is_passenger(dtype):
             return sum(int(chunk.total_uncompressed_size) for chunk in self._chunks(group, name))
         chunk, element = self._chunk(group, name), element_of(dtype)
@@ -194,7 +194,7 @@ def bounds_of(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
     Raises:
         ValueError, OverflowError: a time Python's datetime cannot say.
     """
-    dtype = dtype_of(kind)
+    dtype = dtype_from_arrow(kind)
     if low is None or high is None:
         return None
     if dtype == "timestamp":

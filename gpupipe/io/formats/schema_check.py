@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend.arrow_types import Reading, dtype_of, read_as
+from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, read_as
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io.formats.bad_files import Admission
 from gpupipe.io.formats.table_file import TableFile
@@ -99,7 +99,7 @@ class _Agreement:
             if name not in types:
                 raise ColumnNotFound.among(first.origin.path, name, types)
         self._widest = widest
-        dtypes = {name: widest.get(name) or dtype_of(kind) for name, kind in types.items()}
+        dtypes = {name: widest.get(name) or dtype_from_arrow(kind) for name, kind in types.items()}
         self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
         self._first, self._takes_all = first.origin.path, columns is None
         self._known_from = {name: self._first for name in self.dtypes if not pa.types.is_null(types[name])}
@@ -107,13 +107,15 @@ class _Agreement:
     def check(self, file: TableFile, admission: Admission) -> None:
         """Raise unless a file has these columns, or is cast; learn the types of those that had no value before."""
         types = _types(file)
-        named = {name: dtype_of(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
+        named = {name: dtype_from_arrow(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
         new = {name: dtype for name, dtype in named.items() if dtype and name not in self._known_from}
         new = {name: self._widest.get(name, dtype) for name, dtype in new.items() if name in self.dtypes}
         wanted = self.dtypes | new
         differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
         if self._takes_all:
-            differing += [name for name, kind in types.items() if name not in wanted and dtype_of(kind) is not None]
+            differing += [
+                name for name, kind in types.items() if name not in wanted and dtype_from_arrow(kind) is not None
+            ]
         unworkable = [name for name in differing if name in types and not _can_be(types[name], wanted.get(name))]
         if differing and (unworkable or not admission.casts):
             name = (unworkable or differing)[0]
@@ -136,7 +138,7 @@ def _widest(files: Iterable[TableFile]) -> dict[str, str]:
     widest: dict[str, str] = {}
     for file in {id(file.schema): file for file in files}.values():
         for item in file.schema:
-            dtype = None if pa.types.is_null(item.type) else dtype_of(item.type)
+            dtype = None if pa.types.is_null(item.type) else dtype_from_arrow(item.type)
             if dtype is not None:
                 widest[item.name] = _wider(widest.get(item.name, dtype), dtype)
     return widest
@@ -164,14 +166,14 @@ def _types(file: TableFile) -> dict[str, pa.DataType]:
 
 def _can_be(kind: pa.DataType, wanted: str | None) -> bool:
     """Whether values of a type can be cast to the one wanted, or left out where none is: lists only to lists."""
-    dtype = dtype_of(kind)
+    dtype = dtype_from_arrow(kind)
     if dtype is None or wanted is None:
         return wanted is None
     return (dtype in LISTS) == (wanted in LISTS) and is_passenger(dtype) == is_passenger(wanted)
 
 
 def _said(kind: pa.DataType) -> str:
-    return dtype_of(kind) or str(kind)
+    return dtype_from_arrow(kind) or str(kind)
 
 
 def _told(name: str, types: Mapping[str, pa.DataType], wanted: Mapping[str, str]) -> str:

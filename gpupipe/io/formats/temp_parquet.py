@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import arrow
-from gpupipe.backend.arrow_types import written_type
+from gpupipe.backend.arrow_types import get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.formats.arrow_file import host_table
@@ -155,7 +155,7 @@ def _stored_type(item: Field) -> pa.DataType:
     element = element_of(item.dtype)
     if element is not None:
         return pa.large_list(_stored_type(Field("", element)))
-    return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else written_type(item)
+    return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else get_file_type(item)
 
 
 def _typed(

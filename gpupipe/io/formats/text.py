@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from tqdm import tqdm
 
-from gpupipe.backend.arrow_types import Reading, dtype_of, workable
-from gpupipe.cluster import active
+from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, map_schema
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.bad_files import Admission, open_all
@@ -133,7 +133,7 @@ def read_csv(
         decimal,
         thousands,
     )
-    _check_form(form, active().resolve(backend))
+    _check_form(form, get_executor().resolve(backend))
     parser = _CsvParser(form, asked, columns, on_mismatch, on_bad, partition_bytes, backend)
     return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
@@ -263,7 +263,7 @@ class _Parser(ABC):
         self._asked, self._chosen = asked, None if columns is None else as_list(columns)
         self._admission = Admission(on_mismatch, on_bad)
         self._limit, self._backend = partition_limit(partition_bytes, backend), backend
-        self._engine = active().resolve(backend)
+        self._engine = get_executor().resolve(backend)
         self._spool = Spool(self._limit)
         self._columns: dict[str, Column] = {}
 
@@ -380,7 +380,7 @@ class _JsonParser(_Parser):
 
     def _look(self, file: JsonFile, one: Input) -> dict[str, Column]:
         found = file.infer(self._asked)
-        self._left_out = {name: column.kind for name, column in found.items() if dtype_of(column.kind) is None}
+        self._left_out = {name: column.kind for name, column in found.items() if dtype_from_arrow(column.kind) is None}
         self._admission.convert(one.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
         found = {name: column for name, column in found.items() if name not in self._left_out}
         for name in self._chosen or ():
@@ -399,7 +399,7 @@ class _JsonParser(_Parser):
 
 
 def _read(columns: Mapping[str, Column]) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
-    return workable(pa.schema([(name, column.kind) for name, column in columns.items()]))
+    return map_schema(pa.schema([(name, column.kind) for name, column in columns.items()]))
 
 
 def _differences(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import parquet_path
-from gpupipe.backend.arrow_types import is_list, written_type
+from gpupipe.backend.arrow_types import get_file_type, is_list
 from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster.local import default_threads
 from gpupipe.config import settings
@@ -194,7 +194,7 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 def file_types(schema: Schema) -> pa.Schema:
     """Give the types of the columns in files, with their units as metadata."""
     return pa.schema(
-        pa.field(item.name, written_type(item), metadata={"units": item.units} if item.units else None)
+        pa.field(item.name, get_file_type(item), metadata={"units": item.units} if item.units else None)
         for item in schema
     )
 

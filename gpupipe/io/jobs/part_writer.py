@@ -18,7 +18,7 @@ import pyarrow as pa
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.device.out_of_memory import is_out_of_memory
 from gpupipe.backend.hashing import shuffle_bits
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
 from gpupipe.io.jobs.manifest import Manifest, Part
@@ -71,7 +71,7 @@ def write_dataset(
             expected="a folder for files= and partition_by=",
             remedy=f"write_parquet({where.removesuffix('.parquet')!r}, ...)",
         )
-    backend = active().resolve(dataset.backend)
+    backend = get_executor().resolve(dataset.backend)
     dataset = shuffle(dataset, options.seed) if options.shuffle == "full" else dataset
     if is_file:
         with create_file(where, storage_options, overwrite=overwrite) as draft:
@@ -209,7 +209,7 @@ def _write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: s
     with closing(
         over_partitions(partial(_read_frame, backend, options), dataset, backend, "write", whole=True)
     ) as made:
-        frames = [partial(next, made)] * dataset.num_partitions if active().in_process else []
+        frames = [partial(next, made)] * dataset.num_partitions if get_executor().in_process else []
         is_written = _write_on_device(frames, dataset, backend, options, path, _log.warning)
     if not is_written:
         with closing(over_partitions(partial(_read_table, backend, options), dataset, backend, "write")) as tables:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, select
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import StratifiedDraw, drawn_in_class
 from gpupipe.io.planning.table import Table
@@ -35,7 +35,7 @@ def stratified_parts(dataset: Table, column: str, shares: Sequence[float], seed:
 
     Memory: 32 KiB per class; two passes over the column.
     """
-    backend = active().resolve(dataset.backend)
+    backend = get_executor().resolve(dataset.backend)
     own = int(splitmix64(seed, np.array([dataset.query.num_draws]))[0])
     nothing: _Table = {}
     counted = nothing

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from gpupipe.backend.columns import key_dtype, require_comparable_times
-from gpupipe.backend.time_distance import Distance, distance_in, order_dtype
-from gpupipe.cluster import active
+from gpupipe.backend.time_distance import Distance, convert_distance, order_dtype
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.join import comparable_key, name_added
@@ -97,7 +97,7 @@ class AsOf:
                 )
         chosen = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
         names = name_added(chosen, left, suffix, "join_asof")
-        distance = distance_in(tolerance, dtype, "join_asof(tolerance=)")
+        distance = convert_distance(tolerance, dtype, "join_asof(tolerance=)")
         pairs = tuple((right[name], out) for name, out in names.items())
         return cls(order, dtype, *keys, tuple(left), pairs, direction, distance, exact)
 
@@ -188,7 +188,7 @@ class AsOf:
 
 def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
     """Make what `Dataset.join_asof` describes: the left's rows stay where they are, and find what is added by row."""
-    left, backend = numbered(left), active().resolve(left.backend)
+    left, backend = numbered(left), get_executor().resolve(left.backend)
     ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_by])], "join_asof")
     items = dict.fromkeys([asof.on[1], *asof.right_by, *(item for item, _ in asof.right_columns)])
     theirs = scan(right, [item.name for item in items], "join_asof, right table")

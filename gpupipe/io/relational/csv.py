@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend.arrow import dtype_of
+from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.relational.text_file import REWRITTEN, TextFile
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse
@@ -236,7 +236,7 @@ class CsvFile(TextFile):
             self._path,
             f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value",
             got=value,
-            expected=f"{dtype_of(kind)}, as asked for or as the first values show",
+            expected=f"{dtype_from_arrow(kind)}, as asked for or as the first values show",
             remedy="timestamp_formats=['%d/%m/%Y'], as the times are written"
             if pa.types.is_timestamp(kind)
             else f"dtypes={{{name!r}: {_wider(value)!r}}}",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.io.planning.row_filters import Listed
 from gpupipe.io.planning.table import AnyTable
 from gpupipe.io.relational.cuts import by_hash
@@ -22,7 +22,7 @@ __all__ = ["deduplicate"]
 
 def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     """Make what `Dataset.deduplicate` describes. Only the keys are looked at; the rows stay where they are."""
-    table, backend = numbered(table), active().resolve(table.backend)
+    table, backend = numbered(table), get_executor().resolve(table.backend)
     rows = scan(table, on, "deduplicate")
 
     def in_order(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from gpupipe.backend.device.out_of_memory import is_device_error, is_out_of_device_memory
-from gpupipe.backend.polars_plans import arrow_of
-from gpupipe.cluster import active
+from gpupipe.backend.polars_plans import arrow_from_polars
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, batch_rows, memory, types_of
 from gpupipe.io.relational.scan import Scan, explained
@@ -108,7 +108,7 @@ class PlannedRun:
 
         Memory: as `gather`, without the result.
         """
-        if not active().in_process:
+        if not get_executor().in_process:
             _log_once(
                 f"{self.title}: the program itself runs it, with all its threads; the workers of a cluster take no part"
             )
@@ -117,7 +117,7 @@ class PlannedRun:
             yield types.empty_table()  # there may be no batch
             for frame in _shown((frame for plan in plans for frame in _batches(plan, rows)), self.title):
                 self.check(frame.lazy())
-                yield arrow_of(frame, types)
+                yield arrow_from_polars(frame, types)
 
     def _num_buckets(self) -> int:
         return buckets_of(self.scans, self.backend) if self.cut is not None else 1

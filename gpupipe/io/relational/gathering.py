@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type, parquet_path
 from gpupipe.backend.device.host_memory import free_host_memory
-from gpupipe.backend.polars_plans import polars_of
+from gpupipe.backend.polars_plans import polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.spill_source import Run, Spooled, from_all_files
@@ -164,7 +164,7 @@ class Gathered:
 
     def lazy(self) -> pl.LazyFrame:
         """Scan the rows with Polars, in their order; whoever runs the plan keeps this object meanwhile."""
-        return pl.scan_parquet(self.paths, glob=False) if self._runs else polars_of(self.table).lazy()
+        return pl.scan_parquet(self.paths, glob=False) if self._runs else polars_from_arrow(self.table).lazy()
 
     def check(self) -> None:
         """Make sure that the temporary files are there.

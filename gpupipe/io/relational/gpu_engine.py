@@ -23,8 +23,8 @@ from cudf_polars.utils.config import MemoryResourceConfig
 from distributed import Client
 
 from gpupipe.backend import select
-from gpupipe.backend.polars_plans import arrow_of
-from gpupipe.cluster import active
+from gpupipe.backend.polars_plans import arrow_from_polars
+from gpupipe.cluster import get_executor
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.config import settings
 from gpupipe.errors import GpupipeError, PlanFailed
@@ -62,7 +62,7 @@ def memory() -> int:
 
     `memory_limit` is the most, so that a user can have the rows cut into more buckets.
     """
-    free = _free_memory() if active().in_process else 1 << 62
+    free = _free_memory() if get_executor().in_process else 1 << 62
     return min(settings().memory_limit or free, free)
 
 
@@ -76,7 +76,7 @@ def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, resul
         result_bytes: of the results together, at most; larger ones are written by the GPU, and not brought to the host.
     """
     if result_bytes <= kept_share() or any(is_passenger(item.dtype) for item in found.fields):
-        found.gather(arrow_of(collect(plan, num_bytes), found.types) for plan in plans)
+        found.gather(arrow_from_polars(collect(plan, num_bytes), found.types) for plan in plans)
         return
     for plan in plans:
         found.take_files(partial(write, plan, found.group_rows, num_bytes))
@@ -104,7 +104,7 @@ def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
 
 
 def _collected(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
-    executor = active()
+    executor = get_executor()
     if isinstance(executor, DaskExecutor):
         return executor.call_all(partial(_on_workers, plan))
     limit = _free_memory()

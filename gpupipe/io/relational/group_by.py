@@ -8,7 +8,7 @@ from typing import Any, Generic, cast
 
 import polars as pl
 
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.cuts import by_order, repeat_little
@@ -178,7 +178,7 @@ class _Wanted:
 
 def _grouped(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> AnyTable:
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
-    backend = active().resolve(table.backend)
+    backend = get_executor().resolve(table.backend)
     aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
     sums = [one for one in wanted if one.function == "sum" and table.schema[one.column].dtype in ("int64", "uint64")]
     aggregations += [(pl.col(one.column) // _HALF).sum().alias(one.name + _HIGH) for one in sums]

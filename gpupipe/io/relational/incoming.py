@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.readers import from_frame
 from gpupipe.io.relational.engine import batches_of
@@ -59,7 +59,7 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
         )
     if isinstance(given, pl.DataFrame):
         return from_frame(given, backend=backend)
-    where = active().resolve(backend)
+    where = get_executor().resolve(backend)
     batches = (frame.to_arrow() for frame in batches_of(given, _BATCH_ROWS, where, "from_polars"))
     kept: list[pa.Table] = []
     num_bytes = 0

@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend.columns import key_dtype, require_comparable_times
-from gpupipe.backend.polars_plans import arrow_of
-from gpupipe.cluster import active
+from gpupipe.backend.polars_plans import arrow_from_polars
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.cuts import by_hash, hash_of
@@ -181,7 +181,7 @@ def name_added(columns: Sequence[str], left: Schema, suffix: str, where: str) ->
 
 def join(left: AnyTable, right: Table, joining: Joining) -> AnyTable:
     """Make what `Dataset.join` describes."""
-    backend, schema = active().resolve(left.backend), joining.schema
+    backend, schema = get_executor().resolve(left.backend), joining.schema
 
     def cut(num_buckets: int) -> list[pl.Expr]:
         return [by_hash(joining.keys, num_buckets)] * 2
@@ -240,7 +240,7 @@ def _by_number(left: Scan, right: Scan, joining: Joining, added: Sequence[Field]
     types, step = types_of(added), batch_rows(added)
     for start in range(0, len(places), step):
         part = pl.Series(places[start : start + step])
-        yield arrow_of(found.select(pl.all().gather(part, null_on_oob=True)), types)
+        yield arrow_from_polars(found.select(pl.all().gather(part, null_on_oob=True)), types)
 
 
 def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:

@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend.arrow_types import arrow_type, dtype_of, is_list
+from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.relational.text_file import TextFile
 from gpupipe.io.relational.text_values import (
@@ -133,7 +133,7 @@ class JsonFile(TextFile):
     def _settled(self, name: str, names: Sequence[str]) -> dict[str, Column]:
         first = self._texts([name]).with_row_index(_ROW).drop_nulls(name).head(1).collect(engine="streaming")
         found = self._inferred(self._block(first[_ROW].item()), {}) if len(first) else {}
-        return {each: found[each] for each in names if each in found and dtype_of(found[each].kind) is not None}
+        return {each: found[each] for each in names if each in found and dtype_from_arrow(found[each].kind) is not None}
 
     def _mend(self, columns: Mapping[str, Column]) -> bool:
         self._look_over(columns)
@@ -193,7 +193,7 @@ class JsonFile(TextFile):
                 else:
                     for path, leaf, wanted in _misfits(value, column.kind, name):
                         if wanted is not None:
-                            raise self._unfit(row, name, leaf, f"{dtype_of(wanted)}; types are {_SOURCE}")
+                            raise self._unfit(row, name, leaf, f"{dtype_from_arrow(wanted)}; types are {_SOURCE}")
                         self.new.setdefault(path, row)
             if row % _LOOKED_AT == 0:
                 self._check_times(texts, times)

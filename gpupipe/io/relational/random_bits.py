@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpupipe.backend.hashing import start_of
+from gpupipe.backend.hashing import mix_seed
 
 __all__ = ["STEP", "number", "random_bits"]
 
@@ -18,7 +18,7 @@ def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
         >>> pl.select(random_bits(0, pl.lit(1))).item()
         7960286522194355700
     """
-    bits = (counter.cast(pl.UInt64) + number(1)) * number(STEP) + number(int(start_of(seed)))
+    bits = (counter.cast(pl.UInt64) + number(1)) * number(STEP) + number(int(mix_seed(seed)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits // number(1 << shift))) * number(factor)
     return bits ^ (bits // number(1 << 31))

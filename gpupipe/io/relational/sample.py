@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import select
 from gpupipe.backend.hashing import splitmix64
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import Draw
 from gpupipe.io.planning.table import AnyTable, Table
@@ -22,7 +22,7 @@ __all__ = ["draw"]
 
 def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     """Make what `Dataset.sample` describes of `n`: the n rows with the lowest bits."""
-    table, backend = numbered(table), active().resolve(table.backend)
+    table, backend = numbered(table), get_executor().resolve(table.backend)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
     with closing(over_partitions(_Lowest(own, n, backend), table, backend, "sample")) as found:

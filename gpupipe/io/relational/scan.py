@@ -11,9 +11,9 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.arrow_types import written_type
+from gpupipe.backend.arrow_types import get_file_type
 from gpupipe.backend.polars_plans import host_table
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
@@ -101,7 +101,7 @@ _DAY = 86_400_000_000
 
 def _as_written(item: Field) -> pl.Expr:
     """Give a column its date or its zone."""
-    column, kind = pl.col(item.name), written_type(item)
+    column, kind = pl.col(item.name), get_file_type(item)
     if item.dtype != "timestamp" or not item.written_as:
         return column
     if not pa.types.is_timestamp(kind):
@@ -192,7 +192,7 @@ def _of_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
 
 
 def _of_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
-    work = _HostRows(rows, tuple(fields), active().resolve(table.backend))
+    work = _HostRows(rows, tuple(fields), get_executor().resolve(table.backend))
     batches = over_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
     with explained([], title):

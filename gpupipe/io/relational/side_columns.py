@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.cuts import by_hash
@@ -148,7 +148,7 @@ def found_columns(
     Raises:
         PlanFailed, BadFile: see `run`.
     """
-    backend, fields = active().resolve(like.backend), [*made, ID]
+    backend, fields = get_executor().resolve(like.backend), [*made, ID]
     cut = (lambda number: [by_hash(keys, number)] * len(scans)) if keys else None
     found = run(plan, scans, fields, backend, title, cut)
     if cut is not None and buckets_of(scans, backend) > 1:

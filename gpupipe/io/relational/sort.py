@@ -8,7 +8,7 @@ from functools import partial
 import polars as pl
 
 from gpupipe.backend.hashing import shuffle_seed
-from gpupipe.cluster import active
+from gpupipe.cluster import get_executor
 from gpupipe.io.planning.table import AnyTable
 from gpupipe.io.relational.cuts import by_order
 from gpupipe.io.relational.engine import Plan, PlannedRun
@@ -25,7 +25,7 @@ _BITS = "⟨bits⟩"
 
 def sort(table: AnyTable, by: Sequence[str], ascending: Sequence[bool]) -> AnyTable:
     """Make what `Dataset.sort` describes."""
-    backend = active().resolve(table.backend)
+    backend = get_executor().resolve(table.backend)
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         if backend == "gpu":  # rows that several GPUs have sorted stand in no order of their own
@@ -49,7 +49,7 @@ def shuffle(table: AnyTable, seed: int) -> AnyTable:
         return [((bits // pl.lit(1 << 32, pl.UInt64)) * num_buckets // pl.lit(1 << 32, pl.UInt64)).cast(pl.Int64)]
 
     origin = origin_of("shuffle", [table], seed)
-    return _rearranged(table, plan, cut, origin, active().resolve(table.backend), "shuffle")
+    return _rearranged(table, plan, cut, origin, get_executor().resolve(table.backend), "shuffle")
 
 
 def numbered(table: AnyTable) -> AnyTable:

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow_types import type_named
+from gpupipe.backend.arrow_types import parse_type
 from gpupipe.errors import BadData, BadFile
 
 __all__ = ["Keys", "check_folder_text", "folder_name", "keys_in", "typed"]
@@ -77,7 +77,7 @@ def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], w
     for one in keys:
         for name, text in one.items():
             texts.setdefault(name, set()).add(text)
-    kinds = {name: type_named(dtypes.get(name) or _dtype_of(found)) for name, found in texts.items()}
+    kinds = {name: parse_type(dtypes.get(name) or _dtype_of(found)) for name, found in texts.items()}
     values = {(name, text): _value(name, text, kinds[name], where) for name, found in texts.items() for text in found}
     return [{name: values[name, text] for name, text in one.items()} for one in keys]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.expressions.dates import CYCLES, check_zone, date_parts, local_time, turn
+from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.errors import SchemaMismatch
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing.learned_step import Columns
@@ -95,7 +95,7 @@ class DatetimeEncoder(StatelessStep):
                     values[~column.valid] = np.nan
                 made[f"{name}_{part}"] = Column("float32", values)
             for part in as_list(self.cyclic):
-                angle = turn(part, time) * (2 * np.pi)
+                angle = compute_phase(part, time) * (2 * np.pi)
                 made[f"{name}_{part}_sin"] = Column("float32", xp.sin(angle).astype("float32"))
                 made[f"{name}_{part}_cos"] = Column("float32", xp.cos(angle).astype("float32"))
         return made

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, ranked, united
+from gpupipe.backend.dictionaries import Dictionary, sort_by_count, unite_dictionaries
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
@@ -136,8 +136,8 @@ class GroupImputer(FoldStep):
                     remedy="SimpleImputer(strategy='constant'), or leave the column out",
                 )
             found[name] = dict(zip(item.categories.to_pylist(), each.tolist(), strict=True)), overall
-        groups = united([item.categories for item in merged])
-        self.groups_, _ = ranked(groups, np.zeros(len(groups), dtype=np.int64))
+        groups = unite_dictionaries([item.categories for item in merged])
+        self.groups_, _ = sort_by_count(groups, np.zeros(len(groups), dtype=np.int64))
         keys = self.groups_.to_pylist()
         rows = [[*(known.get(key, overall) for key in keys), overall] for known, overall in found.values()]
         table = np.array(rows, dtype=np.float64).reshape(len(names), -1)

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.aggregates import FUNCTIONS, State, outcome
+from gpupipe.backend.aggregates import FUNCTIONS, State, compute_result
 from gpupipe.backend.columns import require_comparable
-from gpupipe.backend.dictionaries import ordered, positions_in
+from gpupipe.backend.dictionaries import find_positions, sort_values
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
@@ -248,15 +248,15 @@ def _complete(item: Field) -> Field:
 
 def _result(stat: str, frame: Frame, name: str) -> Any:
     """The statistic of each group as float64."""
-    return floats(outcome(stat, frame, Field(name, "float64"), select("cpu")), np)
+    return floats(compute_result(stat, frame, Field(name, "float64"), select("cpu")), np)
 
 
 def _learned(column: Column, cpu: Backend) -> tuple[Any, Any]:
     """The id of each value (see `vocabulary`), and the distinct values in order."""
     codes, values = coded(column, cpu)
     present = codes < len(values)
-    vocabulary = ordered(values.take(np.unique(codes[present])))
-    ids = np.append(positions_in(values, vocabulary) + FIRST, MISSING)
+    vocabulary = sort_values(values.take(np.unique(codes[present])))
+    ids = np.append(find_positions(values, vocabulary) + FIRST, MISSING)
     return ids[codes], vocabulary
 
 

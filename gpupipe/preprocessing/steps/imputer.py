@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
-from gpupipe.backend.dictionaries import Dictionary, positions_in, strings, united
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.float_kernels import fill_into
-from gpupipe.backend.fused.program import Pointwise
+from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.numeric import check_numeric, filled_matrix, refuse, row_blocks
@@ -169,12 +169,12 @@ class SimpleImputer(FoldStep):
                 made[_flag_name(name)] = Column("bool", data)
         return made
 
-    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+    def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         value = self.statistics_[name]
         if self.add_indicator or isinstance(value, str):
             return None
         averaged = self.strategy in ("mean", "median") and dtype not in FLOATS
-        return Pointwise(
+        return ElementwiseProgram(
             fill=float(np.float32(value) if dtype == "float32" else value), dtype="float64" if averaged else dtype
         )
 
@@ -256,8 +256,8 @@ def _filled_strings(column: Column, dictionary: Dictionary, value: Any, backend:
             expected="the types it was fitted on",
             remedy="fit again",
         )
-    code = int(positions_in(strings([value]), dictionary)[0])
+    code = int(find_positions(strings([value]), dictionary)[0])
     if code < 0:
-        code, dictionary = len(dictionary), united([dictionary, strings([value])])
+        code, dictionary = len(dictionary), unite_dictionaries([dictionary, strings([value])])
     codes = column.data.astype(np.promote_types(column.data.dtype, np.min_scalar_type(-code - 1)), copy=False)
     return Column("string", xp.where(codes < 0, codes.dtype.type(code), codes), None, dictionary)

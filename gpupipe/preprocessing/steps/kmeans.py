@@ -150,7 +150,7 @@ class KMeans(WholeFrameStep):
             sums = GroupSums(labels[rows], k, xp)
             for number, (column, places) in enumerate(zip(columns.values(), known, strict=True), start=1):
                 deviation = floats(column.take(rows), xp) - places[labels[rows]]
-                found[number] += sums.of(deviation)
+                found[number] += sums.compute(deviation)
                 found[-1] += xp.square(deviation).sum()
         table = backend.to_host(found)
         return _Moves(table[0].astype(np.int64), table[1:-1].T, float(table[-1, 0]))

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import with_missing_row
-from gpupipe.backend.ragged import places_of
+from gpupipe.backend.ragged import locate_values
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
@@ -97,7 +97,7 @@ class ListSlice(StatelessStep):
         counts = xp.maximum(last - first, 0)
         if self.pad:
             return self._padded(column, begins + first, counts, xp)
-        places, offsets = places_of(begins + first, counts, xp)
+        places, offsets = locate_values(begins + first, counts, xp)
         return Column(column.dtype, offsets, column.valid, None, elements.take(places))
 
     def _padded(self, column: Column, starts: Array, counts: Array, xp: Any) -> Column:

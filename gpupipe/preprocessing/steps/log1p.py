@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.fused.program import Pointwise
+from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import float32_columns, float32_fields, float64_columns, floats
@@ -48,8 +48,8 @@ class Log1p(StatelessStep, Invertible):
         _check(columns, backend)
         return float32_columns(columns, lambda _, block: backend.xp.log1p(block), backend, "Log1p")
 
-    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
-        return Pointwise(log=True)
+    def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
+        return ElementwiseProgram(log=True)
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         return float64_columns(columns, lambda _, block: backend.xp.expm1(block), backend, "Log1p.inverse_transform")

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, positions_in
+from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.categories import (
     CategoryStep,
@@ -160,7 +160,7 @@ class OneHotEncoder(CategoryStep, Invertible):
             place = 0 if num_groups else -1
         elif name in (unwanted := self._dropped(self.dtypes_in_)):
             values, is_missing = unwanted[name]
-            entry = len(found.values) if is_missing else int(positions_in(values, found.values)[0])
+            entry = len(found.values) if is_missing else int(find_positions(values, found.values)[0])
             if not 0 <= entry < len(groups) or is_rare[entry]:
                 shown = None if is_missing else values[0].as_py()
                 raise BadConfig(

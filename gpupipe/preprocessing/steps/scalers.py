@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.fused.program import Pointwise, Scale
+from gpupipe.backend.fused.program import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, float64_columns, scaled_columns
 from gpupipe.preprocessing.summaries.extremes import Extremes
@@ -40,10 +40,10 @@ class _Scaler(Invertible):
         offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
         return scaled_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
 
-    def pointwise(self, name: str, dtype: str) -> Pointwise | None:
+    def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         offsets, divisors = self._affine()
         place = self.names_in_.index(name)
-        return Pointwise(scale=self._scale(float(offsets[place]), float(divisors[place])))
+        return ElementwiseProgram(scale=self._scale(float(offsets[place]), float(divisors[place])))
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         affine = self._by_name()

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, dictionary_of, ordered
+from gpupipe.backend.dictionaries import Dictionary, make_dictionary, sort_values
 from gpupipe.errors import BadData, NotFitted
 from gpupipe.preprocessing.categories import (
     check_categories,
@@ -153,7 +153,7 @@ class TargetEncoder(CrossFittedStep):
         given = self._given(self.dtypes_in_)
         for name, cells in zip(summary.names, columns, strict=True):
             values, has_missing = given.get(name, (cells.categories, True))
-            categories = ordered(values)
+            categories = sort_values(values)
             moments = _moments(_numbers(cells, classes).among(categories))
             tables = [self._table(joined(*moments[:, rows]), joined(*overall[:, rows]), has_missing) for rows in every]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
@@ -168,9 +168,9 @@ class TargetEncoder(CrossFittedStep):
             if summary.is_binary and self.target_type == "auto" and len(summary.targets) == 1:
                 self.target_type_, self.classes_ = "binary", [0, 1]
             return None
-        classes = ordered(whole.classes)
+        classes = sort_values(whole.classes)
         if summary.is_binary and self.target_type != "multiclass":
-            classes = dictionary_of([0, 1], "bool").cast(classes.type)
+            classes = make_dictionary([0, 1], "bool").cast(classes.type)
         if len(classes) < 2 or (self.target_type == "binary" and len(classes) > 2):
             raise BadData(
                 f"{_WHERE}, target {summary.targets[0]!r}",

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, dictionary_of, frequent, merged_counts, ranked
+from gpupipe.backend.dictionaries import Dictionary, filter_frequent, make_dictionary, merge_counts, sort_by_count
 from gpupipe.backend.key_index import count_keys
 from gpupipe.backend.spilled_counts import SpilledCounts
 from gpupipe.config import settings
@@ -60,7 +60,7 @@ class ValueCounts:
         parts, spilled = (*self.parts, *other.parts), self.spilled + other.spilled
         sizes = [len(values) for values, _ in parts]
         if sum(sizes) > max(_WAITING_VALUES, 2 * max(sizes, default=0)):
-            values, counts = merged_counts(parts)
+            values, counts = merge_counts(parts)
             fits = values.nbytes <= _resident_bytes()
             parts, spilled = (((values, counts),), spilled) if fits else ((), spilled.with_run(values, counts))
         return replace(self, parts=parts, missing=self.missing + other.missing, spilled=spilled)
@@ -69,7 +69,7 @@ class ValueCounts:
         """As if each missing value had been `value`."""
         if not self.missing:
             return self
-        extra = dictionary_of([value], self.dtype), np.array([self.missing])
+        extra = make_dictionary([value], self.dtype), np.array([self.missing])
         return replace(self, parts=(*self.parts, extra), missing=0)
 
     def ranked(self, min_count: int = 1) -> tuple[Dictionary, Any]:
@@ -78,9 +78,9 @@ class ValueCounts:
         Memory: the values it gives three times; those on disk a 64th at a time.
         """
         if self.spilled.runs:
-            rest = self.spilled.with_run(*merged_counts(self.parts)) if self.parts else self.spilled
-            return ranked(*rest.merged(min_count))
-        return ranked(*frequent(*merged_counts(self.parts), min_count))
+            rest = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
+            return sort_by_count(*rest.merge(min_count))
+        return sort_by_count(*filter_frequent(*merge_counts(self.parts), min_count))
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ def _counted_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]
         if high - low < max(_DIRECT_RANGE, len(data)):
             counts = backend.to_host(xp.bincount((data - data.dtype.type(low)).astype("int64"))).astype(np.int64)
             offsets = np.flatnonzero(counts)
-            return dictionary_of(offsets.astype(data.dtype) + data.dtype.type(low), column.dtype), counts[offsets]
+            return make_dictionary(offsets.astype(data.dtype) + data.dtype.type(low), column.dtype), counts[offsets]
         if xp is np:
             values, counts = count_keys([(data, np.ones(1, dtype=np.int64))])
-            return dictionary_of(values, column.dtype), counts
+            return make_dictionary(values, column.dtype), counts
     values, counts = xp.unique(data, return_counts=True)
-    return dictionary_of(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)
+    return make_dictionary(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)

@@ -65,7 +65,7 @@ class Covariance:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes from a worker to the process that drives it, which leaves GPUs alone: all of it on the host."""
-        kept = self.kept and tuple({n: c.moved(self.backend.to_host) for n, c in part.items()} for part in self.kept)
+        kept = self.kept and tuple({n: c.move(self.backend.to_host) for n, c in part.items()} for part in self.kept)
         return {name: value for name, value in vars(self).items() if name != "backend"} | {"kept": kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Covariance:
 
     def on(self, backend: Backend) -> Self:
         """The same where that backend works. Memory: a copy of the kept columns on the device."""
-        kept = self.kept and tuple({n: c.moved(backend.to_device) for n, c in part.items()} for part in self.kept)
+        kept = self.kept and tuple({n: c.move(backend.to_device) for n, c in part.items()} for part in self.kept)
         return replace(self, backend=backend, kept=kept)
 
     def __add__(self, other: Self) -> Self:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend
-from gpupipe.backend.float_kernels import ends
+from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import refuse, tabulate
 
@@ -41,7 +41,7 @@ class Extremes:
 
         Memory: one float64 block at a time; 3 numbers per block and column go to the host.
         """
-        found = cls.of_blocks(columns, tabulate(columns, ends, 3, backend))
+        found = cls.of_blocks(columns, tabulate(columns, find_bounds, 3, backend))
         if np.isneginf(found.low).any() or np.isposinf(found.high).any():
             refuse(columns, backend, where)
         return found

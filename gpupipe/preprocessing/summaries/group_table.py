@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.aggregates import State, of_rows, reduced
-from gpupipe.backend.sorting import Groups, grouped
+from gpupipe.backend.aggregates import State, aggregate_rows, merge_states
+from gpupipe.backend.sorting import Groups, group_by_keys
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import floats
 from gpupipe.schema import FLOATS, INTEGERS, Field
@@ -44,7 +44,9 @@ class GroupTable:
         values = {state.column: _numbers(columns[state.column], backend) for state in states}
         keys = {name: columns[name] for name in by}
         frame = backend.frame(values | keys, len(columns[by[0]]))
-        table = backend.to_arrow(of_rows(frame, grouped(list(keys.values()), backend), by, states, backend))
+        table = backend.to_arrow(
+            aggregate_rows(frame, group_by_keys(list(keys.values()), backend), by, states, backend)
+        )
         return cls(tuple(Field(name, columns[name].dtype) for name in by), tuple(states), (table,))
 
     def __add__(self, other: Self) -> Self:
@@ -60,13 +62,15 @@ class GroupTable:
         cpu, fields = select("cpu"), [*self.keys, *(state.field(Field("", "float64")) for state in self.states)]
         frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
         names = [item.name for item in self.keys]
-        return reduced(frame, grouped([cpu.column(frame, name) for name in names], cpu), names, self.states, cpu)
+        return merge_states(
+            frame, group_by_keys([cpu.column(frame, name) for name in names], cpu), names, self.states, cpu
+        )
 
     def overall(self, merged: Frame) -> Frame:
         """One row for all groups together, or none where there is none."""
         size = len(merged)
         everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
-        return reduced(merged, everything, [], self.states, select("cpu"))
+        return merge_states(merged, everything, [], self.states, select("cpu"))
 
 
 def _numbers(column: Column, backend: Backend) -> Column:

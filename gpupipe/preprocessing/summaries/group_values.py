@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend
-from gpupipe.backend.dictionaries import Dictionary, positions_in, united
+from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
 
 __all__ = ["GroupedValues"]
 
@@ -52,9 +52,9 @@ class GroupedValues:
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
         """The pairs of all parts."""
-        categories = united([part.categories for part in parts])
+        categories = unite_dictionaries([part.categories for part in parts])
         size = len(categories)
-        moved = [np.append(positions_in(part.categories, categories), size)[part.places] for part in parts]
+        moved = [np.append(find_positions(part.categories, categories), size)[part.places] for part in parts]
         places = np.concatenate(moved).astype(np.int64)
         values, counts = (np.concatenate(item) for item in zip(*((p.values, p.counts) for p in parts), strict=True))
         order = np.lexsort([values, places])

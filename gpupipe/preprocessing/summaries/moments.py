@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend
-from gpupipe.backend.float_kernels import look
+from gpupipe.backend.float_kernels import compute_moments
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows, refuse, stacked, tabulate
@@ -50,7 +50,7 @@ class Moments:
         Memory: one float64 block at a time; 5 numbers per block and column go to the host.
         """
         centres = _centres(columns, backend)
-        table = tabulate(columns, look, 5, backend, centres.tolist())
+        table = tabulate(columns, compute_moments, 5, backend, centres.tolist())
         extremes = Extremes.of_blocks(columns, table[..., :3])
         if (np.maximum(-extremes.low, extremes.high) > LARGEST_SQUARED).any():
             refuse(columns, backend, where, too_large="a value is too large to be squared")

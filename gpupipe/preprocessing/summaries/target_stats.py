@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, dictionary_of, positions_in, united
+from gpupipe.backend.dictionaries import Dictionary, find_positions, make_dictionary, unite_dictionaries
 from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.preprocessing.numeric import floats
 from gpupipe.preprocessing.summaries.counts import integers
@@ -57,9 +57,9 @@ class NumberCells:
         divisor = xp.maximum(count, 1)
         found = [count.astype("float64")]
         for values in target:
-            mean = sums.of(values) / divisor
+            mean = sums.compute(values) / divisor
             deviation = values - mean[cell]
-            rest, square = sums.of(deviation), sums.of(deviation * deviation)
+            rest, square = sums.compute(deviation), sums.compute(deviation * deviation)
             found += [mean + rest / divisor, xp.maximum(square - rest * rest / divisor, 0.0)]
         table = backend.to_host(xp.stack(found, axis=-1)).reshape(num_folds, width, -1)
         used = np.append(table[:, :-1, 0].any(axis=0), True)
@@ -86,7 +86,7 @@ class NumberCells:
 
     def among(self, categories: Dictionary) -> Self:
         """The cells of these categories, and of missing; those that were never seen have no row."""
-        places = positions_in(categories, self.categories)
+        places = find_positions(categories, self.categories)
         missing = self.count.shape[1] - 1
 
         def taken(values: Any) -> Any:
@@ -132,15 +132,15 @@ class ClassCells:
     def merged(cls, parts: Sequence[Self]) -> Self:
         """All rows of some parts."""
         categories, places = _united(parts)
-        classes = united([part.classes for part in parts])
+        classes = unite_dictionaries([part.classes for part in parts])
         counts = np.zeros((parts[0].counts.shape[0], len(categories) + 1, len(classes)), np.int64)
         for part, at in zip(parts, places, strict=True):
-            counts[:, at[:, None], positions_in(part.classes, classes)] += part.counts
+            counts[:, at[:, None], find_positions(part.classes, classes)] += part.counts
         return cls(categories, classes, counts)
 
     def numbers(self, classes: Dictionary) -> NumberCells:
         """Of each of these classes, as a number that is 1 in its rows and 0 in all others."""
-        places = positions_in(classes, self.classes)
+        places = find_positions(classes, self.classes)
         none = np.zeros((*self.counts.shape[:2], 1), np.int64)
         counts = np.concatenate([self.counts, none], axis=-1)[..., places]  # -1 is the last
         total = self.counts.sum(axis=-1)
@@ -169,7 +169,7 @@ def coded(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     if places is None:
         found, places = xp.unique(present, return_inverse=True)
         values = backend.to_host(found)
-    dictionary = dictionary_of(values, column.dtype)
+    dictionary = make_dictionary(values, column.dtype)
     if missing is None:
         return places, dictionary
     codes = xp.full(len(data), len(dictionary), dtype="int64")
@@ -183,7 +183,7 @@ def _taken(values: Dictionary, used: Any) -> Dictionary:
 
 def _united(parts: Sequence[Any]) -> tuple[Dictionary, list[Any]]:
     """The categories of all parts, and for each part the places of its own, missing last."""
-    categories = united([part.categories for part in parts])
+    categories = unite_dictionaries([part.categories for part in parts])
     return categories, [
-        np.append(positions_in(part.categories, categories), len(categories)).astype(np.int64) for part in parts
+        np.append(find_positions(part.categories, categories), len(categories)).astype(np.int64) for part in parts
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import dictionary_of
+from gpupipe.backend.dictionaries import make_dictionary
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows
@@ -102,7 +102,7 @@ class TargetSummary:
 
 def _codes(columns: Columns, backend: Backend) -> Sequence[tuple[Array, Any]]:
     """Codes and dictionary of each column, and of one without a category."""
-    none = backend.xp.zeros(num_rows(columns), dtype="int64"), dictionary_of([], "string")
+    none = backend.xp.zeros(num_rows(columns), dtype="int64"), make_dictionary([], "string")
     return [*(coded(column, backend) for column in columns.values()), none]
 
 
