@@ -1,4 +1,4 @@
-"""`python -m gpupipe` is the command `gpupipe`, of this interpreter."""
+"""Command `gpupipe` of this interpreter, as `python -m gpupipe`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process-wide defaults, for what a call leaves open."""
+"""Configuration: process-wide defaults of arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK_ROWS, WINDOW = 1 << 17, 8
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The defaults in force.
+    """Defaults in force.
 
     Args:
         backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`. The
@@ -60,7 +60,7 @@ _in_force: list[Settings] = []
 
 
 def settings() -> Settings:
-    """The defaults in force.
+    """Return the defaults in force.
 
     Example:
         >>> settings().partition_bytes is None
@@ -68,12 +68,12 @@ def settings() -> Settings:
     """
     if not _in_force:
         backend = os.environ.get("GPUPIPE_BACKEND", "auto")
-        _in_force.append(Settings(backend=backend, device_memory=_bytes_in("GPUPIPE_DEVICE_MEMORY")))
+        _in_force.append(Settings(backend=backend, device_memory=_read_bytes_variable("GPUPIPE_DEVICE_MEMORY")))
     return _in_force[-1]
 
 
-def _bytes_in(variable: str) -> int | None:
-    """The number of bytes that an environment variable gives; None where it is not set."""
+def _read_bytes_variable(variable: str) -> int | None:
+    """Return the number of bytes in an environment variable; None where it is not set."""
     text = os.environ.get(variable)
     if text is not None and not text.isdecimal():
         raise BadConfig(

@@ -1,4 +1,4 @@
-"""Every error gpupipe raises, in one family, with text made in one place.
+"""Errors: one family, with texts built from their attributes.
 
 GpupipeError
 ├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, NotFitted     what the caller gave
@@ -43,7 +43,7 @@ _TELLING = 3  # characters that a part of a name needs to stand for it
 
 
 class GpupipeError(Exception):
-    """The root of the family; its text is built from the facts it is given.
+    """Base class of all errors of gpupipe; its text is built from its attributes.
 
     Args:
         where: the file, column, step or call the problem was met in.
@@ -112,7 +112,7 @@ def _short(value: object, limit: int = 200) -> str:
 
 
 class ColumnNotFound(GpupipeError, KeyError):
-    """A column was named that is not there; the closest name is offered.
+    """Column not found; the closest name is suggested.
 
     Example:
         >>> error = ColumnNotFound.among("Filter", "distnce", ["distance", "origin"])
@@ -135,11 +135,11 @@ class ColumnNotFound(GpupipeError, KeyError):
 
 
 class SchemaMismatch(GpupipeError, ValueError):
-    """A frame or file has other columns or types than the schema it is checked against."""
+    """Schema mismatch: a frame or file has other columns or dtypes than the schema it is checked against."""
 
 
 class BadData(GpupipeError, ValueError):
-    """Values that cannot be worked with: infinities, an all-missing column, duplicate keys.
+    """Invalid values: infinities, an all-missing column, duplicate keys.
 
     Attributes:
         row: the first such value's position in its column, from 0, where that is known.
@@ -149,58 +149,58 @@ class BadData(GpupipeError, ValueError):
 
 
 class BadConfig(GpupipeError, ValueError):
-    """A parameter has a value that makes no sense."""
+    """Invalid parameter value."""
 
 
 class NotFitted(GpupipeError, RuntimeError):
-    """Learned state was asked for before `fit`."""
+    """Not fitted: learned state was requested before `fit`."""
 
 
 class ExpressionError(GpupipeError, ValueError):
-    """An expression does not parse, or asks for something that is not allowed."""
+    """Expression that does not parse, or contains something that is not allowed."""
 
 
 class LeakageError(GpupipeError, ValueError):
-    """A feature reads a column that the target is computed from."""
+    """Target leakage: a feature reads a column that the target is computed from."""
 
 
 class BadFile(GpupipeError, OSError):
-    """A file cannot be read as what it should be."""
+    """File that cannot be read in its format."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class ArtifactError(GpupipeError, ValueError):
-    """A saved pipeline is damaged, altered, of another version, or not allowed to load."""
+    """Saved pipeline that is damaged, altered, of another version, or not allowed to load."""
 
 
 class PartitionFailed(GpupipeError, RuntimeError):
-    """One partition could not be worked on; names its file, its row groups and the cause."""
+    """Partition that failed; names its file, its row groups and the cause."""
 
 
 class PlanFailed(GpupipeError, RuntimeError):
-    """A plan over a whole table could not be run; names the verb, or the operation that an engine does not know."""
+    """Plan over a whole table that failed; names the verb, or the operation that an engine does not have."""
 
 
 class ClusterLost(GpupipeError, ConnectionError):
-    """The scheduler or all workers went away while work was waiting for them."""
+    """Cluster lost: the scheduler or all workers disappeared while work was waiting for them."""
 
 
 class BackendMissing(GpupipeError, ImportError):
-    """The asked backend cannot run on this machine."""
+    """Backend that cannot run on this machine."""
 
 
 class DeviceMismatch(GpupipeError, RuntimeError):
-    """Data lies on another device than the one that should work on it."""
+    """Device mismatch: data is on another device than the one that should process it."""
 
 
 class CopyRequired(GpupipeError, ValueError):
-    """Memory cannot be shared as it is, and copying was not allowed."""
+    """Copy required: memory cannot be used by both sides, and copying was not allowed."""
 
 
 class OutOfDeviceMemory(GpupipeError, MemoryError):
-    """The device has not enough memory; says bytes asked and free."""
+    """Device out of memory; reports bytes requested and free."""
 
     asked: int | None = None
     free: int | None = None

@@ -1,4 +1,4 @@
-"""The vocabulary that travels beside the data: what each column is, where it comes from, what it is for."""
+"""Schema: each column's dtype, kind, role, lineage and unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import as_list, counted
+from gpupipe.support.text import as_list, format_count
 
 __all__ = [
     "DTYPES",
@@ -23,10 +23,10 @@ __all__ = [
     "Kind",
     "Role",
     "Schema",
-    "element_of",
+    "get_element_dtype",
     "is_passenger",
-    "list_of",
-    "made_usable",
+    "suggest_conversion",
+    "to_list_dtype",
 ]
 
 _MANY_FIELDS, _MOST_SOURCES = 60, 8  # for a table of them
@@ -45,28 +45,28 @@ _PASSENGERS = (
 )
 
 
-def list_of(dtype: str) -> str:
-    """The type of lists whose elements have that type.
+def to_list_dtype(dtype: str) -> str:
+    """Return the type of lists whose elements have that type.
 
     Example:
-        >>> list_of("string")
+        >>> to_list_dtype("string")
         'list<string>'
     """
     return f"list<{dtype}>"
 
 
-def element_of(dtype: str) -> str | None:
-    """The type of a list's elements; None for a type that is no list's.
+def get_element_dtype(dtype: str) -> str | None:
+    """Return the type of a list's elements; None for a type that is no list's.
 
     Example:
-        >>> element_of("list<int64>"), element_of("int64")
+        >>> get_element_dtype("list<int64>"), get_element_dtype("int64")
         ('int64', None)
     """
     return dtype[5:-1] if dtype in LISTS else None
 
 
 def is_passenger(dtype: str) -> bool:
-    """Tell whether columns of that type are only carried: verbs, `keep` and writers have them, steps refuse them.
+    """Return whether columns of that type are only carried: verbs, `keep` and writers have them, steps refuse them.
 
     Such a type is Arrow's own text; see docs/decisions/023-column-types.md.
 
@@ -81,11 +81,11 @@ OF_A_DATASET = "of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
 """How a step is applied to a lazy table, for an error's remedy."""
 
 
-def made_usable(name: str, dtype: str) -> str:
-    """What makes numbers of a column that is only carried, or keeps it beside the features, for an error's remedy.
+def suggest_conversion(name: str, dtype: str) -> str:
+    """Return an error's remedy for a column that is only carried: how to get numbers of it, or to keep it.
 
     Example:
-        >>> made_usable("amount", "decimal128(20, 2)")
+        >>> suggest_conversion("amount", "decimal128(20, 2)")
         "T.Cast({'amount': 'float64'}) before, of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
     """
     if dtype.startswith(("decimal", "duration", "time")):
@@ -109,7 +109,7 @@ def require_no_nul(name: str, within: str) -> None:
 
 
 class Kind(StrEnum):
-    """What a column's values mean, whatever they are stored as."""
+    """Kind of a column's values, independent of their storage."""
 
     CONTINUOUS = "continuous"
     CATEGORICAL = "categorical"
@@ -120,7 +120,7 @@ class Kind(StrEnum):
 
 
 class Role(StrEnum):
-    """What a column is for in training; raw data has none, but for the labels a pipeline has marked."""
+    """Role of a column in training; raw data has none, but for the labels a pipeline has marked."""
 
     LABEL = "label"
     FEATURE = "feature"
@@ -131,7 +131,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column's description.
+    """Description of one column.
 
     Args:
         name: the column's name, unique in its schema.
@@ -185,7 +185,7 @@ class Field:
 
     @classmethod
     def derived(cls, name: str, dtype: str, reads: Iterable[Field], step: str, written_as: str = "") -> Field:
-        """A column computed row by row from `reads`: it has their lineage, and is a label as soon as one of them is."""
+        """Return a column computed row by row from `reads`, with their lineage; a label as soon as one of them is."""
         sources = list(reads)
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in sources))
         role = Role.LABEL if any(item.role == Role.LABEL for item in sources) else None
@@ -202,11 +202,11 @@ class Field:
         return self.written_as.partition("tz=")[2].removesuffix("]")
 
     def with_instants(self) -> Field:
-        """The same column once its times are computed: no dates any more, but of the same zone."""
+        """Return the column once its times are computed: no dates any more, but of the same zone."""
         return self if self.zone else replace(self, written_as="")
 
     def as_source(self) -> Field:
-        """The same column as the start of a lineage."""
+        """Return the column as the start of a lineage."""
         own = frozenset({self.name})
         return self if self.lineage == own else replace(self, lineage=own)
 
@@ -221,7 +221,7 @@ _KIND_OF = {
 
 @dataclass(frozen=True)
 class Schema:
-    """The ordered columns of a frame or of a pipeline's output.
+    """Ordered columns of a frame or of a pipeline's output.
 
     Args:
         fields: the columns; names are unique.
@@ -284,22 +284,22 @@ class Schema:
                 raise ColumnNotFound.among(where, name, self.names)
 
     def select(self, names: str | Iterable[str]) -> Schema:
-        """These columns, in the order given."""
+        """Return these columns, in the order given."""
         return Schema(self[name] for name in as_list(names))
 
     def drop(self, names: str | Iterable[str]) -> Schema:
-        """All columns but these."""
+        """Return all columns but these."""
         gone = set(as_list(names))
         return Schema(item for item in self.fields if item.name not in gone)
 
     def assign(self, fields: Iterable[Field]) -> Schema:
-        """With `fields` added at the end, or put in the place of the column of the same name."""
+        """Return the schema with `fields` added at the end, or in place of the column of the same name."""
         new = {item.name: item for item in fields}
         kept = [new.pop(item.name, item) for item in self.fields]
         return Schema([*kept, *new.values()])
 
     def with_units(self, units: Mapping[str, str]) -> Schema:
-        """With the units of these columns' numbers, by column name.
+        """Return the schema with the units of these columns' numbers, by column name.
 
         Raises:
             ColumnNotFound: one of them is not there.
@@ -312,17 +312,17 @@ class Schema:
         return self.assign(replace(self[name], units=unit) for name, unit in units.items())
 
     def with_role(self, role: Role) -> list[Field]:
-        """The columns that have this role, in order."""
+        """List the columns that have this role, in order."""
         return [item for item in self.fields if item.role == role]
 
     @property
     def numeric(self) -> list[Field]:
-        """Features that are numbers, in the order they stand in `Batch.numeric`."""
+        """The features that are numbers, in the order of `Batch.numeric`."""
         return [item for item in self.with_role(Role.FEATURE) if item.kind not in (Kind.CATEGORICAL, Kind.LIST)]
 
     @property
     def categorical(self) -> list[Field]:
-        """Features that are ids, in the order they stand in `Batch.codes`."""
+        """The features that are ids, in the order of `Batch.codes`."""
         return [item for item in self.with_role(Role.FEATURE) if item.kind == Kind.CATEGORICAL]
 
     @property
@@ -361,7 +361,7 @@ class Schema:
         return "binary" if len(classes) == 2 else "multiclass"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain lists and strings, for a file."""
+        """Convert to plain lists and strings, for a file."""
         rows = []
         for item in self.fields:
             row = asdict(item)
@@ -373,7 +373,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, rows: Iterable[dict[str, Any]]) -> Schema:
-        """The schema that `to_json` wrote."""
+        """Build the schema that `to_json` described."""
         fields, ranges = [], {}
         for row in rows:
             given = dict(row)
@@ -430,10 +430,10 @@ ID = Field(ROW, "uint64", nullable=False)
 
 
 def _one_row(run: Sequence[list[str]]) -> list[str]:
-    """Neighbours that differ in nothing but names, missing values, ranges and sources, in one row of a table."""
+    """Format neighbours that differ only in names, missing values, ranges and sources as one row of a table."""
     first, last = run[0], run[-1]
     if len(run) == 1:
         return first
     same = [cell if all(row[place] == cell for row in run) else "" for place, cell in enumerate(first)]
-    same[0], same[6] = f"{first[0]} ... {last[0]} ({counted(len(run), 'column')})", same[6] or "some"
+    same[0], same[6] = f"{first[0]} ... {last[0]} ({format_count(len(run), 'column')})", same[6] or "some"
     return same

@@ -22,7 +22,7 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class ScratchFolder:
-    """A temporary folder on a disk of this machine, removed with the object or at the end of the process.
+    """Temporary folder on a disk of this machine, removed with the object or at the end of the process.
 
     As a context manager it is removed at the end of the block, however that ends.
 
@@ -54,7 +54,7 @@ class ScratchFolder:
 
 
 def local_scratch() -> str | None:
-    """Find the folder of this machine that temporary files go to; None for TMPDIR, or the system's own place."""
+    """Return the folder of this machine for temporary files; None for TMPDIR, or the system's own default."""
     place = settings().scratch
     return None if place is None or "://" in place else place
 

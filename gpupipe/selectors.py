@@ -1,4 +1,4 @@
-"""Columns chosen by what they are instead of by name; which ones those are is settled when a pipeline is fitted."""
+"""Column selectors: columns chosen by dtype, kind or name pattern when a pipeline is fitted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Selector(ABC):
-    """A choice of columns; `|`, `&`, `-` and `~` make others of it.
+    """Column selector; `|`, `&`, `-` and `~` combine selectors.
 
     Columns that are only carried (decimals, structs and the like), which no feature is made of, are chosen by `by_name`
     and `by_kind` alone.
@@ -45,14 +45,14 @@ class Selector(ABC):
 
     @abstractmethod
     def takes(self, item: Field) -> bool:
-        """Whether a column is one of them."""
+        """Return whether a column is selected."""
 
     @abstractmethod
     def check(self, schema: Schema) -> None:
         """Raise `ColumnNotFound` for a name that is not in the schema."""
 
     def names(self, schema: Schema) -> list[str]:
-        """The columns it stands for, in the order of the schema.
+        """List the selected columns, in the order of the schema.
 
         Raises:
             ColumnNotFound: a column that is named is not there.
@@ -75,7 +75,7 @@ class Selector(ABC):
 
 @dataclass(frozen=True, repr=False)
 class _Chosen(Selector):
-    """By one test of each column against some words."""
+    """Selector by one test of each column against some words."""
 
     function: str
     words: tuple[str, ...]
@@ -157,7 +157,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def everything() -> Selector:
-    """All columns.
+    """Select all columns.
 
     Example:
         >>> everything() - temporal()
@@ -167,7 +167,7 @@ def everything() -> Selector:
 
 
 def by_name(*names: str) -> Selector:
-    """The columns of these names, all of which have to be there.
+    """Select the columns of these names, all of which have to exist.
 
     Example:
         >>> by_name("day").names(Schema([Field("day", "int8"), Field("hour", "int8")]))
@@ -177,7 +177,7 @@ def by_name(*names: str) -> Selector:
 
 
 def by_dtype(*dtypes: str) -> Selector:
-    """The columns stored as one of these types, of `schema.DTYPES` or `schema.LISTS`.
+    """Select the columns stored as one of these types, of `schema.DTYPES` or `schema.LISTS`.
 
     Raises:
         BadConfig: no such type.
@@ -192,7 +192,7 @@ def by_dtype(*dtypes: str) -> Selector:
 
 
 def by_kind(*kinds: str) -> Selector:
-    """The columns whose values mean this: `continuous`, `categorical`, `text`, `time` or `list`.
+    """Select the columns of these kinds: `continuous`, `categorical`, `text`, `time` or `list`.
 
     Raises:
         BadConfig: no such kind.
@@ -207,7 +207,7 @@ def by_kind(*kinds: str) -> Selector:
 
 
 def glob(*patterns: str) -> Selector:
-    """The columns whose names match a pattern of `*`, `?` and `[...]`, capitals apart.
+    """Select the columns whose names match a pattern of `*`, `?` and `[...]`, case-sensitive.
 
     Example:
         >>> glob("dep_*").names(Schema([Field("dep_delay", "float64"), Field("arr_delay", "float64")]))
@@ -217,7 +217,7 @@ def glob(*patterns: str) -> Selector:
 
 
 def matches(pattern: str) -> Selector:
-    """The columns in whose names a regular expression of Python's is found.
+    """Select the columns in whose names a Python regular expression is found.
 
     Raises:
         BadConfig: it is none.
@@ -237,7 +237,7 @@ def matches(pattern: str) -> Selector:
 
 
 def exclude(*names: str | Selector) -> Selector:
-    """All columns but these, given by name or by selector.
+    """Select all columns but these, given by name or by selector.
 
     Example:
         >>> exclude("day", temporal())
@@ -251,7 +251,7 @@ def exclude(*names: str | Selector) -> Selector:
 
 
 def numeric() -> Selector:
-    """Integers and floats; booleans are `boolean()`.
+    """Select integers and floats; booleans are `boolean()`.
 
     Example:
         >>> numeric().names(Schema([Field("x", "float64"), Field("open", "bool")]))
@@ -261,7 +261,7 @@ def numeric() -> Selector:
 
 
 def integer() -> Selector:
-    """Integers of any size, signed or not.
+    """Select integers of any size, signed or not.
 
     Example:
         >>> integer().names(Schema([Field("x", "float64"), Field("day", "uint8")]))
@@ -271,7 +271,7 @@ def integer() -> Selector:
 
 
 def floating() -> Selector:
-    """Floats of either size.
+    """Select floats of either size.
 
     Example:
         >>> floating().names(Schema([Field("x", "float64"), Field("day", "uint8")]))
@@ -281,7 +281,7 @@ def floating() -> Selector:
 
 
 def boolean() -> Selector:
-    """Booleans.
+    """Select booleans.
 
     Example:
         >>> boolean().names(Schema([Field("x", "float64"), Field("open", "bool")]))
@@ -291,7 +291,7 @@ def boolean() -> Selector:
 
 
 def string() -> Selector:
-    """Strings.
+    """Select strings.
 
     Example:
         >>> string().names(Schema([Field("carrier", "string"), Field("open", "bool")]))
@@ -301,7 +301,7 @@ def string() -> Selector:
 
 
 def temporal() -> Selector:
-    """Timestamps.
+    """Select timestamps.
 
     Example:
         >>> temporal().names(Schema([Field("at", "timestamp"), Field("open", "bool")]))

@@ -1,4 +1,4 @@
-"""What every step of a pipeline has in common: named parameters, a readable repr, a copy without learned state."""
+"""Step: named parameters, a readable repr, and a copy without learned state, for every step of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.text import arguments, counted
+from gpupipe.support.text import arguments, format_count
 
 __all__ = ["IN_STEP", "Step", "in_step"]
 
@@ -20,7 +20,7 @@ _SHOWN_VALUES = 100
 
 
 class Step:
-    """The root of all steps; parameters are the constructor's arguments, kept under their own names.
+    """Base class of all steps; parameters are the constructor's arguments, stored under their own names.
 
     The protocol is scikit-learn's: the constructor checks its arguments and stores them, learned state ends in an
     underscore, `get_params` gives what the constructor was given.
@@ -35,7 +35,7 @@ class Step:
 
     @property
     def class_name(self) -> str:
-        """What it is called in plans and reports: its class, or that of the estimator it wraps."""
+        """The name in plans and reports: the class, or that of the wrapped estimator."""
         return type(self).__name__
 
     @classmethod
@@ -46,7 +46,7 @@ class Step:
         return [parameter for parameter in named if parameter.kind != parameter.VAR_POSITIONAL]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments by name. `deep` is accepted for scikit-learn; steps hold no estimators."""
+        """Return the constructor's arguments by name. `deep` is accepted for scikit-learn; steps hold no estimators."""
         return {p.name: getattr(self, p.name) for p in self._parameters() if p.kind != p.VAR_KEYWORD}
 
     def set_params(self, /, **params: Any) -> Self:
@@ -75,7 +75,7 @@ class Step:
             if parameter.kind == parameter.VAR_KEYWORD:
                 shown += [arguments(value)] if value else []
             elif parameter.default is parameter.empty or not _same(value, parameter.default):
-                shown.append(f"{parameter.name}={_shown(value)}")
+                shown.append(f"{parameter.name}={_format_value(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -102,14 +102,14 @@ def in_step(step: Step) -> Iterator[None]:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Whether a parameter has its default; what cannot say so itself, such as a frame, does not."""
+    """Return whether a parameter has its default; False for objects that cannot be compared, such as a frame."""
     return value is default or (isinstance(value, type(default)) and bool(value == default))
 
 
-def _shown(value: Any) -> str:
-    """A parameter in one short line: a function by its name, a table or a long list by what it is."""
+def _format_value(value: Any) -> str:
+    """Format a parameter in one short line: a function by its name, a table or a long list by its type."""
     if hasattr(value, "columns"):
-        return f"<{type(value).__name__} of {counted(len(value.columns), 'column')}>"
+        return f"<{type(value).__name__} of {format_count(len(value.columns), 'column')}>"
     if hasattr(value, "__len__") and not isinstance(value, str) and len(value) > _SHOWN_VALUES:
-        return f"<{type(value).__name__} of {counted(len(value), 'value')}>"
+        return f"<{type(value).__name__} of {format_count(len(value), 'value')}>"
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -8,7 +8,7 @@ import pandas as pd
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
-from gpupipe.pipeline.column_stats import Seen, told_by
+from gpupipe.pipeline.column_stats import ColumnStats, ranges_from_summary
 from gpupipe.preprocessing.summaries.extremes import Extremes
 from gpupipe.preprocessing.summaries.moments import Moments
 
@@ -21,10 +21,10 @@ COLUMNS = {
 
 
 def test_summaries_with_a_range_tell_it() -> None:
-    expected = {"x": Seen(1, -2.0, 3.0), "n": Seen(1, 7.0, 9.0), "none": Seen(3)}
-    assert told_by(Extremes.of(COLUMNS, CPU, "test")) == expected
-    assert told_by(Moments.of(COLUMNS, CPU, "test")) == expected
-    assert told_by(object()) == {}
+    expected = {"x": ColumnStats(1, -2.0, 3.0), "n": ColumnStats(1, 7.0, 9.0), "none": ColumnStats(3)}
+    assert ranges_from_summary(Extremes.of(COLUMNS, CPU, "test")) == expected
+    assert ranges_from_summary(Moments.of(COLUMNS, CPU, "test")) == expected
+    assert ranges_from_summary(object()) == {}
 
 
 def test_ranges_are_those_of_the_outputs_whichever_step_looked() -> None:

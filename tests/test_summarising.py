@@ -23,7 +23,7 @@ from gpupipe.pipeline.fit_partition import (
     SummarizeTarget,
     fold,
 )
-from gpupipe.pipeline.plan import Prefix, marked_source, plan_passes
+from gpupipe.pipeline.plan import TransformPlan, mark_source, plan_passes
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
 
@@ -32,8 +32,8 @@ def observed(data: gp.Dataset) -> dict[Any, Any]:
     """All that a first pass observes."""
     features = Features((["x"], [pre.SimpleImputer(), pre.StandardScaler()]), (["c"], pre.Categorify()), target="y")
     steps = [T.Expect("x", max=50), T.Join(pd.DataFrame({"c": ["a"], "z": [1.0]}), on="c", name="z")]
-    source = marked_source(steps, features, data.schema)
-    prefix = Prefix(steps, source, {"x", "c", "y", "z"}, counting=True)
+    source = mark_source(steps, features, data.schema)
+    prefix = TransformPlan(steps, source, {"x", "c", "y", "z"}, counting=True)
     learn = [Learn(number, task) for number, task in enumerate(plan_passes(features)[0])]
     schema = prefix.output_schema
     observers = [

@@ -23,12 +23,12 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import compute_moments
-from gpupipe.monitoring.profiles import Sample, drawn_rows
+from gpupipe.monitoring.profiles import Sample, draw_rows
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.preprocessing.summaries.quantiles import Histogram
 from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import listed
+from gpupipe.support.text import format_columns
 
 CHAINS: dict[str, Callable[[], list[pre.FoldStep]]] = {
     "mean": lambda: [pre.SimpleImputer(), pre.StandardScaler()],
@@ -402,9 +402,11 @@ def test_columns_that_differ_are_told_apart() -> None:
 
 
 def test_names_in_a_line() -> None:
-    assert listed(["a", "x8", "x9", "x10", "x11", "x12", "x13", "x15", "b"]) == "a, x8 ... x13 (6 columns), x15, b"
-    assert listed([f"x{number:02}" for number in range(10)], 12).startswith("x00, x01")
-    assert listed([]) == "" and listed(["1", "2"]) == "1, 2"
+    assert (
+        format_columns(["a", "x8", "x9", "x10", "x11", "x12", "x13", "x15", "b"]) == "a, x8 ... x13 (6 columns), x15, b"
+    )
+    assert format_columns([f"x{number:02}" for number in range(10)], 12).startswith("x00, x01")
+    assert format_columns([]) == "" and format_columns(["1", "2"]) == "1, 2"
 
 
 def test_a_long_table_has_its_first_and_last_rows() -> None:
@@ -421,9 +423,9 @@ def test_of_a_wide_table_fewer_rows_are_drawn() -> None:
     made = pipeline(CHAINS["only scaled"]()).fit(table(9000, columns=600).fillna(1.0)[["x1", "x2"]])
     assert made.profiles.keys() == {"x1", "x2"}
     ids, backend = np.arange(40_000, dtype=np.uint64), select("cpu")
-    assert drawn_rows(ids, 20_000, 100, backend) == slice(0, 40_000)
-    assert len(drawn_rows(ids, 40_000, 2000, backend)) == pytest.approx(2**24 / 2000, rel=0.1)
-    assert len(drawn_rows(ids, 40_000, 10**6, backend)) == pytest.approx(2**12, rel=0.1)
+    assert draw_rows(ids, 20_000, 100, backend) == slice(0, 40_000)
+    assert len(draw_rows(ids, 40_000, 2000, backend)) == pytest.approx(2**24 / 2000, rel=0.1)
+    assert len(draw_rows(ids, 40_000, 10**6, backend)) == pytest.approx(2**12, rel=0.1)
 
 
 @settings(deadline=None, max_examples=60)

@@ -14,7 +14,7 @@ from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list, m
 from gpupipe.backend.columns import refuse_times
 from gpupipe.backend.ragged import accumulate_lengths
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import Field, element_of, is_passenger, list_of, require_no_nul
+from gpupipe.schema import Field, get_element_dtype, is_passenger, require_no_nul, to_list_dtype
 
 __all__ = [
     "arrow_type",
@@ -40,7 +40,7 @@ def parquet_path(item: Field) -> str:
         >>> parquet_path(Field("origin", "string")), parquet_path(Field("words", "list<string>"))
         ('origin', 'words.list.element')
     """
-    return item.name if element_of(item.dtype) is None else f"{item.name}.list.element"
+    return item.name if get_element_dtype(item.dtype) is None else f"{item.name}.list.element"
 
 
 def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
@@ -53,7 +53,7 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
     """
     if isinstance(values, pa.ChunkedArray) and values.num_chunks == 1:
         values = values.chunk(0)
-    element = element_of(item.dtype)
+    element = get_element_dtype(item.dtype)
     if element is not None:
         return _conform_list(values, Field(item.name, element))
     wanted = arrow_type(item.dtype)
@@ -214,7 +214,7 @@ def _conform_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.Larg
         raise SchemaMismatch(
             f"column {element.name!r}",
             f"values of type {values.type} are no lists",
-            expected=list_of(element.dtype),
+            expected=to_list_dtype(element.dtype),
             remedy=f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])",
         )
     whole = _plain(values)

@@ -14,7 +14,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
+from gpupipe.schema import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    LISTS,
+    Field,
+    Schema,
+    get_element_dtype,
+    is_passenger,
+    to_list_dtype,
+)
 
 __all__ = [
     "Reading",
@@ -97,7 +107,7 @@ def read_as(kind: pa.DataType) -> Reading:
     if is_list(kind):
         element = read_as(kind.value_type)
         if element.dtype in _OWN and not element.written_as and not element.is_lossy:
-            dtype = list_of(element.dtype)
+            dtype = to_list_dtype(element.dtype)
             alike = not element.change and not pa.types.is_fixed_size_list(kind)
             return Reading(dtype, change="" if alike else f"read as {dtype}")
     plain = _to_storable(kind)
@@ -167,7 +177,7 @@ def arrow_type(dtype: str) -> pa.DataType:
         >>> arrow_type("string"), arrow_type("timestamp"), arrow_type("struct<city: string>")
         (DataType(large_string), TimestampType(timestamp[us]), StructType(struct<city: string>))
     """
-    element = element_of(dtype)
+    element = get_element_dtype(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
     return _parse_text(dtype) if is_passenger(dtype) else _OWN[dtype]

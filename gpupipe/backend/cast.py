@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger, made_usable
+from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
 
 __all__ = ["cast_column", "require_castable"]
@@ -50,7 +50,7 @@ def cast_column(
     require_castable(column.dtype, dtype, name)
     if is_passenger(column.dtype):
         return _cast_passenger(column, dtype, name, backend)
-    element = element_of(dtype)
+    element = get_element_dtype(dtype)
     if column.elements is not None and element is not None:
         return Column(
             dtype, column.data, column.valid, None, _cast_elements(column, element, name, backend, exact=exact)
@@ -74,7 +74,7 @@ def require_castable(source: str, dtype: str, name: str) -> None:
     Example:
         >>> require_castable("string", "timestamp", "at")
     """
-    element, wanted = element_of(source), element_of(dtype)
+    element, wanted = get_element_dtype(source), get_element_dtype(dtype)
     if element is not None and wanted is not None:
         require_castable(element, wanted, name)
     elif not _are_connected(source, dtype):
@@ -87,7 +87,7 @@ def _are_connected(source: str, dtype: str) -> bool:
         return True
     if is_passenger(source):
         return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
-    if element_of(source) is not None or element_of(dtype) is not None:
+    if get_element_dtype(source) is not None or get_element_dtype(dtype) is not None:
         return False
     return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
 
@@ -96,8 +96,8 @@ def _suggest_cast(source: str, name: str) -> tuple[str, str]:
     """Return which types a type can be cast to, and a remedy, for an error."""
     if is_passenger(source):
         possible = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
-        return possible, made_usable(name, source)
-    if element_of(source) is not None:
+        return possible, suggest_conversion(name, source)
+    if get_element_dtype(source) is not None:
         return "a list type", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
     if source == "timestamp":
         return "int64, microseconds since 1970, or text", f"DateParts({name!r}, ['hour']) and the like for parts of it"
@@ -158,7 +158,7 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
             f"column {name!r}",
             f"{column.dtype} cannot become {dtype}",
             expected="the same kind of type",
-            remedy=made_usable(name, column.dtype),
+            remedy=suggest_conversion(name, column.dtype),
         )
     return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Column, Matrix, RawColumn
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, element_of, is_passenger, made_usable
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
 
 __all__ = [
@@ -141,7 +141,7 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
         >>> missing_column("float64", 2, np).data
         array([nan, nan])
     """
-    element = element_of(dtype)
+    element = get_element_dtype(dtype)
     if element is not None:
         none = missing_column(element, 0, xp)
         return Column(dtype, xp.zeros(num_rows + 1, dtype="int64"), xp.zeros(num_rows, dtype=bool), None, none)
@@ -190,7 +190,7 @@ def refuse_passengers(fields: Iterable[Field], where: str) -> None:
                 "values of this type are carried, and nothing is computed of them",
                 got=item.dtype,
                 expected="numbers, booleans, text, times, or lists of them",
-                remedy=made_usable(item.name, item.dtype),
+                remedy=suggest_conversion(item.name, item.dtype),
             )
 
 

@@ -21,7 +21,7 @@ from gpupipe.backend.device.malloc import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, RawColumn, Transfers
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, element_of, is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 
 __all__ = ["CpuBackend"]
 
@@ -140,7 +140,7 @@ class CpuBackend:
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
         dtype = _dtype_name(series.dtype)
-        element = element_of(dtype)
+        element = get_element_dtype(dtype)
         if element is not None:
             array = lists.whole(series)
             offsets, leaves = arrow.split_list(array)
@@ -294,7 +294,7 @@ def _assign(frame: Frame, data: Mapping[str, Any]) -> Frame:
 
 def _series_data(array: pa.Array, item: Field) -> Any:
     """Convert one conformed Arrow array to what a pandas frame holds."""
-    if element_of(item.dtype) is not None or is_passenger(item.dtype):
+    if get_element_dtype(item.dtype) is not None or is_passenger(item.dtype):
         return pd.arrays.ArrowExtensionArray(array)
     if item.dtype == "string":
         categories = pd.Index(array.dictionary.to_pandas(), dtype="str")

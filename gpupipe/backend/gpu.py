@@ -48,7 +48,17 @@ from gpupipe.backend.protocol import (
 )
 from gpupipe.backend.ragged import accumulate_lengths
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, element_of, is_passenger, list_of
+from gpupipe.schema import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    LISTS,
+    Field,
+    Schema,
+    get_element_dtype,
+    is_passenger,
+    to_list_dtype,
+)
 
 __all__ = ["GpuBackend"]
 
@@ -392,7 +402,7 @@ def _columns(frame: Frame) -> dict[str, Any]:
 
 def _conform_column(series: Any, item: Field) -> Any:
     """Convert one column, as read, to the coded form of its field."""
-    element = element_of(item.dtype)
+    element = get_element_dtype(item.dtype)
     if element is not None:
         leaves = series.list.leaves
         offsets, valid = _split_list(series)
@@ -568,7 +578,7 @@ def _dtype_name(name: str, dtype: Any) -> str:
     if isinstance(dtype, cudf.ListDtype) and not isinstance(dtype.element_type, cudf.ListDtype):
         found = _dtype_name(name, dtype.element_type)
         if found in DTYPES and (found != "timestamp" or _unit(dtype.element_type) == "us"):
-            return list_of(found)
+            return to_list_dtype(found)
     values = dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype
     if cudf.api.types.is_string_dtype(values):
         return "string"

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gpupipe.backend.arrow import dtype_from_arrow, list_array, split_list
 from gpupipe.backend.protocol import Column
-from gpupipe.schema import element_of
+from gpupipe.schema import get_element_dtype
 
 __all__ = ["build_list_array", "plain", "plain_table", "whole", "without_float64"]
 
@@ -69,7 +69,7 @@ def plain(array: pa.Array) -> pa.Array:
 
     Any other array is shared.
     """
-    if element_of(dtype_from_arrow(array.type) or "") is None:
+    if get_element_dtype(dtype_from_arrow(array.type) or "") is None:
         return array
     offsets, leaves = split_list(array)
     if pa.types.is_dictionary(leaves.type):

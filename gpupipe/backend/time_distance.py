@@ -8,8 +8,8 @@ import numpy as np
 
 from gpupipe.backend.columns import require_comparable_times
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, OF_A_DATASET, Field, is_passenger, made_usable
-from gpupipe.support.durations import microseconds_of
+from gpupipe.schema import FLOATS, INTEGERS, OF_A_DATASET, Field, is_passenger, suggest_conversion
+from gpupipe.support.durations import parse_duration_us
 from gpupipe.support.validation import is_integer, is_number
 
 __all__ = ["Distance", "check_distance", "convert_distance", "order_dtype"]
@@ -60,7 +60,7 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
 def _suggest_cast(item: Field) -> str:
     """Suggest a cast to a type whose values have a distance, for an error's remedy."""
     if is_passenger(item.dtype):
-        return made_usable(item.name, item.dtype)
+        return suggest_conversion(item.name, item.dtype)
     made = {"string": "timestamp", "bool": "int8"}.get(item.dtype)
     return "another column" if made is None else f"T.Cast({{{item.name!r}: {made!r}}}) before it, {OF_A_DATASET}"
 
@@ -71,7 +71,7 @@ def check_distance(value: Any, where: str) -> None:
     Example:
         >>> check_distance("2h", "join_asof(tolerance=)")
     """
-    if value is None or (is_number(value) and value >= 0) or microseconds_of(value, least=0) is not None:
+    if value is None or (is_number(value) and value >= 0) or parse_duration_us(value, least=0) is not None:
         return
     raise _make_error(value, where, "a number from 0 on, or a length of time", "'2h' for times, 10 for numbers")
 
@@ -90,7 +90,7 @@ def convert_distance(value: Any, dtype: str, where: str) -> Distance | None:
     if value is None:
         return None
     if dtype == "timestamp":
-        found = microseconds_of(value, least=0)
+        found = parse_duration_us(value, least=0)
         if found is None:
             raise _make_error(value, where, "a length of time, for the order is one of times", "'2h'")
         return found

@@ -1,4 +1,4 @@
-"""The demonstration: a year of flights from New York, from Parquet to a model that says which arrive 15 minutes late.
+"""Demonstration: a year of flights from New York, from Parquet to a model that predicts arrival 15 minutes late.
 
 `gpupipe demo` runs it; `notebooks/01_quickstart.ipynb` goes through it a step at a time.
 """
@@ -37,7 +37,7 @@ scorer.predict_proba(valid).write_parquet(sys.argv[3])
 
 
 def add_holiday(frame: Any) -> Any:
-    """Whether a flight leaves on a federal holiday: a function as users write them, in the API pandas and cuDF share.
+    """Add whether a flight leaves on a federal holiday: a user function in the API that pandas and cuDF have in common.
 
     Example:
         >>> import pandas as pd
@@ -49,7 +49,7 @@ def add_holiday(frame: Any) -> Any:
 
 
 def flights_pipeline(weather: Any, **target: Any) -> gp.Pipeline:
-    """The demonstration's pipeline, not fitted; `weather` is the table it joins, `target` as `Features` takes it."""
+    """Build the demonstration's unfitted pipeline; `weather` is the table it joins, `target` as `Features` takes it."""
     return gp.Pipeline(
         [
             T.Join(weather, on=["origin", "time_hour"], how="left", name="weather"),
@@ -120,7 +120,7 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
         f"saved to {out}; loaded again, it scores flights whose delay it is not shown:\n{scores.head().to_string()}\n"
     )
 
-    same = _scores_of_second_process(data, out, unlabelled)
+    same = _score_in_second_process(data, out, unlabelled)
     equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
     print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
     costs = f"{figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB"
@@ -134,7 +134,7 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     return figures
 
 
-def _scores_of_second_process(data: Path, out: Path, columns: list[str]) -> Any:
+def _score_in_second_process(data: Path, out: Path, columns: list[str]) -> Any:
     scores = out.with_name(out.name + "-scores.parquet")
     scores.unlink(missing_ok=True)
     given = [str(out), str(data / "flights.parquet"), str(scores), ",".join(columns), SPLIT]
@@ -145,7 +145,7 @@ def _scores_of_second_process(data: Path, out: Path, columns: list[str]) -> Any:
 
 
 def reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -> float:
-    """The AUC of scikit-learn's gradient boosting on `valid`, from the columns the features read, nothing learned.
+    """Compute the AUC on `valid` of scikit-learn's gradient boosting on the raw feature columns.
 
     Args:
         pipeline: the demonstration's, whose transforms are applied.
@@ -166,7 +166,7 @@ def reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -
 
 
 def _peak_gb() -> float:
-    """The program's largest resident size so far, in 10^9 bytes; `ru_maxrss` may be that of the one that started it."""
+    """Return the program's peak resident size in 10^9 bytes; `ru_maxrss` may be that of the parent process."""
     status = Path("/proc/self/status")
     if status.exists():
         return int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0]) * 1024 / 1e9

@@ -1,4 +1,4 @@
-"""`gpupipe doctor`: what is on this machine, whether it fits together, and what to do where it does not."""
+"""Installation check `gpupipe doctor`: hardware, libraries, conflicts between them, and remedies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OLDEST_GPU = {13: (7, 5), 12: (7, 0)}
 
 
 class Verdict(StrEnum):
-    """What a finding means: fine, worth knowing, or in the way of what was asked for."""
+    """Severity of a finding: fine, worth knowing, or blocking what was requested."""
 
     OK = "ok"
     WARN = "warn"
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """The findings, which print as a text table and show as one in a notebook."""
+    """Report of findings; prints as a text table and displays as one in a notebook."""
 
     rows: tuple[Row, ...]
 
@@ -81,7 +81,7 @@ class Report:
 
 
 def diagnose(machine: Machine, requested: str | None = None) -> Report:
-    """Judge what `probe` found.
+    """Assess the machine that `probe` described.
 
     Args:
         machine: what is there.
@@ -108,7 +108,7 @@ def _unless(good: bool, remedy: str, verdict: Verdict = Verdict.FAIL) -> tuple[V
 
 
 def _hardware(machine: Machine) -> Iterator[Row]:
-    """The driver, and each visible GPU with its memory."""
+    """Report the driver, and each visible GPU with its memory."""
     if machine.driver is None or machine.cuda is None:
         yield Row("GPU", f"none: {machine.hidden}")
         return
@@ -137,7 +137,7 @@ def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
 
 
 def _libraries(machine: Machine) -> Iterator[Row]:
-    """Each library's version, and whether the versions of the others are those it can work with."""
+    """Report each library's version, and whether the versions of its dependencies fit."""
     for name in BASE:
         if name not in machine.libraries:
             yield Row(_public(name), "not installed", Verdict.FAIL, f"pip install {_public(name)}")
@@ -163,7 +163,7 @@ def _libraries(machine: Machine) -> Iterator[Row]:
 
 
 def _clashes(library: Library, machine: Machine) -> Iterator[tuple[Requirement, str]]:
-    """The requirements of `library` that another installed library's version does not meet."""
+    """Yield the requirements of `library` that another installed library's version does not satisfy."""
     for text in library.requires:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate():
@@ -177,7 +177,7 @@ def _clashes(library: Library, machine: Machine) -> Iterator[tuple[Requirement, 
 
 
 def _cuda_builds(machine: Machine) -> Iterator[Row]:
-    """Whether driver, RAPIDS and torch are of one CUDA major; two runtimes in a process do not share memory."""
+    """Check that driver, RAPIDS and torch have one CUDA major version; two runtimes cannot share memory."""
     if not any(name in machine.libraries for name in RAPIDS):
         return
     builds = {name: machine.libraries[name].cuda for name in RAPIDS if name in machine.libraries}
@@ -209,5 +209,5 @@ def _backend(machine: Machine, requested: str) -> Row:
 
 
 def _public(name: str) -> str:
-    """A library's name as people write it."""
+    """Return a library's usual spelling."""
     return name.replace("_", "-")

@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""
+    """Run a command; return the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""
     parsed = _parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO if parsed.verbose else logging.WARNING)
     try:
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="a year of flights: from Parquet to a saved model that predicts delays")
     demo.add_argument(
-        "--data", type=Path, default=_shipped_data(), help="folder with flights.parquet and weather.parquet"
+        "--data", type=Path, default=_find_shipped_data(), help="folder with flights.parquet and weather.parquet"
     )
     demo.add_argument("--out", type=Path, default=Path("runs/flights"), help="where the pipeline and model are saved")
     demo.add_argument("--seed", type=int, default=7)
@@ -59,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _shipped_data() -> Path:
-    """`data/` of the working folder, else of the repository this package lies in."""
+def _find_shipped_data() -> Path:
+    """Return `data/` of the working folder, else that of the repository that contains this package."""
     here = Path("data")
     return here if here.is_dir() else Path(__file__).parents[2] / "data"
 
@@ -100,7 +100,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
 
 
 def _reader(path: str) -> str:
-    """The reader of a file or a pattern by its name, of a folder by those of its files; Parquet by default."""
+    """Return the reader for a file or pattern by its name, for a folder by its files' names; Parquet by default."""
     names = [path, *map(str, Path(path).rglob("[!._]*"))] if Path(path).is_dir() else [path]
     for reader, kinds in _READERS.items():
         if any(re.search(rf"\.({kinds})(\W|$)", name.rpartition("/")[2]) for name in names):

@@ -1,4 +1,4 @@
-"""A small pipeline that compiles a GPU's kernels: what the first fit of a process would otherwise wait for."""
+"""GPU warm-up: a small pipeline that compiles the kernels which the first fit of a process would wait for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS = 4096
 
 
 def warm_up(backend: str = "gpu") -> Row:
-    """Run a pipeline of the commonest steps on a small table, and say how long it took.
+    """Run a pipeline of the commonest steps on a small table, and report how long it took.
 
     CuPy keeps what it compiles in `CUPY_CACHE_DIR` (by default `~/.cupy/kernel_cache`), Triton in `TRITON_CACHE_DIR`
     (`~/.triton/cache`): where these folders last, the next process finds it there.

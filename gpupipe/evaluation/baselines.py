@@ -1,4 +1,4 @@
-"""Other models on the rows a network learned from, and one table for all."""
+"""Baseline models: trained on the same rows as a network, and compared in one table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
 
-__all__ = ["Baselines", "baselines", "block_of"]
+__all__ = ["Baselines", "baselines", "get_block"]
 
 EXACT_IN_FLOAT32 = 1 << 24
 MAX_ELEMENTS = 100
@@ -50,7 +50,7 @@ def baselines(
     Args:
         train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
         valid: whose block they are compared on, weights included.
-        trainers: trained networks to put beside them: one, or several by the names to show.
+        trainers: trained networks to compare with them: one, or several by the names to show.
         only: some of these models, or one; XGBoost asked for by name has to be there.
         metrics: as for `Trainer`; the first of them orders the table.
         seed: the random state of the models that have one.
@@ -90,7 +90,7 @@ def baselines(
             remedy="gp.baselines(train, valid, {'wide': trainer})",
         )
     check_integer(baselines, "[0, inf)", seed=seed)
-    blocks = [block_of("baselines", name, loader) for loader, name in ((train, "train"), (valid, "valid"))]
+    blocks = [get_block("baselines", name, loader) for loader, name in ((train, "train"), (valid, "valid"))]
     schema, other = blocks[0].schema, blocks[1].schema
     names = [[item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)] for s in (schema, other)]
     if names[0] != names[1]:
@@ -133,7 +133,7 @@ def baselines(
 
 
 class Baselines:
-    """Models and their figures on the same rows, the best first.
+    """Comparison of models by their metrics on the same rows, the best first.
 
     Args:
         rows: for each model its name, its metrics by name (None where not defined) and the seconds its fit took (None
@@ -160,7 +160,7 @@ class Baselines:
 
     def _table(self) -> list[list[str]]:
         head = list(self.rows[0]) if self.rows else ["model"]
-        cells = [[_shown(name, row[name]) for name in head] for row in self.rows]
+        cells = [[_format_cell(name, row[name]) for name in head] for row in self.rows]
         return flush_right([head, *cells])
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Baselines:
 
 
 def _features(block: Block, columns: MatrixLayout) -> Any:
-    """The features side by side on the host: numbers, lists, ids."""
+    """Concatenate the features on the host: numbers, lists, ids."""
     kind = torch.float32 if all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities) else torch.float64
     bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
     return torch.cat([block.numeric.to(kind), *bags, block.codes.to(kind)], 1).cpu().numpy()
@@ -194,12 +194,12 @@ def _columns(schema: Schema, seed: int) -> MatrixLayout:
 
 
 def _width(item: Field) -> int:
-    """The columns that a feature of lists becomes."""
+    """Return the number of columns that a list feature becomes."""
     return 2 if item.cardinality is None else min(item.cardinality, MAX_ELEMENTS)
 
 
 def _bag(lists: Ragged, width: int) -> Tensor:
-    """n x width: how often each id stands in a list, ids beyond as unknown ones; of numbers the length and the mean."""
+    """Count how often each id is in a list (n x width), large ids as unknown; of number lists length and mean."""
     if lists.values.is_floating_point():
         sums = torch.segment_reduce(lists.values, "sum", offsets=lists.offsets)
         return torch.stack([lists.lengths.float(), sums / lists.lengths.clamp_min(1)], 1)
@@ -217,8 +217,8 @@ def _note(item: Field) -> str:
     return f"{item.name}: counts of {_width(item):,} ids in its lists{others}"
 
 
-def block_of(where: str, name: str, loader: object) -> Block:
-    """Give a loader's block.
+def get_block(where: str, name: str, loader: object) -> Block:
+    """Return a loader's block.
 
     Raises:
         BadConfig: its rows are not in memory.
@@ -235,7 +235,7 @@ def block_of(where: str, name: str, loader: object) -> Block:
     )
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else f"{value:.1f}" if name == "seconds" else f"{value:.4g}"

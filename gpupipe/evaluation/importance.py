@@ -1,4 +1,4 @@
-"""How much a model needs each feature: what its figures lose when that feature's values are dealt out anew.
+"""Permutation feature importance.
 
 Breiman 2001 ("Random forests", section 10), as scikit-learn's `permutation_importance`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
-from gpupipe.evaluation.baselines import block_of
+from gpupipe.evaluation.baselines import get_block
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Field, Kind
 from gpupipe.support.tables import flush_right, html_table, text_table
@@ -32,7 +32,7 @@ def importance(
     repeats: int = 5,
     seed: int = 0,
 ) -> Importance:
-    """The loss of a metric for each feature whose values are permuted among the rows, over several permutations.
+    """Compute the loss of a metric for each permuted feature, over several permutations.
 
     Features that say the same stand in for each other: permuting one of them alone costs little. Rows come in the order
     of the block whatever the loader's; the host waits once per feature and permutation.
@@ -76,7 +76,7 @@ def importance(
     check_seed(importance, seed=seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
-    block = block_of("importance", "loader", loader)
+    block = get_block("importance", "loader", loader)
     module = model.model if isinstance(model, Scorer | Trainer) else model
     if module is None:
         remedy = "gp.save(path, pipeline, model)"
@@ -98,12 +98,12 @@ def importance(
 
 
 class Importance:
-    """What a metric loses by each feature, what matters most first.
+    """Importance of each feature, the most important first.
 
     Args:
         losses: by feature, one number per permutation.
         metric: which.
-        value: the metric with all features as they are.
+        value: the metric with all features unchanged.
 
     Example:
         >>> Importance({"night": [0.0, 0.0], "distance": [0.2, 0.4]}, "auc", 0.75)
@@ -140,7 +140,7 @@ class Importance:
 
 
 class _Rows:
-    """A loader's rows in the order of its block, one feature permuted if asked."""
+    """Loader's rows in the order of its block, with one feature permuted if requested."""
 
     def __init__(self, loader: Loader, item: Field | None = None, order: Tensor | None = None) -> None:
         block, units, size = loader.block, loader.target_units, loader.batch_size

@@ -1,4 +1,4 @@
-"""The types of an expression: what each operation takes and gives. The evaluator follows the same rules."""
+"""Type inference of expressions: operand and result dtypes of each operation, which the evaluator follows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, made_usable
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, suggest_conversion
 from gpupipe.support.time_zones import closest_zones, is_zone
 
-__all__ = ["common_dtype", "dtype_of", "infer", "require_comparable_times"]
+__all__ = ["common_dtype", "infer_dtype", "infer_operation", "require_comparable_times"]
 
 _NUMBERS = (*INTEGERS, *FLOATS, "bool")
 _KINDS: dict[str, tuple[Sequence[str], str]] = {
@@ -32,8 +32,8 @@ _CONSTANTS = ("constant text", "part", "pattern", "zone", "constant integer")
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
-def infer(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
-    """The type of a whole tree over columns of these types.
+def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
+    """Infer the dtype of a whole tree over columns of these dtypes.
 
     Raises:
         ColumnNotFound: a column is not among them.
@@ -47,11 +47,11 @@ def infer(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
         return dtypes[node.name]
     if isinstance(node, Comparison):
         _refuse_quoted_column(node, dtypes, source)
-    return dtype_of(node, [infer(operand, dtypes, source) for operand in node.operands], source)
+    return infer_operation(node, [infer_dtype(operand, dtypes, source) for operand in node.operands], source)
 
 
 def require_comparable_times(node: Node, schema: Schema, source: Source) -> None:
-    """Raise for columns of times with a zone beside columns of times without one in one operation.
+    """Raise where one operation mixes times with a zone and times without one.
 
     Raises:
         ExpressionError: there are such.
@@ -72,8 +72,8 @@ def require_comparable_times(node: Node, schema: Schema, source: Source) -> None
         require_comparable_times(operand, schema, source)
 
 
-def dtype_of(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
-    """The type one operation gives on operands of these types.
+def infer_operation(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
+    """Infer the result dtype of one operation on operands of these dtypes.
 
     Raises:
         ExpressionError: it does not take them.
@@ -110,7 +110,7 @@ def _refuse_quoted_column(node: Comparison, dtypes: Mapping[str, str], source: S
 
 
 def common_dtype(operands: Sequence[Node], dtypes: Sequence[str]) -> str | None:
-    """The type that holds the values of all operands; None if there is none. Constants fit in where they can."""
+    """Return the dtype that holds the values of all operands; None if there is none. Constants adapt where possible."""
     if all(dtype == "bool" for dtype in dtypes):
         return "bool"
     if all(dtype in _NUMBERS for dtype in dtypes):
@@ -149,7 +149,7 @@ def _call(node: Operation, dtypes: Sequence[str], source: Source) -> str:
             found = common_dtype(node.operands[first:], dtypes[first:])
             if found is None or (found == "string" and function.gives == "ordered"):
                 pairs = zip(node.operands[first:], dtypes[first:], strict=True)
-                given = " and ".join(_described(operand, dtype, source) for operand, dtype in pairs)
+                given = " and ".join(_describe_operand(operand, dtype, source) for operand, dtype in pairs)
                 alike = "values of one kind" if found is None else "numbers or timestamps"
                 raise source.error(
                     node.span,
@@ -186,8 +186,8 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
                 _check_text(operand, kind, source)
             continue
         sign = "unary -" if node.name == "negative" else node.name
-        problem = f"`{sign}` is given {_described(operand, dtype, source)}"
-        carried = made_usable(source.slice(operand.span), dtype) if is_passenger(dtype) else None
+        problem = f"`{sign}` is given {_describe_operand(operand, dtype, source)}"
+        carried = suggest_conversion(source.slice(operand.span), dtype) if is_passenger(dtype) else None
         remedy = carried or _remedy(kind, operand, dtype, source)
         raise source.error(operand.span, problem, expected=words, remedy=remedy)
 
@@ -220,7 +220,7 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
     carried = [(node, dtype) for node, dtype in (left, right) if is_passenger(dtype)]
     for node, dtype in carried:
-        remedy = made_usable(source.slice(node.span), dtype)
+        remedy = suggest_conversion(source.slice(node.span), dtype)
     for (node, _), (_, other) in ((left, right), (right, left)):
         if isinstance(node, Constant) and not carried:
             culprit = node
@@ -232,13 +232,13 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
                 remedy = f"{node.value}, without quotation marks" if _is_number(node.value) else "a number"
     raise source.error(
         culprit.span,
-        f"{_described(*left, source)} is compared with {_described(*right, source)}",
+        f"{_describe_operand(*left, source)} is compared with {_describe_operand(*right, source)}",
         expected="two numbers, two texts or two times",
         remedy=remedy,
     )
 
 
-def _described(node: Node, dtype: str, source: Source) -> str:
+def _describe_operand(node: Node, dtype: str, source: Source) -> str:
     if isinstance(node, Name):
         return f"column {node.name!r} ({dtype})"
     return f"{source.slice(node.span)} ({dtype})"
@@ -279,7 +279,7 @@ def _cast(operand: Node, dtype: str) -> str:
 
 
 def _fits(value: bool | float | str, dtype: str) -> bool:
-    """Whether a constant can stand beside a column without widening it; a float may be rounded to float32."""
+    """Return whether a constant combines with a column without widening it; a float may be rounded to float32."""
     if dtype in FLOATS:
         return dtype == "float64" or abs(float(value)) <= _LARGEST_FLOAT32
     bits = int(dtype.lstrip("uint"))
@@ -288,7 +288,7 @@ def _fits(value: bool | float | str, dtype: str) -> bool:
 
 
 def _is_time(node: Node, family: str) -> bool:
-    """Whether a node is text that can stand for a time, beside times."""
+    """Return whether a node is text that is read as a time because the other operands are times."""
     if family != "timestamp" or not isinstance(node, Constant) or not isinstance(node.value, str):
         return False
     try:

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from gpupipe.errors import ExpressionError
-from gpupipe.expressions.dtypes import infer, require_comparable_times
+from gpupipe.expressions.dtypes import infer_dtype, require_comparable_times
 from gpupipe.expressions.parser import read
 from gpupipe.expressions.source import Source
-from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, names_in
+from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, iter_names
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 
 __all__ = ["Expression", "parse"]
@@ -23,7 +23,7 @@ _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 @dataclass(frozen=True, repr=False)
 class Expression:
-    """A parsed expression; made by `parse`.
+    """Parsed expression; created by `parse`.
 
     Args:
         source: its text and where it was written.
@@ -46,7 +46,7 @@ class Expression:
         return self.source.text
 
     def check(self, schema: Schema) -> str:
-        """The type of the values, one of `schema.DTYPES`.
+        """Return the dtype of the values, one of `schema.DTYPES`.
 
         Raises:
             ColumnNotFound: a column is not in the schema; the closest name is offered.
@@ -57,7 +57,7 @@ class Expression:
             >>> parse("dep_delay > 15").check(Schema([Field("dep_delay", "float64")]))
             'bool'
         """
-        found = infer(self.tree, {item.name: item.dtype for item in schema}, self.source)
+        found = infer_dtype(self.tree, {item.name: item.dtype for item in schema}, self.source)
         require_comparable_times(self.tree, schema, self.source)
         return found
 
@@ -87,7 +87,7 @@ class Expression:
         )
 
     def conjuncts(self) -> list[tuple[str, str, Any]]:
-        """Simple conditions that hold for every row the expression is true for, to be held against statistics.
+        """Return simple conditions, to test against statistics, that all rows satisfy for which the expression is true.
 
         A condition is a column, one of `== != < <= > >= in notnull` and a constant (a tuple for `in`, None for
         `notnull`); a timestamp is a `datetime`, but text that is compared with a time column stays text. A row with a
@@ -137,7 +137,7 @@ def parse(text: str, where: str = "expression") -> Expression:
 def _parse(text: str, where: str) -> Expression:
     source = Source(text, where)
     tree = read(source)
-    return Expression(source, tree, tuple(dict.fromkeys(names_in(tree))))
+    return Expression(source, tree, tuple(dict.fromkeys(iter_names(tree))))
 
 
 def _conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
@@ -161,7 +161,7 @@ def _conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
 
 
 def _plain(constant: Constant) -> Any:
-    """A constant for statistics: a whole float as an integer, which is exact beside integers of any size."""
+    """Convert a constant for statistics: a whole float to an integer, which compares exactly with large integers."""
     value = constant.value
     if constant.dtype == "timestamp":
         return EPOCH + timedelta(microseconds=int(value))

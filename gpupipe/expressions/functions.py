@@ -1,4 +1,4 @@
-"""The functions of the language: what each takes and gives."""
+"""Functions of the expression language: argument and result dtypes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FUNCTIONS: dict[str, Function] = {
     "float": Function("x", ("number",), "float64"),
     "string": Function("x", ("plain",), "string"),
 }
-"""By name; beside them stand `col("a name")` and `timestamp("2013-10-01")`, which take a constant.
+"""By name; the language also has `col("a name")` and `timestamp("2013-10-01")`, which take a constant.
 
 A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off and is
 missing where no int64 can hold the value. Parts of a time are those of UTC, or of the local time of a zone:
@@ -123,7 +123,7 @@ _SYNONYMS = {
 
 
 def closest(name: str) -> str:
-    """The way to say what `name` was meant to say: by what other languages call it, then by how it is spelt."""
+    """Suggest what `name` was meant to be: another language's name for it, or the closest spelling."""
     if name.lower() in _ELSEWHERE:
         return _ELSEWHERE[name.lower()]
     near = _SYNONYMS.get(name.lower()) or nearest(name, [*FUNCTIONS, "col", "timestamp"])

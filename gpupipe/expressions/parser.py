@@ -1,4 +1,4 @@
-"""From Python's tree to ours by a white list: what is not named here is an error."""
+"""Parser: converts Python's syntax tree to ours by an allow list; anything else is an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpupipe.expressions.functions import FUNCTIONS, closest
 from gpupipe.expressions.source import Source, Span
 from gpupipe.expressions.syntax import ALLOWED, python_tree
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, microseconds
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 
 __all__ = ["read"]
 
@@ -56,7 +56,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 
 
 def read(source: Source) -> Node:
-    """The tree of an expression.
+    """Parse an expression into its tree.
 
     Raises:
         ExpressionError: it is no Python expression, or has a part that is not allowed.
@@ -66,7 +66,7 @@ def read(source: Source) -> Node:
 
 
 class _Reader:
-    """Turns nodes of `ast` into ours, or raises."""
+    """Converter of `ast` nodes to ours; raises for others."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -185,10 +185,15 @@ class _Reader:
         if isinstance(item.func, ast.Attribute):
             given = ", ".join(map(self._text, [item.func.value, *item.args]))
             remedy = f"{item.func.attr}({given})" if item.func.attr in FUNCTIONS else closest(item.func.attr)
-            raise self._error(item.func, "methods cannot be called", expected=f"a function: {_known()}", remedy=remedy)
+            raise self._error(
+                item.func, "methods cannot be called", expected=f"a function: {_list_functions()}", remedy=remedy
+            )
         if not isinstance(item.func, ast.Name):
             raise self._error(
-                item.func, "this cannot be called", expected=f"a function: {_known()}", remedy="its name, then (...)"
+                item.func,
+                "this cannot be called",
+                expected=f"a function: {_list_functions()}",
+                remedy="its name, then (...)",
             )
         name = self._text(item.func)
         if item.keywords:
@@ -200,7 +205,10 @@ class _Reader:
             return self._special(name, item)
         if name not in FUNCTIONS:
             raise self._error(
-                item.func, f"no function is called {name!r}", expected=f"one of {_known()}", remedy=closest(name)
+                item.func,
+                f"no function is called {name!r}",
+                expected=f"one of {_list_functions()}",
+                remedy=closest(name),
             )
         least = len(FUNCTIONS[name].takes)
         most = least + len(FUNCTIONS[name].may_take)
@@ -208,8 +216,8 @@ class _Reader:
             wanted = f"{name}({FUNCTIONS[name].arguments})"
             raise self._error(
                 item,
-                f"{name} is called with {counted(len(item.args), 'argument')}",
-                expected=counted(least, "argument") if least == most else f"{least} or {most} arguments",
+                f"{name} is called with {format_count(len(item.args), 'argument')}",
+                expected=format_count(least, "argument") if least == most else f"{least} or {most} arguments",
                 remedy=wanted,
             )
         return self._operation(name, item.args, item, depth)
@@ -234,7 +242,7 @@ class _Reader:
         raise self._error(item, f"{name} is called with something else", expected=expected, remedy=closest(name))
 
     def _refusal(self, item: ast.expr) -> ExpressionError:
-        """The error for a part that is not in the white list."""
+        """Build the error for a part that is not in the allow list."""
         if (error := bitwise_error(item, self._source, self._span)) is not None:
             return error
         what, remedy = _REFUSED.get(type(item), (type(item).__name__, "Map(fn, reads=..., adds=...)"))
@@ -257,5 +265,5 @@ class _Reader:
         return start + (column if chars is None else chars[column])
 
 
-def _known() -> str:
+def _list_functions() -> str:
     return ", ".join([*FUNCTIONS, "col", "timestamp"])

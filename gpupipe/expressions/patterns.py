@@ -1,4 +1,4 @@
-"""Regular expressions before any text is looked at: what Python and RE2 both read."""
+"""Regular expression checks: the syntax that Python and RE2 have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN_TO_PYTHON = r"\\[pP](?:\{\^?\w+\}|\w)"
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why RE2 would not take a pattern; None where nothing speaks against it.
+    """Return why RE2 would reject a pattern; None where it would not.
 
     Example:
         >>> pattern_problem("(a"), pattern_problem("a(?=b)"), pattern_problem("[0-9]+")

@@ -1,4 +1,4 @@
-"""The text of an expression, and errors that point into it."""
+"""Expression text, and errors that point into it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Error = TypeVar("_Error", bound=GpupipeError)
 
 
 class Span(NamedTuple):
-    """A part of the text, in characters; `end` is not part of it."""
+    """Part of the text, in characters; `end` is exclusive."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An expression's text and what it belongs to, for messages.
+    """Expression text and its owner, for messages.
 
     Args:
         text: lines end in a line feed.
@@ -34,15 +34,15 @@ class Source:
     where: str
 
     def slice(self, span: Span) -> str:
-        """The text of a part."""
+        """Return the text of a part."""
         return self.text[span.start : span.end]
 
     def error(self, span: Span, problem: str, *, expected: str, remedy: str, **got: Any) -> ExpressionError:
-        """An error whose last lines show the text and mark the part."""
+        """Build an error whose last lines show the text and mark the part."""
         return self._pointed(ExpressionError(self.where, problem, expected=expected, remedy=remedy, **got), span)
 
     def no_column(self, span: Span, name: str, names: Iterable[str]) -> ColumnNotFound:
-        """The error for a column that is not one of `names`."""
+        """Build the error for a column that is not one of `names`."""
         return self._pointed(ColumnNotFound.among(self.where, name, names), span)
 
     def _pointed(self, error: _Error, span: Span) -> _Error:
@@ -50,7 +50,7 @@ class Source:
         return error
 
     def _pointer(self, span: Span) -> str:
-        """The line a part begins in, shortened around it, and carets below the part."""
+        """Format the line a part begins in, shortened around it, with carets below the part."""
         first = self.text.rfind("\n", 0, span.start) + 1
         last = self.text.find("\n", first)
         last = len(self.text) if last < 0 else last

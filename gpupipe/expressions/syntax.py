@@ -1,4 +1,4 @@
-"""Python's own parser asked for one expression, its complaints turned into ours. Nothing is compiled or run."""
+"""Python's parser applied to one expression, its errors converted to ours. Nothing is compiled or run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TYPOS = (
 
 
 def python_tree(source: Source) -> ast.expr:
-    """What Python reads in the text.
+    """Parse the text with Python's parser.
 
     Raises:
         ExpressionError: no expression, or one that is too long or too deep to be read.
@@ -62,7 +62,7 @@ def _syntax_error(source: Source, error: SyntaxError) -> ExpressionError:
 
 
 def _without_typos(text: str) -> str | None:
-    """The text with signs of other languages replaced, or with its lines in parentheses, if Python can read that."""
+    """Return the text with other languages' operators replaced, or its lines in parentheses, if Python parses that."""
     mended = text
     for typo, sign in _TYPOS:
         mended = re.sub(typo, sign, mended)

@@ -1,4 +1,4 @@
-"""What an expression is once it is read: constants, columns, comparisons and operations."""
+"""Expression tree: constants, columns, comparisons and operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from gpupipe.expressions.source import Span
 from gpupipe.schema import FLOATS
 
-__all__ = ["EPOCH", "Comparison", "Constant", "Name", "Node", "Operation", "microseconds", "names_in", "value_as"]
+__all__ = ["EPOCH", "Comparison", "Constant", "Name", "Node", "Operation", "iter_names", "microseconds", "value_as"]
 
 Value: TypeAlias = bool | int | float | str
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive
@@ -18,7 +18,7 @@ EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value; a timestamp is an integer, microseconds since 1970."""
+    """Constant value; a timestamp is an integer, microseconds since 1970."""
 
     value: Value
     dtype: str
@@ -27,7 +27,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A column."""
+    """Column name."""
 
     name: str
     span: Span = field(compare=False)
@@ -35,7 +35,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Neighbouring operands held against each other; true when all pairs are. One operator less than operands."""
+    """Comparison of neighbouring operands; true when all pairs are. One operator less than operands."""
 
     operators: tuple[str, ...]
     operands: tuple[Node, ...]
@@ -54,17 +54,17 @@ class Operation:
 Node: TypeAlias = Constant | Name | Comparison | Operation
 
 
-def names_in(node: Node) -> Iterator[str]:
-    """The columns a tree reads, from left to right, with repeats."""
+def iter_names(node: Node) -> Iterator[str]:
+    """Yield the columns a tree reads, from left to right, with repeats."""
     if isinstance(node, Name):
         yield node.name
     elif isinstance(node, Comparison | Operation):
         for operand in node.operands:
-            yield from names_in(operand)
+            yield from iter_names(operand)
 
 
 def value_as(constant: Constant, dtype: str) -> Value:
-    """A constant's value as a column of that type has it; text beside times is a time.
+    """Convert a constant to the dtype of a column; text compared with times is a time.
 
     Raises:
         ValueError: text that is no time.
@@ -78,7 +78,7 @@ def value_as(constant: Constant, dtype: str) -> Value:
 
 
 def microseconds(text: str) -> int:
-    """A date or time in ISO 8601 as microseconds since 1970; UTC unless it says otherwise.
+    """Parse an ISO 8601 date or time to microseconds since 1970; UTC by default.
 
     Raises:
         ValueError: the text is something else.

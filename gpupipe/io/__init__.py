@@ -9,7 +9,7 @@ from gpupipe.io.planning.partitions import FileNote, Partition, row_bytes
 from gpupipe.io.planning.query import FrameFunction
 from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
-from gpupipe.io.run import in_halves, over_partitions
+from gpupipe.io.run import in_halves, run_partitions
 
 __all__ = [
     "Dataset",
@@ -23,11 +23,11 @@ __all__ = [
     "from_polars",
     "in_halves",
     "inspect",
-    "over_partitions",
     "read_csv",
     "read_ipc",
     "read_json",
     "read_orc",
     "read_parquet",
     "row_bytes",
+    "run_partitions",
 ]

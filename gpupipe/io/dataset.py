@@ -1,4 +1,4 @@
-"""A lazy table made of partitions."""
+"""Dataset: a lazy table made of partitions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gpupipe.errors import BadConfig
 from gpupipe.io.jobs.manifest import Manifest
 from gpupipe.io.jobs.parquet_writer import ParquetOptions
 from gpupipe.io.jobs.part_writer import write_dataset
-from gpupipe.io.planning.partitions import FileNote, Reads
+from gpupipe.io.planning.partitions import FileNote, ReadCounter
 from gpupipe.io.planning.query import EVERYTHING
-from gpupipe.io.planning.row_filters import Draw, Selection, Where
-from gpupipe.io.planning.splits import check_call, check_complete, draw_parts, folds, ranges, shares_of
-from gpupipe.io.planning.stratified import stratified_parts
+from gpupipe.io.planning.row_filters import RandomSplit, Selection, Where
+from gpupipe.io.planning.splits import check_call, check_complete, draw_parts, folds, get_fractions, ranges
+from gpupipe.io.planning.stratified import stratify_parts
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.asof import AsOf, join_asof
 from gpupipe.io.relational.deduplicate import deduplicate
@@ -29,10 +29,10 @@ from gpupipe.io.relational.join import Joining, join
 from gpupipe.io.relational.sample import draw
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import shuffle, sort
-from gpupipe.io.run import over_partitions
+from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list, counted
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import (
     check_bool,
     check_choice,
@@ -55,7 +55,7 @@ Names: TypeAlias = str | Sequence[str]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset(Table):
-    """A lazy, immutable table in partitions; made by `gp.read_parquet` and its like and by `gp.from_frame`.
+    """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
     identity is its file and its number in that file.
@@ -82,13 +82,13 @@ class Dataset(Table):
         return len(self), len(self.columns)
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> ReadCounter:
         """What this process has read of the files so far, by any dataset made from the same reader call."""
         return self.source.reads
 
     @property
     def rejected(self) -> tuple[FileNote, ...]:
-        """The files that were found but are not read, and why; see `on_mismatch` and `on_bad` of the readers."""
+        """The files that are skipped, and why; see `on_mismatch` and `on_bad` of the readers."""
         return tuple(note for note in self.source.notes if note.action in ("skipped", "quarantined"))
 
     @property
@@ -103,18 +103,18 @@ class Dataset(Table):
         return tuple(note for note in self.source.notes if note.column is not None)
 
     def __len__(self) -> int:
-        """The number of rows: from the footers, or else by one pass over the columns a predicate reads."""
+        """Count the rows: from the footers, or else by one pass over the columns a predicate reads."""
         if "_num_rows" not in vars(self):
             if self.query.keeps_rows:
                 found = sum(partition.num_rows for partition in self.partitions)
             else:
                 backend = get_executor().resolve(self.backend)
-                found = sum(over_partitions(partial(_rows_of, backend), self, backend, "count"))
+                found = sum(run_partitions(partial(_count_rows, backend), self, backend, "count"))
             vars(self)["_num_rows"] = found
         return int(vars(self)["_num_rows"])
 
     def __getitem__(self, key: object) -> NoReturn:
-        """Say which method gives columns or rows: a table that is not read yet has none to take out.
+        """Raise with the method that selects columns or rows: a lazy table has no indexing.
 
         Raises:
             BadConfig: always.
@@ -128,7 +128,7 @@ class Dataset(Table):
         raise BadConfig("Dataset[...]", "a lazy table has no items", got=key, expected="a method", remedy=remedy)
 
     def head(self, n: int = 5) -> Frame:
-        """The first `n` rows as a frame; reads no more row groups than that takes.
+        """Return the first `n` rows as a frame; read no more row groups than needed.
 
         Raises:
             BadConfig: `n` is no number of rows.
@@ -147,7 +147,7 @@ class Dataset(Table):
         return _plain(backend.concat(frames), backend, self.schema)
 
     def compute(self) -> Frame:
-        """All rows as one frame, strings plain, the index a range.
+        """Compute all rows as one frame, strings plain, the index a range.
 
         Memory: the whole result, twice while the parts are put together.
         """
@@ -156,7 +156,7 @@ class Dataset(Table):
         return _plain(backend.concat(frames), backend, self.schema)
 
     def to_pandas(self) -> Any:
-        """All rows as one pandas frame on the host, as `compute` gives them on the CPU: for plots and other libraries.
+        """Compute all rows as one pandas frame on the host, as `compute` does on the CPU: for plots and libraries.
 
         Memory: on a GPU each partition is copied to the host; the whole result there, twice while it is put together.
         """
@@ -168,14 +168,14 @@ class Dataset(Table):
         return _plain(whole, host, self.schema)
 
     def __iter__(self) -> Iterator[Frame]:
-        """The partitions as frames, strings plain."""
+        """Yield the partitions as frames, strings plain."""
         backend = select(self.backend)
         for partition in self.partitions:
             yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.own)
 
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: str | Sequence[str]) -> Dataset:
-        """These columns only, in this order.
+        """Return these columns only, in this order.
 
         Raises:
             ColumnNotFound: one of them is not there; offers the closest name.
@@ -190,7 +190,7 @@ class Dataset(Table):
         return replace(self, schema=self.schema.select(columns))
 
     def with_units(self, units: Mapping[str, str]) -> Dataset:
-        """The same table, in which the numbers of these columns are known to count this, by column name.
+        """Return the table with a unit for the numbers of each of these columns, by column name.
 
         Units in the metadata of Parquet fields (`units`) are known already, and are written with `write_parquet`.
 
@@ -206,7 +206,7 @@ class Dataset(Table):
         return replace(self, schema=self.schema.with_units(units))
 
     def filter(self, expr: str) -> Dataset:
-        """The rows for which an expression is true; rows for which it is missing go.
+        """Return the rows for which an expression is true; rows for which it is missing are dropped.
 
         Row groups whose statistics show that they hold no such row are not read.
 
@@ -298,7 +298,7 @@ class Dataset(Table):
         stratify: str | None = None,
         gap: Any = None,
     ) -> tuple[Dataset, ...]:
-        """Parts that together have every row once: cut at values of a column, or drawn at random.
+        """Split into parts that together have every row once: cut at values of a column, or drawn at random.
 
         Args:
             fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
@@ -345,9 +345,9 @@ class Dataset(Table):
             check_complete(item, _count_missing(self, by or ""))
         else:
             assert fraction is not None, "check_call looks at that"
-            shares = shares_of(fraction)
+            shares = get_fractions(fraction)
             if stratify is not None:
-                parts = stratified_parts(self, stratify, shares, seed)
+                parts = stratify_parts(self, stratify, shares, seed)
             else:
                 parts = draw_parts(shares, seed, self.query.num_draws, by)
         return tuple(replace(self, query=self.query.then(part)) for part in parts)
@@ -355,7 +355,7 @@ class Dataset(Table):
     def kfold(
         self, n_splits: int = 5, *, by: str | None = None, seed: int = 0, stratify: str | None = None
     ) -> list[tuple[Dataset, Dataset]]:
-        """`n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
+        """Return `n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
 
         Args:
             n_splits: at least 2.
@@ -383,17 +383,17 @@ class Dataset(Table):
             if name is not None:
                 self.require([name], "kfold")
                 require_comparable(self.schema.select(name), "kfold")
-        drawn: Sequence[Draw] = (
+        drawn: Sequence[RandomSplit] = (
             draw_parts(shares, seed, self.query.num_draws, by)
             if stratify is None
-            else stratified_parts(self, stratify, shares, seed)
+            else stratify_parts(self, stratify, shares, seed)
         )
         sides = [(replace(part, outside=True), part) for part in drawn]
         return [(replace(self, query=self.query.then(a)), replace(self, query=self.query.then(b))) for a, b in sides]
 
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
-        """All rows in the order of these columns; rows alike in them stay as they stand, missing values come last.
+        """Sort all rows by these columns; ties keep their order, missing values come last.
 
         Args:
             by: the columns, the one that matters most first.
@@ -427,13 +427,13 @@ class Dataset(Table):
                 "sort",
                 "not a direction for each column",
                 got=upward,
-                expected=counted(len(names), "direction"),
+                expected=format_count(len(names), "direction"),
                 remedy="ascending=True, which is for all",
             )
         return sort(self, names, upward)
 
     def shuffle(self, seed: int = 0) -> Dataset:
-        """All rows in a random order, in which any two may stand side by side.
+        """Shuffle all rows into a random order, across partitions.
 
         The order follows from the seed and the rows' identities alone.
 
@@ -458,9 +458,9 @@ class Dataset(Table):
     def deduplicate(
         self, on: str | Sequence[str] | None = None, *, keep: Literal["first", "last"] = "first"
     ) -> Dataset:
-        """One row of those that are alike, at its place; two missing values are alike.
+        """Return one row of each set of duplicates, at its position; two missing values are equal.
 
-        Only the columns looked at are read; the rows stay where they are.
+        Only the compared columns are read; the rows keep their order.
 
         Args:
             on: the columns in which rows are alike; all by default.
@@ -485,7 +485,7 @@ class Dataset(Table):
         return deduplicate(self, _columns(self, self.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy[Dataset]:
-        """Rows with equal keys, to be made into one by `agg`.
+        """Group rows with equal keys, for aggregation by `agg`.
 
         Args:
             keys: the key columns.
@@ -518,7 +518,7 @@ class Dataset(Table):
         suffix: str = "_right",
         many: bool = False,
     ) -> Dataset:
-        """The rows of this table with the columns of another one, where keys are equal; either may exceed memory.
+        """Join the columns of another table to these rows, where keys are equal; either may exceed memory.
 
         For a right table that fits in memory, the step `Join` does it in the same pass as everything else. Rows come in
         the order of the left, those of one left row in the order of the right; then right rows that match nothing.
@@ -584,7 +584,7 @@ class Dataset(Table):
         columns: str | Sequence[str] | None = None,
         suffix: str = "_right",
     ) -> Dataset:
-        """Each row of this table with the last row of another one before it, or the next; either may exceed memory.
+        """Join to each row the last row of another table before it, or the next; either may exceed memory.
 
         As pandas' `merge_asof`, of tables in any order: every row of the left comes out once, in the order of the left.
         Of several right rows alike in `by` and `on` the last one matches backwards, the first one forwards. Of two that
@@ -651,7 +651,7 @@ class Dataset(Table):
         return join_asof(self, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
-        """Rows drawn at random, none twice, in the order in which they stand.
+        """Return rows drawn at random without replacement, in their original order.
 
         Args:
             fraction: the share of rows: each is drawn by the seed and its identity alone, and nothing is read for that.
@@ -687,7 +687,7 @@ class Dataset(Table):
         return self.split(fraction=fraction, seed=seed)[0] if fraction != 1 else self
 
     def to_polars(self) -> LazyFrame:
-        """Give the table as a lazy frame of Polars, dates as dates and times with their zones.
+        """Return the table as a lazy frame of Polars, dates as dates and times with their zones.
 
         Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
         rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory. A time
@@ -710,7 +710,7 @@ class Dataset(Table):
     # shown -----------------------------------------------------------------------------------------------------------
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
-        shown = ", ".join(map(counted, sizes, ("row", "column", "partition")))
+        shown = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
         return shown if self.query.keeps_rows else f"at most {shown}"
 
     def __repr__(self) -> str:
@@ -720,17 +720,17 @@ class Dataset(Table):
         return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self.head()._repr_html_() or ''}"
 
 
-def _rows_of(backend: str, part: Dataset) -> int:
+def _count_rows(backend: str, part: Dataset) -> int:
     return len(part.read(part.partitions[0], [], select(backend)))
 
 
 def _plain(frame: Frame, backend: Backend, schema: Schema, own: Container[str] = ()) -> Frame:
-    """As a user expects it: strings plain, rows counted from 0; see `Backend.decode`."""
+    """Convert to a user's frame: strings plain, rows counted from 0; see `Backend.decode`."""
     return backend.decode(frame, own, schema).reset_index(drop=True)
 
 
 def _count_missing(dataset: Dataset, name: str) -> int:
-    """Missing values of a column: from the files' footers, or else by one pass over it."""
+    """Count a column's missing values: from the files' footers, or else by one pass over it."""
     if not dataset.schema[name].nullable:
         return 0
     known = dataset.source.null_count(name) if dataset.query == EVERYTHING else None
@@ -758,7 +758,7 @@ def _dataset(right: Dataset, where: str) -> Dataset:
 
 
 def _sides(both: Names | None, left: Names | None, right: Names | None, where: str, name: str) -> tuple[Names, Names]:
-    """Tell what is named for the left and for the right, at once or apart."""
+    """Return the names for the left and for the right, whether given once or separately."""
     if both is not None and left is None and right is None:
         return both, both
     if both is not None or left is None or right is None:
@@ -773,7 +773,7 @@ def _sides(both: Names | None, left: Names | None, right: Names | None, where: s
 
 
 def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:
-    """Names of columns that are there, one at least."""
+    """List names of existing columns, one at least."""
     table.require(() if names is None else names, where)
     found = list(dict.fromkeys(as_list(() if names is None else names)))
     require_comparable(table.schema.select(found), where)

@@ -1,4 +1,4 @@
-"""What a dataset holds, column by column."""
+"""Dataset inspection: a report of the content, column by column."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import unite_dictionaries
-from gpupipe.io.formats.parquet_layout import ParquetFacts, layout_of
+from gpupipe.io.formats.parquet_layout import ParquetFacts, describe_layout
 from gpupipe.io.planning.partitions import FileNote, Partition
 from gpupipe.io.readers import as_dataset
-from gpupipe.schema import FLOATS, Field, Kind, element_of
+from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype
 from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 
 __all__ = ["ColumnReport", "Report", "inspect"]
 
@@ -26,7 +26,7 @@ MAX_DISTINCT = 1_000_000
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """One column's content.
+    """Report of one column's content.
 
     Args:
         field: its name and type.
@@ -50,13 +50,13 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What `inspect` found; shows itself as text and in a notebook.
+    """Report of `inspect`; displays as text and in a notebook.
 
     Args:
         num_rows: rows of the dataset.
         partitions: what it is read in.
         columns: a report per column.
-        notes: the files and columns that were not read, or not as they are.
+        notes: the files and columns that were skipped or converted.
         layout: how Parquet files are laid out; None of other tables.
     """
 
@@ -68,7 +68,7 @@ class Report:
 
     def _title(self) -> str:
         parts = (self.num_rows, "row"), (len(self.columns), "column"), (len(self.partitions), "partition")
-        return ", ".join(counted(*part) for part in parts)
+        return ", ".join(format_count(*part) for part in parts)
 
     def _table(self) -> list[list[str]]:
         rows = [["column", "dtype", "missing", "distinct", "min", "max", "lengths"]]
@@ -76,14 +76,14 @@ class Report:
             share = found.num_missing / self.num_rows if self.num_rows else 0.0
             exactly = "" if found.num_distinct is None else f"{found.num_distinct:,}"
             distinct = f"{'>= ' if found.is_capped else ''}{exactly}"
-            shown = [_shown(found.low), _shown(found.high)]
+            shown = [_format_value(found.low), _format_value(found.high)]
             rows.append([found.field.name, found.field.dtype, f"{share:.2%}", distinct, *shown, _lengths(found)])
         has_lists = any(row[-1] for row in rows[1:])
         return rows if has_lists else [row[:-1] for row in rows]
 
     def __repr__(self) -> str:
         partitions = "\n".join(
-            f"{part.index}: {counted(part.num_rows, 'row')}, {part.description}" for part in self.partitions
+            f"{part.index}: {format_count(part.num_rows, 'row')}, {part.description}" for part in self.partitions
         )
         notes = "\n".join(["", "", *map(str, self.notes)]) if self.notes else ""
         layout = f"\n\n{self.layout}" if self.layout else ""
@@ -128,16 +128,16 @@ def inspect(data: Any) -> Report:
         for tally in tallies:
             tally.add(backend.column(frame, tally.field.name), backend)
     columns = tuple(tally.report() for tally in tallies)
-    layout = layout_of(dataset.source)
+    layout = describe_layout(dataset.source)
     return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes), layout)
 
 
 class _Tally:
-    """One column's counts so far."""
+    """Counts of one column so far."""
 
     def __init__(self, item: Field) -> None:
         self.field = item
-        element = element_of(item.dtype)
+        element = get_element_dtype(item.dtype)
         self._elements = None if element is None else _Tally(Field(item.name, element))
         self._lengths: list[int] = []
         self._missing = 0
@@ -196,7 +196,7 @@ def _lengths(found: ColumnReport) -> str:
     return f"{found.lengths[0]:,} to {found.lengths[1]:,}{missing}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What opens a Dataset: Parquet files and tables in memory."""
+"""Readers: open a Dataset from Parquet files or from tables in memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gpupipe.backend.arrow_types import Reading, map_schema
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.arrow_dataset import fragments_of
-from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.arrow_dataset import list_fragments
+from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
@@ -29,7 +29,7 @@ from gpupipe.io.planning.partitions import partition_limit, row_bytes
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list, counted
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_integer, check_names
 
 __all__ = ["as_dataset", "as_rows", "from_frame", "read_parquet"]
@@ -73,7 +73,7 @@ def read_parquet(
             any file; each value has to fit the new type exactly, or it is an error when it is read; a column that is
             not there is missing throughout, and one that is new is left out. The order of the columns does not matter.
         on_bad: what is done about a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it
-            too, and `write_parquet` writes a JSON line about it beside its output. What is skipped is listed in
+            too, and `write_parquet` writes a JSON line about it next to its output. What is skipped is listed in
             `Dataset.rejected` and counted in `Pipeline.fit_report`; what is skipped or cast is logged, shown by
             `gpupipe.io.inspect` and told by the manifest of what is written. A file that turns out damaged later, when
             its rows are read, is always an error. All of it is in docs/guide-files.md.
@@ -98,10 +98,10 @@ def read_parquet(
         (24951, ['origin', 'distance'])
     """
     check_names("read_parquet", None, columns=columns)
-    admission = Admission(on_mismatch, on_bad)
-    files = open_all(find_files(path, [".parquet"], storage_options), fetch_end, admission, finish=parse_end)
+    policy = BadFilePolicy(on_mismatch, on_bad)
+    files = open_all(find_files(path, [".parquet"], storage_options), fetch_end, policy, finish=parse_end)
     needed = None if columns is None else [*as_list(columns), *(parse(filters, "filters").reads if filters else ())]
-    source = FileSource(files, columns=needed, limit=partition_limit(partition_bytes, backend), admission=admission)
+    source = FileSource(files, columns=needed, limit=partition_limit(partition_bytes, backend), policy=policy)
     dataset = Dataset(source, source.schema, backend)
     if filters is not None:
         dataset = dataset.filter(filters)
@@ -153,7 +153,7 @@ def from_frame(
         )
     limit = partition_limit(partition_bytes, backend)
     check_integer(from_frame, "[1, inf)", None, num_partitions=num_partitions)
-    files = fragments_of(obj) if isinstance(obj, pads.Dataset) else None
+    files = list_fragments(obj) if isinstance(obj, pads.Dataset) else None
     if num_partitions is not None and (files or not hasattr(obj, "__len__")):
         raise BadConfig(
             "from_frame",
@@ -176,15 +176,15 @@ def from_frame(
         read = owner.classify(obj).items()
         readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
         frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
-        readings = _of_index(obj.index) | readings
+        readings = _read_index(obj.index) | readings
     else:
-        schema, readings, batches = _opened(obj)
+        schema, readings, batches = _open(obj)
         if not hasattr(obj, "__len__"):
             spool = Spool(limit)
-            admission = Admission()
-            admission.convert("stream", readings)
+            policy = BadFilePolicy()
+            policy.convert("stream", readings)
             file = spool.write(_read(batches), list(schema), Input("stream"))
-            source = FileSource({0: file}, limit=limit, admission=admission, spool=spool)
+            source = FileSource({0: file}, limit=limit, policy=policy, spool=spool)
             return Dataset(source, source.schema, backend)
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
@@ -194,7 +194,7 @@ def from_frame(
 
 
 def as_dataset(data: Any) -> Dataset:
-    """Take a Dataset as it is, and any other table as `from_frame` does.
+    """Return a Dataset unchanged, and convert any other table as `from_frame` does.
 
     Raises:
         SchemaMismatch: no table.
@@ -210,7 +210,7 @@ def as_dataset(data: Any) -> Dataset:
 
 
 def as_rows(data: Any, backend: str = "auto") -> Any:
-    """Take a Dataset or a frame as it is, a table in memory as a frame of the backend, a stream as a Dataset.
+    """Return a Dataset or a frame unchanged, a table in memory as a frame of the backend, a stream as a Dataset.
 
     Raises:
         SchemaMismatch: no table.
@@ -242,7 +242,7 @@ def _streams(obj: Any) -> bool:
 
 
 def _no_table(obj: Any) -> SchemaMismatch:
-    """The error for what is no table, with what makes one of it."""
+    """Build the error for an object that is no table, with a way to convert it."""
     if isinstance(obj, str | os.PathLike):
         kind = re.sub(r"[.](gz|bz2|zst|xz)$", "", str(obj)).rpartition(".")[2]
         remedy = f"gp.{_READERS.get(kind, 'read_parquet')}({str(obj)!r})"
@@ -257,8 +257,8 @@ def _no_table(obj: Any) -> SchemaMismatch:
     )
 
 
-def _of_index(index: Any) -> dict[str, tuple[object, Reading]]:
-    """The index of a frame, which no dataset has; none where it is without a name and counts or picks rows."""
+def _read_index(index: Any) -> dict[str, tuple[object, Reading]]:
+    """Return the index of a frame as a column; none where it is unnamed and counts or selects rows."""
     names = [name for name in index.names if name is not None]
     if not names and getattr(index.dtype, "kind", "O") in "iu":
         return {}
@@ -266,7 +266,7 @@ def _of_index(index: Any) -> dict[str, tuple[object, Reading]]:
     return {", ".join(map(str, names)) or "index": (index.dtype, Reading(None, change=change))}
 
 
-def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
+def _open(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
     is_polars = type(obj).__module__.startswith("polars.") and hasattr(obj, "schema")
     unsent = {name: kind for name, kind in obj.schema.items() if str(kind) in _UNSENT} if is_polars else {}
     obj = obj.drop(list(unsent)) if unsent else obj
@@ -281,7 +281,7 @@ def _opened(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Rec
 
 
 def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """What a stream gives; an error in whatever feeds it names the rows that came before."""
+    """Yield a stream's batches; an error in its source reports the number of rows that preceded it."""
     rows = 0
     while True:
         try:
@@ -291,7 +291,7 @@ def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         except (OSError, pa.ArrowException) as cause:
             raise BadFile(
                 "from_frame",
-                f"the stream broke off after {counted(rows, 'row')} ({one_line(cause)})",
+                f"the stream broke off after {format_count(rows, 'row')} ({one_line(cause)})",
                 expected="a stream with its end",
                 remedy="what feeds it; and a new stream, as this one cannot be read again",
             ) from cause
@@ -308,7 +308,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:
-    """First row and number of rows of as many parts of nearly equal size, one at least.
+    """List the first row and number of rows of as many parts of nearly equal size, one at least.
 
     Example:
         >>> _cuts(7, 2)

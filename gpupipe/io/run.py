@@ -1,4 +1,4 @@
-"""One pass over the partitions: a few worked on ahead, a progress bar, every failure named by its partition."""
+"""Partition runs: one pass with read-ahead, a progress bar, and errors that name their partition."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.planning.partitions import Partition, Source
 from gpupipe.io.planning.table import AnyTable
 from gpupipe.step import IN_STEP
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 
-__all__ = ["in_halves", "in_partition", "over_partitions"]
+__all__ = ["in_halves", "in_partition", "run_partitions"]
 
 Result = TypeVar("Result")
 Tell = Callable[[str], None]
 _log = logging.getLogger("gpupipe")
 
 
-def over_partitions(
+def run_partitions(
     work: Callable[[AnyTable], Result], dataset: AnyTable, backend: str, title: str, *, whole: bool = False
 ) -> Generator[Result]:
-    """`work` of a dataset of one partition, for each, in order, by the executor in force.
+    """Yield `work` of a dataset of one partition, for each, in order, by the executor in force.
 
     A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
     come one after the other: its kernels already use the whole device. Whoever may stop before the end closes it
@@ -50,7 +50,7 @@ def over_partitions(
     Example:
         >>> import pandas as pd, gpupipe as gp
         >>> numbers = gp.from_frame(pd.DataFrame({"n": range(10)}), num_partitions=3)
-        >>> list(over_partitions(len, numbers, "cpu", "count"))
+        >>> list(run_partitions(len, numbers, "cpu", "count"))
         [3, 3, 4]
     """
     executor, parts = get_executor(), dataset.partitions
@@ -72,7 +72,7 @@ def _on_source(
     dataset: AnyTable,
     source: Source,
 ) -> tuple[list[Result], list[str]]:
-    """The results, and what is to be told of the partition where the program runs: a worker's log may be anywhere."""
+    """Return the results, and messages for the program to report, as a worker's log may be anywhere."""
     halved: list[str] = []
     return list(how(work, replace(dataset, source=source), halved.append)), halved
 
@@ -87,7 +87,8 @@ def _as_one(work: Callable[[AnyTable], Result], part: AnyTable, _: Tell) -> Iter
                 raise
             raise PartitionFailed(
                 str(partition.description),
-                f"its {counted(partition.num_rows, 'row')} are needed together, and memory does not suffice ({cause})",
+                f"its {format_count(partition.num_rows, 'row')} are needed together, and memory does not suffice "
+                f"({cause})",
                 expected="partitions that fit in memory three times per worker",
                 remedy="a smaller partition_bytes where the files are read, or fewer workers",
             ) from cause
@@ -95,7 +96,7 @@ def _as_one(work: Callable[[AnyTable], Result], part: AnyTable, _: Tell) -> Iter
 
 
 def in_halves(work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _log.warning) -> Iterator[Result]:
-    """`work` of a dataset of one partition; of its halves where memory does not suffice, which is told; and so on.
+    """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
 
     Example:
         >>> import pandas as pd, gpupipe as gp
@@ -117,7 +118,7 @@ def in_halves(work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _
     if found:
         yield from found
         return
-    rows = counted(partition.num_rows, "row")
+    rows = format_count(partition.num_rows, "row")
     tell(f"{partition.description}: {rows} are too large for memory ({reason}), worked on in halves")
     for half in partition.split_at(partition.num_rows // 2):
         yield from in_halves(work, part.of_partitions([half]), tell)

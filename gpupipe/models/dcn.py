@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gpupipe.models.mlp import relu_layers
+from gpupipe.models.mlp import make_relu_layers
 from gpupipe.models.numeric_embeddings import Numbers
-from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
+from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_arguments
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors.batch import Batch
 
@@ -68,17 +68,17 @@ class DCNv2(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = arguments(locals())
+        config = select_arguments(locals())
         check_integer(self, "[0, inf)", crosses=crosses)
         check_integer(self, "[1, inf)", None, rank=rank)
         check_choice(self, ("parallel", "stacked"), structure=structure)
-        generator = generator_of(self, seed)
+        generator = make_generator(self, seed)
         super().__init__(config, generator)
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
-        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        layers, width = make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
-        self.last = linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
+        self.last = make_linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
         """B logits or values with one output, else B x K logits.
@@ -114,9 +114,9 @@ class Cross(nn.Module):
         super().__init__()
         self.narrow: nn.Linear | None = None
         if rank is not None:
-            self.narrow = linear(width, rank, generator, "glorot")
+            self.narrow = make_linear(width, rank, generator, "glorot")
             self.narrow.bias = None  # type: ignore[assignment]  # V has none
-        self.widen = linear(width if rank is None else rank, width, generator, "glorot")
+        self.widen = make_linear(width if rank is None else rank, width, generator, "glorot")
 
     def forward(self, first: Tensor, values: Tensor) -> Tensor:
         """B x d of two B x d."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
+from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_arguments
 from gpupipe.support.validation import check_integer, check_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
@@ -73,12 +73,12 @@ class FTTransformer(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = arguments(locals())
+        config = select_arguments(locals())
         check_integer(self, "[1, inf)", blocks=blocks, dim=dim, heads=heads)
         check_number(self, "[0, 1)", attention_dropout=attention_dropout)
         if dim % heads:
             raise refuse_argument(self, "heads", heads, f"a divisor of dim={dim}", f"heads={math.gcd(dim, heads)}")
-        generator = generator_of(self, seed)
+        generator = make_generator(self, seed)
         super().__init__(config | {"embedding_dim": dim}, generator)
         del self._config["embedding_dim"]
         columns = sum(self.num_features) + len(self.lists)
@@ -90,7 +90,7 @@ class FTTransformer(Tabular):
             for position in range(blocks)
         )
         self.norm = nn.LayerNorm(dim)
-        self.last = linear(dim, outputs, generator, "glorot")
+        self.last = make_linear(dim, outputs, generator, "glorot")
 
     def no_weight_decay(self) -> set[str]:
         """The parameters that tokens are made of, by name, which decay as little as embeddings do, as in the paper."""
@@ -136,8 +136,8 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.dropout = heads, dropout
         # The gain is that of the authors' code, which takes the three for one matrix of two halves.
-        self.query, self.key, self.value = (linear(dim, dim, generator, "glorot", gain=0.5**0.5) for _ in range(3))
-        self.out = linear(dim, dim, generator, "glorot")
+        self.query, self.key, self.value = (make_linear(dim, dim, generator, "glorot", gain=0.5**0.5) for _ in range(3))
+        self.out = make_linear(dim, dim, generator, "glorot")
 
     def forward(self, asking: Tensor, tokens: Tensor) -> Tensor:
         """B x Q x `dim` of B x Q x `dim` and B x S x `dim`."""
@@ -169,8 +169,8 @@ class _Block(nn.Module):
         self.attention = Attention(dim, heads, attention_dropout, generator)
         self.before_layers = nn.LayerNorm(dim)
         hidden = max(int(dim * HIDDEN_FACTOR), 1)
-        self.enter = linear(dim, 2 * hidden, generator)
-        self.leave = linear(hidden, dim, generator, "glorot")
+        self.enter = make_linear(dim, 2 * hidden, generator)
+        self.leave = make_linear(hidden, dim, generator, "glorot")
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular, arguments, generator_of
+from gpupipe.models.tabular import Tabular, make_generator, select_arguments
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["Linear"]
@@ -52,8 +52,8 @@ class Linear(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = arguments(locals())
-        super().__init__(config | {"embedding_dim": outputs}, generator_of(self, seed))
+        config = select_arguments(locals())
+        super().__init__(config | {"embedding_dim": outputs}, make_generator(self, seed))
         del self._config["embedding_dim"]
         self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))
         self.bias = nn.Parameter(torch.zeros(outputs, device="cpu"))

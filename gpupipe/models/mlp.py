@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.models.numeric_embeddings import Numbers
-from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
+from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_arguments
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["MLP", "relu_layers"]
+__all__ = ["MLP", "make_relu_layers"]
 
 
 class MLP(Tabular):
@@ -62,11 +62,11 @@ class MLP(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = arguments(locals())
-        generator = generator_of(self, seed)
+        config = select_arguments(locals())
+        generator = make_generator(self, seed)
         super().__init__(config, generator)
-        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
-        self.layers = nn.Sequential(*layers, linear(width, outputs, generator))
+        layers, width = make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        self.layers = nn.Sequential(*layers, make_linear(width, outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:
         """B logits or values with one output, else B x K logits.
@@ -77,13 +77,13 @@ class MLP(Tabular):
         return self.shaped(self.layers(self.inputs(batch)))
 
 
-def relu_layers(
+def make_relu_layers(
     inputs: int, hidden: Sequence[int], dropout: float, generator: torch.Generator
 ) -> tuple[list[nn.Module], int]:
     """Linear, ReLU and dropout for each hidden width, and the width at their end."""
     layers: list[nn.Module] = []
     for width, following in itertools.pairwise([inputs, *hidden]):
-        layers += [linear(width, following, generator), nn.ReLU()]
+        layers += [make_linear(width, following, generator), nn.ReLU()]
         if dropout:
             layers.append(nn.Dropout(dropout))
     return layers, [inputs, *hidden][-1]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gpupipe.models.mlp import relu_layers
+from gpupipe.models.mlp import make_relu_layers
 from gpupipe.models.numeric_embeddings import Numbers
-from gpupipe.models.tabular import Tabular, arguments, generator_of
+from gpupipe.models.tabular import Tabular, make_generator, select_arguments
 from gpupipe.tensors.batch import Batch
 
 __all__ = ["MultiTask"]
@@ -65,10 +65,10 @@ class MultiTask(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = arguments(locals())
-        generator = generator_of(self, seed)
+        config = select_arguments(locals())
+        generator = make_generator(self, seed)
         super().__init__(config, generator)
-        layers, width = relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        layers, width = make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.layers = nn.Sequential(*layers)
         widths = [width, *self._config["head"], 1]
         self.heads = nn.ModuleList(

@@ -21,7 +21,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_integer, check_number, is_number, is_sequence, refuse_argument
 from gpupipe.tensors.permutation import Permutation
 
-__all__ = ["Numbers", "NumericEmbedding", "Periodic", "PiecewiseLinear", "numbers_from"]
+__all__ = ["Numbers", "NumericEmbedding", "Periodic", "PiecewiseLinear", "parse_numbers"]
 
 SAMPLE_ROWS = 1 << 18  # enough for quantiles, and few enough to sort at once
 
@@ -159,7 +159,7 @@ class PiecewiseLinear:
 Numbers: TypeAlias = Periodic | PiecewiseLinear
 
 
-def numbers_from(given: Any) -> Numbers | None:
+def parse_numbers(given: Any) -> Numbers | None:
     """The settings, from themselves or from what `to_json` gave.
 
     Raises:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.models.numeric_embeddings import Numbers
-from gpupipe.models.tabular import Tabular, arguments, generator_of, linear
+from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_arguments
 from gpupipe.support.validation import check_integer, check_number
 from gpupipe.tensors.batch import Batch
 
@@ -67,17 +67,17 @@ class ResNet(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = arguments(locals())
+        config = select_arguments(locals())
         check_integer(self, "[0, inf)", blocks=blocks)
         check_integer(self, "[1, inf)", width=width)
         check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one value in the inner layer at least
-        generator = generator_of(self, seed)
+        generator = make_generator(self, seed)
         inner = int(width * hidden_factor)
         super().__init__(config, generator)
-        self.first = linear(self.num_inputs, width, generator, "glorot")
+        self.first = make_linear(self.num_inputs, width, generator, "glorot")
         self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
         self.norm = BatchNorm(width)
-        self.last = linear(width, outputs, generator, "glorot")
+        self.last = make_linear(width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
         """B logits or values with one output, else B x K logits.
@@ -111,8 +111,8 @@ class _Block(nn.Module):
     def __init__(self, width: int, inner: int, dropout: float, generator: torch.Generator) -> None:
         super().__init__()
         self.norm = BatchNorm(width)
-        self.enter = linear(width, inner, generator)
-        self.leave = linear(inner, width, generator, "glorot")
+        self.enter = make_linear(width, inner, generator)
+        self.leave = make_linear(inner, width, generator, "glorot")
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, values: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch, nearest
 from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
-from gpupipe.models.numeric_embeddings import Numbers, NumericEmbedding, numbers_from
+from gpupipe.models.numeric_embeddings import Numbers, NumericEmbedding, parse_numbers
 from gpupipe.schema import Schema
 from gpupipe.support.validation import (
     check_choice,
@@ -30,7 +30,7 @@ from gpupipe.support.validation import (
 )
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Tabular", "arguments", "generator_of", "linear"]
+__all__ = ["Tabular", "make_generator", "make_linear", "select_arguments"]
 
 _WIDTHS = ("hidden", "head")
 _OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
@@ -57,7 +57,7 @@ class Tabular(nn.Module):
         config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
         config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
         cardinalities = config["cardinalities"]
-        numbers = numbers_from(config.get("numbers"))
+        numbers = parse_numbers(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
         self.outputs: int = config["outputs"]
         self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
@@ -191,7 +191,7 @@ class Tabular(nn.Module):
         return output.squeeze(1) if self.outputs == 1 else output
 
 
-def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def select_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """Select the arguments of a constructor from its `locals()`, taken in its first line.
 
     Example:
@@ -203,7 +203,7 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
 
-def generator_of(model: nn.Module, seed: int) -> torch.Generator:
+def make_generator(model: nn.Module, seed: int) -> torch.Generator:
     """Return what draws a model's weights.
 
     Raises:
@@ -213,7 +213,7 @@ def generator_of(model: nn.Module, seed: int) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(int(seed))
 
 
-def linear(
+def make_linear(
     inputs: int, outputs: int, generator: torch.Generator, start: Literal["he", "glorot"] = "he", *, gain: float = 1.0
 ) -> nn.Linear:
     """A linear layer whose biases start at zero and whose weights are drawn from `generator`.

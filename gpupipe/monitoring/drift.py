@@ -1,4 +1,4 @@
-"""Whether rows look as those of the fit did: thresholds, and the report of what has moved."""
+"""Drift detection: thresholds, and the report of how rows differ from those of the fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from gpupipe.monitoring.profiles import Profile, Sample, counts_between
 from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import counted, shortened
+from gpupipe.support.text import format_count, shorten_list
 from gpupipe.support.validation import check_number
 
 __all__ = ["ColumnDrift", "Drift", "DriftReport"]
@@ -24,7 +24,7 @@ _FARTHEST = 1e9
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the columns of other rows may be from those of the fit.
+    """Drift thresholds: how far columns of other rows may be from those of the fit.
 
     Args:
         mean: the distance of the means, in standard deviations of the fit.
@@ -51,7 +51,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """How far one column is from that of the fit; None for what is not measured of it.
+    """Drift of one column from the fit; None for what is not measured.
 
     Args:
         name: the column's.
@@ -72,7 +72,7 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """How rows differ from those a pipeline was fitted on; shows itself.
+    """Drift report: how rows differ from those a pipeline was fitted on; displays itself.
 
     Args:
         num_rows: rows that were compared: about 32,768 of a larger table (of a wide one fewer), drawn by identity.
@@ -99,7 +99,7 @@ class DriftReport:
         columns: list[ColumnDrift] = []
         if sample.num_rows >= thresholds.min_rows:
             columns = [
-                _compared(old, found[name], sample.sorted_values.get(name, ()), name, thresholds)
+                _compare(old, found[name], sample.sorted_values.get(name, ()), name, thresholds)
                 for name, old in of_fit.items()
                 if name in found
             ]
@@ -115,13 +115,13 @@ class DriftReport:
     def summary(self) -> str:
         """The columns that moved, and by how much; of many the first ones."""
         told = (f"{item.name} ({', '.join(f'{n} {getattr(item, n):+.3g}' for n in item.moved)})" for item in self.moved)
-        return shortened(told, _MOST_TOLD)
+        return shorten_list(told, _MOST_TOLD)
 
     def _title(self) -> str:
-        rows = counted(self.num_rows, "row")
+        rows = format_count(self.num_rows, "row")
         if not self.columns:
             return f"{rows} compared: too few to tell (min_rows={self.thresholds.min_rows:,})"
-        return f"{rows} compared: {len(self.moved)} of {counted(len(self.columns), 'column')} moved"
+        return f"{rows} compared: {len(self.moved)} of {format_count(len(self.columns), 'column')} moved"
 
     def _table(self) -> list[list[str]]:
         limits = [f"{getattr(self.thresholds, name):g}" for name in ("mean", "psi", "unknown", "missing")]
@@ -139,7 +139,7 @@ class DriftReport:
         return f"<p>{html.escape(self._title())}</p>{html_table(self._table()) if self.columns else ''}"
 
 
-def _compared(old: Profile, new: Profile, values: Any, name: str, limits: Drift) -> ColumnDrift:
+def _compare(old: Profile, new: Profile, values: Any, name: str, limits: Drift) -> ColumnDrift:
     mean = psi = unknown = None
     missing = new.missing - old.missing
     if old.unknown is not None and new.unknown is not None:
@@ -158,7 +158,7 @@ def _compared(old: Profile, new: Profile, values: Any, name: str, limits: Drift)
 
 
 def stability(shares: Any, counts: Any) -> float:
-    """The population stability index of shares (B float64, old) and counts (B float64, new).
+    """Compute the population stability index of fractions (B float64, old) and counts (B float64, new).
 
     Source: Siddiqi, "Credit Risk Scorecards", Wiley 2006.
 

@@ -1,4 +1,4 @@
-"""The report of what was not as expected: how many rows, of which column and rule, and in which files."""
+"""Expectation report: how many rows break which rule of which column, and in which files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from gpupipe.io import Partition
 from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 from gpupipe.transforms import Transform
 from gpupipe.transforms.expect import Expect, Findings
 
-__all__ = ["CheckReport", "Violation"]
+__all__ = ["ExpectationReport", "Violation"]
 
 _SHOWN = 3
 """Partitions that are named in a table; `Violation.places` has all."""
@@ -46,8 +46,8 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class CheckReport:
-    """What was found by the `T.Expect` among the steps; shows itself.
+class ExpectationReport:
+    """Report of the `T.Expect` among the steps; displays itself.
 
     Args:
         num_rows: rows that were checked.
@@ -60,8 +60,8 @@ class CheckReport:
     @classmethod
     def of(
         cls, findings: Mapping[int, Findings], steps: Sequence[Transform], partitions: Sequence[Partition]
-    ) -> CheckReport:
-        """Report what was found.
+    ) -> ExpectationReport:
+        """Build the report of the steps' findings.
 
         Raises:
             BadData: values that are there twice in different partitions, where a step raises.
@@ -86,21 +86,21 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was looked at is as expected."""
+        """Whether no checked rule is broken."""
         return not self.violations
 
     @property
     def summary(self) -> str:
         """What is not as expected, in one line."""
         return "; ".join(
-            f"{item.column!r} should be {item.expected}, and is not in {counted(item.num_rows, 'row')}"
+            f"{item.column!r} should be {item.expected}, and is not in {format_count(item.num_rows, 'row')}"
             for item in self.violations
         )
 
     def _title(self) -> str:
-        kinds = counted(len(self.violations), "expectation")
+        kinds = format_count(len(self.violations), "expectation")
         told = "all as expected" if self.passed else f"{kinds} not met"
-        return f"{counted(self.num_rows, 'row')} checked: {told}"
+        return f"{format_count(self.num_rows, 'row')} checked: {told}"
 
     def _table(self) -> list[list[str]]:
         table = [["column", "expected", "rows", "share", "example", "where"]]
@@ -108,7 +108,14 @@ class CheckReport:
             example = "" if item.example is None else str(item.example)
             example = example if len(example) <= _WIDTH else f"{example[:_WIDTH]} ..."
             table.append(
-                [item.column, item.expected, f"{item.num_rows:,}", f"{item.share:.3%}", example, _told(item.places)]
+                [
+                    item.column,
+                    item.expected,
+                    f"{item.num_rows:,}",
+                    f"{item.share:.3%}",
+                    example,
+                    _format_places(item.places),
+                ]
             )
         return table
 
@@ -126,7 +133,7 @@ def _places(partitions: Sequence[Partition]) -> Callable[[int], str]:
     return lambda row: spans[bisect_right(starts, row) - 1][1]
 
 
-def _told(places: Sequence[tuple[str, int]]) -> str:
+def _format_places(places: Sequence[tuple[str, int]]) -> str:
     shown = [f"{place.partition(' (')[0]} ({number:,})" for place, number in places[:_SHOWN]]
     rest = len(places) - _SHOWN
-    return "; ".join([*shown, f"and {counted(rest, 'more partition')}"] if rest > 0 else shown)
+    return "; ".join([*shown, f"and {format_count(rest, 'more partition')}"] if rest > 0 else shown)

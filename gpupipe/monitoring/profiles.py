@@ -1,4 +1,4 @@
-"""The distribution of columns, from a sample of their rows."""
+"""Column profiles: the distributions of columns, from a sample of their rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.numeric import floats
 from gpupipe.preprocessing.summaries.counts import ValueCounts
 
-__all__ = ["SAMPLE_ROWS", "Profile", "Sample", "counts_between", "drawn_rows"]
+__all__ = ["SAMPLE_ROWS", "Profile", "Sample", "counts_between", "draw_rows"]
 
 SAMPLE_ROWS = 1 << 15
-"""About so many rows of a dataset are looked at, all of a smaller one; of a wide one fewer."""
+"""The approximate size of the sample; all rows of a smaller dataset, fewer of a wide one."""
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
 
@@ -26,13 +26,13 @@ _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 
 
-def drawn_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
-    """Which rows are in the sample: by their identities (n uint64) alone, so the same in any partitions.
+def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
+    """Draw the sample's rows by their ids (n uint64) alone, so the same under any partitioning.
 
     Args:
         row_ids: the identity of each row.
         total: rows of the whole dataset, at most.
-        num_columns: how many columns are looked at.
+        num_columns: the number of columns in the sample.
         backend: where they are.
 
     Memory: three arrays of n uint64, where rows are drawn.
@@ -45,7 +45,7 @@ def drawn_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -
 
 @dataclass(frozen=True)
 class Sample:
-    """The values of rows drawn from some partitions: a mergeable summary.
+    """Sample of rows from some partitions: a mergeable summary.
 
     Args:
         num_rows: how many rows were drawn.
@@ -63,7 +63,7 @@ class Sample:
     def of(
         cls, frame: Frame, rows: Array | slice, numbers: Sequence[str], categories: Sequence[str], backend: Backend
     ) -> Self:
-        """The sample of one partition.
+        """Draw the sample of one partition.
 
         Memory: 8 bytes per row drawn and column of numbers, and 16 per distinct value of another, go to the host.
         """
@@ -94,7 +94,7 @@ class Sample:
         return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
 
     def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
-        """Give each column's distribution.
+        """Return each column's profile.
 
         Args:
             vocabularies: the values that became ids of their own, by column.
@@ -102,7 +102,7 @@ class Sample:
         """
         found = {name: Profile(share) for name, share in missing.items()}
         found |= {
-            name: _of_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
+            name: _profile_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
         }
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
@@ -115,7 +115,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Profile:
-    """The distribution of one column.
+    """Profile of one column's distribution.
 
     Args:
         missing: the share of rows without a value.
@@ -138,12 +138,12 @@ class Profile:
         return self.std or abs(self.mean) or 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, for a file."""
+        """Convert to plain numbers, for a file."""
         return vars(self) | {"edges": list(self.edges), "shares": list(self.shares)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote."""
+        """Build the profile that `to_json` described."""
         return cls(**{**content, "edges": tuple(content["edges"]), "shares": tuple(content["shares"])})
 
 
@@ -157,13 +157,13 @@ def counts_between(values: Any, edges: Any) -> Any:
     return _increases(np.array([*np.searchsorted(values, edges, side="right"), len(values)]))
 
 
-def _of_numbers(values: Any, missing: float) -> Profile:
-    """The profile of finite numbers, given in ascending order: so they make the same sums in any partitions."""
+def _profile_numbers(values: Any, missing: float) -> Profile:
+    """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
     total = len(values)
     deciles = _quantiles(values, _DECILES)
-    edges = deciles[_ends_of_runs(deciles)] + 0.0  # without a sign where they are zero
+    edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-    last = _ends_of_runs(values)
+    last = _find_run_ends(values)
     known, weight = values[last], _increases(last + 1) / total
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((known * weight).sum())
@@ -178,22 +178,22 @@ def _of_numbers(values: Any, missing: float) -> Profile:
     )
 
 
-def _ends_of_runs(values: Any) -> Any:
-    """The position of the last of equal neighbours."""
+def _find_run_ends(values: Any) -> Any:
+    """Return the last position of each run of equal neighbours."""
     is_last = np.ones(len(values), dtype=bool)
     np.not_equal(values[1:], values[:-1], out=is_last[:-1])
     return np.flatnonzero(is_last)
 
 
 def _increases(numbers: Any) -> Any:
-    """By how much each number exceeds the one before, and the first one zero."""
+    """Return the differences between neighbouring numbers, the first one zero."""
     made = numbers.copy()
     made[1:] -= numbers[:-1]
     return made
 
 
 def _quantiles(values: Any, shares: Any) -> Any:
-    """As `Histogram.quantiles`, of values in ascending order."""
+    """Compute quantiles of ascending values, as `Histogram.quantiles` does."""
     rank = shares * (len(values) - 1)
     lower = np.floor(rank)
     part, place = rank - lower, lower.astype(np.int64)

@@ -1,4 +1,4 @@
-"""A fitted pipeline bound to data that holds certain columns: what is read, cast, transformed and put out."""
+"""Pipeline application: a fitted pipeline bound to the columns of a dataset or frame."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from gpupipe.cluster import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.plan import Prefix
-from gpupipe.pipeline.window_columns import Typed, put_together
-from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, element_of, is_passenger
+from gpupipe.pipeline.plan import TransformPlan
+from gpupipe.pipeline.window_columns import Typed, materialize_window_columns
+from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, get_element_dtype, is_passenger
 from gpupipe.transforms import Transform
 
-__all__ = ["Bindings", "Transformation"]
+__all__ = ["Bindings", "BoundPipeline"]
 
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
 _MOST_BINDINGS = 16
 
 
 class Bindings:
-    """What a pipeline was bound as, kept for data with the same columns until a step has changed.
+    """Cache of bound pipelines by source columns; an entry is dropped once a step has changed.
 
     Threads may ask at once: the worst is that two of them make the same.
     """
 
     def __init__(self) -> None:
-        self._known: tuple[list[Any], dict[Hashable, Transformation]] = ([], {})
+        self._known: tuple[list[Any], dict[Hashable, BoundPipeline]] = ([], {})
 
     def __reduce__(self) -> tuple[type[Bindings], tuple[()]]:
-        """What is bound is made again where it is needed."""
+        """Pickle as an empty cache."""
         return Bindings, ()
 
-    def bound(
+    def get_or_make(
         self,
         steps: Sequence[Transform],
         features: Features | None,
         source: Schema,
         key: Hashable,
-        make: Callable[[], Transformation],
-    ) -> Transformation:
-        """What `make` gives, or gave for the same key while the steps held what they hold now."""
+        make: Callable[[], BoundPipeline],
+    ) -> BoundPipeline:
+        """Return the bound pipeline for `key`, built with `make` unless a cached one is still valid."""
         state = _state(steps, features, source)
         if features is not None:  # lists that may be changed in place
             lists = (features.keep, features.allow_leak, *(group.columns for group in features.groups))
@@ -68,7 +68,7 @@ class Bindings:
 
 
 def _state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
-    """All that a binding follows from; kept, so that the same object later means that nothing was put in its place."""
+    """List every object that a binding depends on, so that a replaced object invalidates it."""
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
     if features is not None:
@@ -81,7 +81,7 @@ def _state(steps: Sequence[Transform], features: Features | None, source: Schema
     return found
 
 
-class Transformation:
+class BoundPipeline:
     """A fitted pipeline bound to data that holds certain columns.
 
     Args:
@@ -116,14 +116,14 @@ class Transformation:
         counting: bool = False,
     ) -> None:
         after, there = None, set(names)
-        self.own: set[str] = set()
+        self.owned_columns: set[str] = set()
         if features is not None:
-            after = Prefix(steps, source, None, predicting=predicting).output_schema
-            self.own = {name for group in features.groups for name in group.allocated(after)}
-            wanted = _wanted(features, after, source, names, predicting) if wanted is None else wanted
+            after = TransformPlan(steps, source, None, predicting=predicting).output_schema
+            self.owned_columns = {name for group in features.groups for name in group.allocated(after)}
+            wanted = _select_wanted(features, after, source, names, predicting) if wanted is None else wanted
             if with_target_only:
                 _check_weight(features, after, {*source.names} - there)
-        self.prefix = Prefix(steps, source, wanted, predicting=predicting, there=there, counting=counting)
+        self.prefix = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)
         self.seen = self.prefix.output_schema.select(self.prefix.wanted)
         self._features = features
         self._only_with_target = with_target_only and features is not None and features.target is not None
@@ -141,8 +141,8 @@ class Transformation:
         self._dtypes = {name: source[name].dtype for name in self.reads}
         self._zones = _zones(source.select(self.reads))
 
-    def expect(self, there: Schema) -> Self:
-        """Take note of the columns stored as another type than in fit; returns self.
+    def plan_casts(self, there: Schema) -> Self:
+        """Record the columns that are stored as another dtype than in the fit; return self.
 
         Times of another zone than in fit are the same times; times without any zone are not.
 
@@ -158,7 +158,7 @@ class Transformation:
                 raise _another_zone(name, zones[name], self._zones[name])
         return self
 
-    def over(
+    def run_on(
         self,
         data: Any,
         function: FrameFunction,
@@ -167,17 +167,18 @@ class Transformation:
         identity: Callable[[], str | None],
         own: Collection[str] = (),
     ) -> Any:
-        """`function`, from a coded frame of `reads` to one of `schema`, on a Dataset lazily or on a frame at once.
+        """Map `function`, from a coded frame of `reads` to one of `schema`, over a Dataset (lazily) or a frame.
 
         With `draws_rows` it takes the rows' identities as a third argument, by default the frame's own row numbers.
 
         `own` are the columns it puts out in memory nobody else holds.
 
-        Memory: a new frame, which has the given one's index; columns nobody reads are not looked at.
+        Memory: a new frame, which has the given one's index; unused columns are not read.
         """
         if isinstance(data, Dataset):
-            self.expect(data.schema)
-            data, identity = self.meet(data, get_executor().resolve(backend)), self._identity(data, identity)
+            self.plan_casts(data.schema)
+            identity = self._identity(data, identity)
+            data = self.attach_window_columns(data, get_executor().resolve(backend))
             if self._features is None and not self._casts:
                 function = self.prefix.attach or function
             return data.map_frames(
@@ -205,15 +206,15 @@ class Transformation:
         result.index = data.index.take(owner.positions(made))
         return result
 
-    def meet(self, data: Dataset, backend: str) -> Dataset:
-        """Make the columns of steps that look at other rows; gives the dataset whose rows they belong to."""
-        self.prefix, data = put_together(self.prefix, data, backend, self.typed)
+    def attach_window_columns(self, data: Dataset, backend: str) -> Dataset:
+        """Compute the window steps' columns and return the dataset whose rows they belong to."""
+        self.prefix, data = materialize_window_columns(self.prefix, data, backend, self.typed)
         self.draws_rows = self.draws_rows or self.prefix.draws_rows
         return data
 
     def _identity(self, data: Dataset, identity: Callable[[], str | None]) -> Callable[[], str | None]:
-        """What tells the work from any other; where steps look at other rows, that is with other files another work."""
-        if not self.prefix.meeting:
+        """Return a function that computes the job id, including the input files of window steps."""
+        if not self.prefix.window_steps:
             return identity
         inputs = sorted((data.source.inputs() or {}).items())
 
@@ -224,16 +225,16 @@ class Transformation:
         return whole
 
     def load(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Mapping[str, Column]:
-        """The output columns of one coded frame that holds `reads`, the target as it is stored for training.
+        """Compute the output columns of a coded frame that holds `reads`, the target as it is stored for training.
 
-        `row_ids` as for `Prefix.run`.
+        `row_ids` as for `TransformPlan.run`.
         """
         return self._outputs(self._run(frame, backend, row_ids), backend, row_ids, stored=True)
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
-        """The output frame of one coded frame, the target in its own units; its index says which rows it has.
+        """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions.
 
-        `row_ids` as for `Prefix.run`.
+        `row_ids` as for `TransformPlan.run`.
         """
         outputs, seen = self.columns(frame, backend, row_ids)
         if self._features is None:
@@ -245,9 +246,9 @@ class Transformation:
     def columns(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None
     ) -> tuple[Mapping[str, Column], Frame]:
-        """The output columns of one coded frame, the target in its own units, and its rows after the transforms.
+        """Compute the output columns of a coded frame, the target in its own units, and the frame after the transforms.
 
-        `row_ids` as for `Prefix.run`.
+        `row_ids` as for `TransformPlan.run`.
         """
         seen = self._run(frame, backend, row_ids)
         return self._outputs(seen, backend, row_ids, stored=False), seen
@@ -255,7 +256,7 @@ class Transformation:
     @property
     def typed(self) -> Typed | None:
         """Gives a frame the types of the fit; None where it has them."""
-        return partial(_retyped, self._casts) if self._casts else None
+        return partial(_cast_columns, self._casts) if self._casts else None
 
     def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
         frame = frame if self.typed is None else self.typed(frame, backend)
@@ -271,18 +272,20 @@ class Transformation:
     def _outputs(self, seen: Frame, backend: Backend, row_ids: Array | None, *, stored: bool) -> Mapping[str, Column]:
         if self._features is None:
             return {name: backend.column(seen, name) for name in seen.columns}
-        ids = _identities(seen, backend, row_ids) if self._out_of_fold else None
+        ids = _get_row_ids(seen, backend, row_ids) if self._out_of_fold else None
         return self._features.columns(seen, self.seen, backend, ids, stored=stored)
 
 
-def _identities(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
-    """The identity of each row; of a frame's rows, their numbers in it."""
+def _get_row_ids(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
+    """Return the row id of each row; of a frame's rows, their positions."""
     positions = backend.positions(seen)
     return positions.astype("uint64") if row_ids is None else row_ids[positions]
 
 
-def _wanted(features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool) -> set[str]:
-    """Features and kept columns, and of the labels those whose source columns are all in the data."""
+def _select_wanted(
+    features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool
+) -> set[str]:
+    """Return the features, kept columns, and the labels whose source columns are all in the data."""
     there = set(names)
 
     def is_there(name: str) -> bool:
@@ -321,8 +324,8 @@ def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str
         found = there[name]
         if found == dtype:
             continue
-        # A column in which every value is missing may come as float64; it is looked at again with its values.
-        elements = (element_of(found), element_of(dtype))
+        # A column in which every value is missing may come as float64; it is checked again with its values.
+        elements = (get_element_dtype(found), get_element_dtype(dtype))
         of_lists = None not in elements
         one, other = elements if of_lists else (found, dtype)
         carried = is_passenger(found) != is_passenger(dtype)
@@ -334,15 +337,15 @@ def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str
     return casts
 
 
-def _retyped(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
-    """The columns that are there in the types of the fit."""
+def _cast_columns(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
+    """Cast the columns that are present to the dtypes of the fit."""
     there = {name: dtype for name, dtype in casts.items() if name in frame.columns}
     made = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in there.items()}
     return backend.assign(frame, made) if made else frame
 
 
 def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    element = element_of(dtype)
+    element = get_element_dtype(dtype)
     if _is_missing(column, backend):
         return missing_column(dtype, len(column), backend.xp)
     if element is not None and column.elements is not None:

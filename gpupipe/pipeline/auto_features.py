@@ -1,4 +1,4 @@
-"""A sensible first set of features for a table, by the types of its columns."""
+"""Automatic feature selection: a default set of features for a table, by its columns' dtypes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from gpupipe.backend import Array, Column, infer_backend
 from gpupipe.io import as_dataset
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
-from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, element_of
+from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, get_element_dtype
 
-__all__ = ["Look", "looked_at", "proposed"]
+__all__ = ["TableSummary", "propose_features", "summarize_table"]
 
 _LOOKED_AT = 10_000  # rows
 _FEW = 32  # distinct integers
@@ -24,8 +24,8 @@ _ROW_NAMES = re.compile(r"|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a table's columns and first rows are like.
+class TableSummary:
+    """Summary of a table's columns and first rows, from which features are proposed.
 
     Args:
         schema: the columns.
@@ -40,8 +40,8 @@ class Look:
     is_small: bool = False
 
 
-def looked_at(data: Any) -> Look:
-    """Look at the schema of a Dataset or frame, and at its first 10,000 rows; a schema alone tells of no rows."""
+def summarize_table(data: Any) -> TableSummary:
+    """Summarize the schema of a Dataset or frame and its first 10,000 rows; a schema alone has no rows."""
     dataset = None if isinstance(data, Schema) else as_dataset(data)
     schema = data if dataset is None else dataset.schema
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
@@ -49,7 +49,7 @@ def looked_at(data: Any) -> Look:
     first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
     is_small = dataset is not None and len(first) < _LOOKED_AT
     if not names or not len(first):
-        return Look(schema, set(), useless, is_small)
+        return TableSummary(schema, set(), useless, is_small)
     backend = infer_backend(first)
     xp, coded = backend.xp, backend.encode(first)
     columns = {name: backend.column(coded, name) for name in names}
@@ -57,17 +57,19 @@ def looked_at(data: Any) -> Look:
     empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
     whole = [name for name in names if columns[name].dtype in INTEGERS and name not in empty]
     ids = {name for name in whole if len(xp.unique(there[name])) <= _FEW}
-    return Look(schema, ids, empty | useless, is_small)
+    return TableSummary(schema, ids, empty | useless, is_small)
 
 
 def _values(column: Column, xp: ModuleType) -> Array:
-    """Those that are not missing."""
+    """Return the values that are not missing."""
     missing = column.missing(xp)
     return column.data if missing is None else column.data[~missing]
 
 
-def proposed(look: Look, taken: Collection[str], min_frequency: int | None) -> list[tuple[list[str], list[FoldStep]]]:
-    """Groups of columns and steps.
+def propose_features(
+    look: TableSummary, taken: Collection[str], min_frequency: int | None
+) -> list[tuple[list[str], list[FoldStep]]]:
+    """Propose groups of columns and their steps.
 
     Args:
         look: at the table.
@@ -80,7 +82,7 @@ def proposed(look: Look, taken: Collection[str], min_frequency: int | None) -> l
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     flags = [i.name for i in free if i.dtype == "bool"]
     times = [i.name for i in free if i.dtype == "timestamp"]
-    several = [i.name for i in free if element_of(i.dtype) in ("string", *INTEGERS)]
+    several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
     scaled = [SimpleImputer(strategy="median"), StandardScaler()]
     groups: list[tuple[list[str], list[FoldStep]]] = [
         (amounts, scaled),

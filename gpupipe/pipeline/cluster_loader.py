@@ -1,4 +1,4 @@
-"""Rows for training on a cluster's workers: each builds a block of its share, and trains on it as one rank of all.
+"""Distributed training data: each worker of a cluster builds a feature table of its partitions and trains as one rank.
 
 Three rounds of one task per worker: build the blocks, which stay; open a store where the ranks meet; train. The program
 itself holds no row, and gets back the weights and the history.
@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from gpupipe.cluster import use_executor
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.pipeline.apply import Transformation
-from gpupipe.pipeline.loading import table_of
+from gpupipe.pipeline.apply import BoundPipeline
+from gpupipe.pipeline.loading import build_table
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.tensors import BatchOptions, Block, Loader
-from gpupipe.tensors.process_group import group_of, open_store
+from gpupipe.tensors.process_group import open_group, open_store
 
 __all__ = ["ClusterLoader"]
 
@@ -42,7 +42,7 @@ _stores: list[Any] = []
 
 
 class ClusterLoader:
-    """Rows of a dataset for training on a cluster's workers, as blocks that each of them builds of its partitions.
+    """Loader of a dataset for training on a cluster's workers, each of which builds a block of its partitions.
 
     Nothing is read before the first fit. The blocks stay where they are for later fits, until no loader is left that
     asks for them, or the cluster is released.
@@ -100,7 +100,7 @@ class ClusterLoader:
         self._options: dict[str, Any] = {**options, "target_units": pipeline.target_units}
         Loader(Block.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
         self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
-        self._met: tuple[Transformation, Dataset] | None = None
+        self._prepared: tuple[BoundPipeline, Dataset] | None = None
         self._key = f"{_program}-{next(_numbers)}"
         _living[self._key] = self
         if cluster not in _clusters:
@@ -145,7 +145,7 @@ class ClusterLoader:
         return history
 
     def _plan(self, workers: Sequence[str]) -> _Plan:
-        """How each rank makes its loader of the block it has; blocks that are not there are built."""
+        """Plan each rank's loader over the block of its worker; build blocks that are missing."""
         backend = self.executor.resolve(self._pipeline.backend)
         run, dataset = self._bound(backend)
         size, parts = len(workers), dataset.partitions
@@ -163,30 +163,30 @@ class ClusterLoader:
         rows = self.executor.run_on_each(build, shares)
         return _Plan(self._key, rows, self._options)
 
-    def _bound(self, backend: str) -> tuple[Transformation, Dataset]:
-        """The pipeline bound to the dataset, and the dataset whose rows it is given; made once.
+    def _bound(self, backend: str) -> tuple[BoundPipeline, Dataset]:
+        """Return the pipeline bound to the dataset, and the dataset of its input rows; cached.
 
         The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
         """
-        if self._met is None:
+        if self._prepared is None:
             self._pipeline.check_fitted_rows(self._dataset, self._out_of_fold)
-            bound = self._pipeline.bound_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
-            run = bound.expect(self._dataset.schema)
+            bound = self._pipeline.bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
+            run = bound.plan_casts(self._dataset.schema)
             with use_executor(self.executor):
-                self._met = run, run.meet(self._dataset, backend)
-        return self._met
+                self._prepared = run, run.attach_window_columns(self._dataset, backend)
+        return self._prepared
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A loader, but for the block, which lies at the worker."""
+    """Settings of every rank's loader, except the block, which the worker holds."""
 
     key: str
     rows: list[int]
     options: Mapping[str, Any]
 
     def loader(self, rank: int) -> Loader:
-        """That of one rank."""
+        """Build the loader of one rank."""
         size = len(self.rows)
         block, device, residency = _tables[self.key, rank, size]
         return Loader(
@@ -205,20 +205,20 @@ def _build(
     *,
     key: str,
     size: int,
-    run: Transformation,
+    run: BoundPipeline,
     backend: str,
     program: str,
     kept: set[str],
     table: Mapping[str, Any],
 ) -> int:
-    """In a worker: have the block of a rank, and tell how many rows it has.
+    """Build the block of a rank in its worker, and return its number of rows.
 
     Blocks that the program has no loader for make room.
     """
     rank, share = item
     _drop(None, program=program, kept=kept)
     if (key, rank, size) not in _tables:
-        block, device, residency = table_of(run, share, backend, **table)
+        block, device, residency = build_table(run, share, backend, **table)
         if not isinstance(block, Block):
             raise BadConfig(
                 "ClusterLoader",
@@ -231,7 +231,7 @@ def _build(
 
 
 def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
-    """In a worker: let go of a program's blocks but for some."""
+    """Drop a program's blocks in a worker, except some."""
     for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
         del _tables[there]
 
@@ -251,16 +251,16 @@ def _open_store(_: None) -> int:
 def _train(
     rank: int, *, trainer: Any, plans: Sequence[_Plan], resume: Any, size: int, address: tuple[str, int]
 ) -> tuple[bytes, Any] | None:
-    """In a worker: fit as one rank; the first one tells the weights and the history."""
+    """Train as one rank in a worker; the first rank returns the weights and the history."""
     with ExitStack() as stack:
         if size > 1:
             store = _stores.pop() if rank == 0 else open_store(address, timeout=60.0)
-            stack.enter_context(group_of(store, rank, size, trainer.timeout))
+            stack.enter_context(open_group(store, rank, size, trainer.timeout))
         train, valid = [*(plan.loader(rank) for plan in plans), None][:2]
         history = trainer.fit(train, valid, resume=resume)
     return (bytes_of(_on_host(trainer.model)), history) if rank == 0 else None
 
 
 def _on_host(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the weights; tied ones share memory, which safetensors does not write."""
+    """Copy the weights to the host; tied ones share memory, which safetensors does not write."""
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}

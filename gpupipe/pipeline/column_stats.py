@@ -1,4 +1,4 @@
-"""What is missing of columns, and their range: mergeable summaries."""
+"""Column statistics: mergeable summaries of missing values and ranges."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.schema import WIDE
 
 __all__ = [
-    "Seen",
+    "ColumnStats",
     "coarse_spacing",
+    "compute_column_stats",
     "count_missing",
-    "look_at",
-    "told_by",
+    "ranges_from_summary",
 ]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One column of some partitions: a mergeable summary.
+class ColumnStats:
+    """Column statistics of some partitions: a mergeable summary.
 
     Args:
         missing: rows without a value.
@@ -37,8 +37,8 @@ class Seen:
     low: float = np.inf
     high: float = -np.inf
 
-    def __add__(self, other: Seen) -> Seen:
-        return Seen(self.missing + other.missing, min(self.low, other.low), max(self.high, other.high))
+    def __add__(self, other: ColumnStats) -> ColumnStats:
+        return ColumnStats(self.missing + other.missing, min(self.low, other.low), max(self.high, other.high))
 
     @property
     def range(self) -> tuple[float, float] | None:
@@ -46,17 +46,17 @@ class Seen:
         return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
 
 
-def told_by(summary: object) -> dict[str, Seen]:
-    """The columns whose range a step's summary tells."""
+def ranges_from_summary(summary: object) -> dict[str, ColumnStats]:
+    """Return the statistics of the columns whose range a step's summary contains."""
     found = summary.extremes if isinstance(summary, Moments) else summary
     if not isinstance(found, Extremes):
         return {}
     numbers = zip(found.missing.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
-    return {name: Seen(*seen) for name, seen in zip(found.names, numbers, strict=True)}
+    return {name: ColumnStats(*seen) for name, seen in zip(found.names, numbers, strict=True)}
 
 
 def coarse_spacing(dtype: str, ends: tuple[float, float]) -> float | None:
-    """How far float32's values lie apart at the larger end, where that is more than 1/1000 of the range; else None.
+    """Return float32's spacing at the larger bound where it exceeds 1/1000 of the range; else None.
 
     None too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
 
@@ -75,18 +75,18 @@ def coarse_spacing(dtype: str, ends: tuple[float, float]) -> float | None:
     return spacing if spacing > (high - low) / 1000 else None
 
 
-def look_at(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
-    """Columns of numbers: what is missing of them, and their range."""
+def compute_column_stats(columns: Mapping[str, Column], backend: Backend) -> dict[str, ColumnStats]:
+    """Compute missing counts and ranges of numeric columns."""
     if not columns:
         return {}
-    return told_by(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
+    return ranges_from_summary(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
 
 
-def count_missing(columns: Mapping[str, Column], backend: Backend) -> dict[str, Seen]:
-    """Columns whose size means nothing: only what is missing of them."""
+def count_missing(columns: Mapping[str, Column], backend: Backend) -> dict[str, ColumnStats]:
+    """Count the missing values of columns that have no meaningful range."""
     xp = backend.xp
     masks = {name: column.missing(xp) for name, column in columns.items()}
     counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
     found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
     numbers = dict(zip(counts, found, strict=True))
-    return {name: Seen(int(numbers.get(name, 0))) for name in columns}
+    return {name: ColumnStats(int(numbers.get(name, 0))) for name in columns}

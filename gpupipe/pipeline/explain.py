@@ -1,4 +1,4 @@
-"""What a fit will do, before it does it: passes, columns, memory, samples; and what a file could not hold."""
+"""Fit plans explained before the fit: passes, columns, memory, samples, and steps that cannot be saved."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpupipe.errors import ArtifactError
 from gpupipe.io import Dataset, row_bytes
 from gpupipe.pipeline.diagram import diagram
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.plan import Prefix, Task, marked_source, plan_passes, resolve_selectors, wanted_in
+from gpupipe.pipeline.plan import FitTask, TransformPlan, collect_wanted, mark_source, plan_passes, resolve_selectors
 from gpupipe.pipeline.serialization import Encoder
 from gpupipe.preprocessing import WholeFrameStep
 from gpupipe.step import Step
-from gpupipe.support.text import counted, listed
+from gpupipe.support.text import format_columns, format_count
 from gpupipe.transforms import Transform, WholeTableTransform
 
-__all__ = ["Explanation", "explained", "unsaveable"]
+__all__ = ["Explanation", "explain_fit", "unsaveable"]
 
 
 class Explanation(str):
@@ -30,7 +30,7 @@ class Explanation(str):
     picture: str
 
     def __new__(cls, text: str, picture: str) -> Self:
-        """The text with its diagram, which is HTML."""
+        """Create the text with its diagram, which is HTML."""
         made = super().__new__(cls, text)
         made.picture = picture
         return made
@@ -45,13 +45,13 @@ class Explanation(str):
         return f"{self.picture}<pre>{html.escape(self)}</pre>"
 
 
-def explained(
+def explain_fit(
     steps: Sequence[Transform],
     features: Features | None,
     dataset: Dataset | None,
     backend: str,
 ) -> Explanation:
-    """What a fit of these on that data would do; without data, what the steps alone tell."""
+    """Explain what a fit on this data would do; without data, only what follows from the steps."""
     picture, lines = diagram(steps, features), ["nothing is learned"]
     if features is not None:
         if dataset is not None:
@@ -67,22 +67,22 @@ def explained(
 
 
 def unsaveable(steps: Sequence[Transform], features: Features | None) -> list[str]:
-    """A line for each step that `save` would refuse, as far as the steps' parameters tell."""
+    """List a line for each step that `save` would refuse, judged by the steps' parameters."""
     learned = [] if features is None else [step for group in features.learned for step in group.steps]
     return [line for step in (*steps, *learned) if (line := _unsaveable(step)) is not None]
 
 
 def _brings_together(step: WholeTableTransform) -> str:
     of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
-    return f"before: {step.class_name} of {listed(step.inputs) or 'rows'} brings all rows {of_what} together"
+    return f"before: {step.class_name} of {format_columns(step.inputs) or 'rows'} brings all rows {of_what} together"
 
 
-def _learns(number: int, task: Task) -> str:
+def _learns(number: int, task: FitTask) -> str:
     return f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
 
 
-def _samples(task: Task, dataset: Dataset | None) -> list[str]:
-    """What is learned from gathered rows: all of them, or a sample where there are more."""
+def _samples(task: FitTask, dataset: Dataset | None) -> list[str]:
+    """Describe the steps that learn from gathered rows: from all of them, or from a sample."""
     told = []
     for step in (step for step in task.steps if isinstance(step, WholeFrameStep)):
         what = f"{step.class_name} of {task.group.given}"
@@ -95,31 +95,31 @@ def _samples(task: Task, dataset: Dataset | None) -> list[str]:
 
 
 def _costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
-    """What the first pass reads, and the memory that takes: a partition per thread, read and transformed."""
-    source = marked_source(steps, features, dataset.schema)
-    wanted = wanted_in(plan_passes(features), features, Prefix(steps, source, None).output_schema)
-    prefix = Prefix(steps, source, wanted, counting=True)
+    """Estimate what the first pass reads, and its memory: a partition per thread, read and transformed."""
+    source = mark_source(steps, features, dataset.schema)
+    wanted = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
+    prefix = TransformPlan(steps, source, wanted, counting=True)
     reads = prefix.reads
     width = row_bytes(source.select(reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
     rows = max(partition.num_rows for partition in dataset.partitions)
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
     skipped = [name for name in source.names if name not in reads]
-    parts = f"{at_once} of {counted(dataset.num_partitions, 'partition')} at a time"
-    parts += f", up to {counted(rows, 'row')} of {width} bytes"
+    parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
+    parts += f", up to {format_count(rows, 'row')} of {width} bytes"
     return [
-        f"reads: {listed(list(map(_shown, reads)))}",
-        f"not read: {listed(list(map(_shown, skipped))) or 'nothing'}",
+        f"reads: {format_columns(list(map(_format_name, reads)))}",
+        f"not read: {format_columns(list(map(_format_name, skipped))) or 'nothing'}",
         f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
     ]
 
 
-def _shown(name: str) -> str:
-    """A column's name as people can tell it from its neighbours: in quotes where it is empty or has a comma."""
+def _format_name(name: str) -> str:
+    """Format a column's name, in quotes where it is empty or contains a comma."""
     return name if name.strip() and "," not in name else repr(name)
 
 
 def _unsaveable(step: Step) -> str | None:
-    """Why `save` would refuse a step, as far as its parameters tell; None where it would not."""
+    """Return why `save` would refuse a step, judged by its parameters; None where it would not."""
     params = {name: value for name, value in step.get_params().items() if name != "right"}
     try:
         Encoder(select("cpu"), 0).unfitted(step, params)

@@ -1,4 +1,4 @@
-"""Columns, and the learned steps they go through together."""
+"""Feature groups: columns with the learned steps they pass through."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gpupipe.backend.columns import get_storage, refuse_passengers
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
-from gpupipe.preprocessing.fuse import late_columns, late_from
+from gpupipe.preprocessing.fuse import defer_columns, find_fused_start
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
-from gpupipe.support.text import as_list, listed
+from gpupipe.support.text import as_list, format_columns
 from gpupipe.support.validation import is_sequence
 
-__all__ = ["Group", "code_of", "group_of", "step_of"]
+__all__ = ["FeatureGroup", "format_names", "to_feature_group", "to_learned_step"]
 
 _MANY = 60
 """From so many columns on their names are not written out."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """Some columns and the learned steps they go through together.
+class FeatureGroup:
+    """Feature group: columns and the learned steps they pass through.
 
     Args:
         columns: their names.
@@ -46,20 +46,20 @@ class Group:
     @property
     def given(self) -> str:
         """The columns, or what will choose them, for people."""
-        return repr(self.selector) if self.selector is not None and not self.columns else listed(self.columns)
+        return repr(self.selector) if self.selector is not None and not self.columns else format_columns(self.columns)
 
     @property
     def code(self) -> str:
         """The columns, or what chooses them, as code; of very many some names only."""
-        return code_of(self.columns, single=False) if self.selector is None else repr(self.selector)
+        return format_names(self.columns, single=False) if self.selector is None else repr(self.selector)
 
     @property
     def looks_at(self) -> list[str]:
-        """Of the columns those that are looked at once the steps are fitted."""
+        """The columns that are read once the steps are fitted."""
         return self.steps[0].looks_at(self.columns) if self.steps else self.columns
 
     def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
-        """The fields after the first `upto` steps (all by default), for an input of `schema`."""
+        """Return the fields after the first `upto` steps (all by default), for an input of `schema`."""
         for name in self.columns:
             if name not in schema:
                 schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
@@ -81,10 +81,10 @@ class Group:
             ]
         return fields
 
-    def columns_of(
+    def compute_columns(
         self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None
     ) -> Mapping[str, Column]:
-        """The columns of one frame after the first `upto` steps (all by default).
+        """Compute the columns of one frame after the first `upto` steps (all by default).
 
         With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
         the target was learned from other rows.
@@ -92,26 +92,26 @@ class Group:
         names = self.columns if upto == 0 else self.looks_at
         matrix = backend.matrix(frame, names)
         if matrix is not None:
-            return self.through(matrix, backend, upto, row_ids)
+            return self.apply_steps(matrix, backend, upto, row_ids)
         read = {name: partial(backend.column, frame, name) for name in names}
-        if upto is None and backend.fuses() and self.steps and not late_from(self.steps):
+        if upto is None and backend.fuses() and self.steps and not find_fused_start(self.steps):
             stored = {name: backend.stored(frame, name) for name in names}
-            late = late_columns(stored, read, self.steps, backend)
+            late = defer_columns(stored, read, self.steps, backend)
             if late is not None:
                 return late
-        return self.through({name: column() for name, column in read.items()}, backend, upto, row_ids)
+        return self.apply_steps({name: column() for name, column in read.items()}, backend, upto, row_ids)
 
-    def through(
+    def apply_steps(
         self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None
     ) -> Mapping[str, Column]:
-        """The same, for columns taken out of the frame already."""
+        """Apply the first `upto` steps to columns already selected from a frame."""
         steps = self.steps[:upto]
-        alone = late_from(steps) if upto is None and backend.fuses() else len(steps)
+        alone = find_fused_start(steps) if upto is None and backend.fuses() else len(steps)
         for place, step in enumerate(steps):
             if place == alone:
                 stored = {name: get_storage(column) for name, column in columns.items()}
                 read = {name: partial(columns.__getitem__, name) for name in columns}
-                late = late_columns(stored, read, steps[place:], backend)
+                late = defer_columns(stored, read, steps[place:], backend)
                 if late is not None:
                     return late
             with in_step(step):
@@ -122,16 +122,16 @@ class Group:
         return columns
 
     def allocated(self, schema: Schema) -> set[str]:
-        """The outputs in memory that nobody else holds."""
+        """Return the outputs whose memory nobody else references."""
         own = bool(self.steps) and self.steps[-1].allocates
         return {self.rename(item.name) for item in self.fields(schema)} if own else set()
 
     def rename(self, name: str) -> str:
-        """The output's name: with a group's name in front, where one was given."""
+        """Return an output's name, prefixed by the group's name where one was given."""
         return name if self.name is None else f"{self.name}_{name}"
 
     def renamed(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Outputs under their names."""
+        """Return outputs under their prefixed names."""
         if self.name is None:
             return columns
         names = [self.rename(name) for name in columns]
@@ -145,20 +145,20 @@ class Group:
         return any(isinstance(step, CrossFittedStep) for step in self.steps)
 
 
-def code_of(names: Sequence[str], *, single: bool = True) -> str:
-    """Columns as code, a `single` one without brackets; of very many some names only.
+def format_names(names: Sequence[str], *, single: bool = True) -> str:
+    """Format column names as code, a `single` one without brackets; long lists are abbreviated.
 
     Example:
-        >>> code_of(["x"]), code_of(["x", "y"]), code_of([f"x{number}" for number in range(100)])
+        >>> format_names(["x"]), format_names(["x", "y"]), format_names([f"x{number}" for number in range(100)])
         ("'x'", "['x', 'y']", '<x0 ... x99 (100 columns)>')
     """
     if len(names) > _MANY:
-        return f"<{listed(names)}>"
+        return f"<{format_columns(names)}>"
     return repr(names[0] if single and len(names) == 1 else list(names))
 
 
-def group_of(given: Any) -> Group:
-    """What `Features` is given for a group, as one.
+def to_feature_group(given: Any) -> FeatureGroup:
+    """Convert an item of `Features(groups)` to a feature group.
 
     Raises:
         BadConfig: it is none.
@@ -173,18 +173,18 @@ def group_of(given: Any) -> Group:
             "a group is malformed",
             got=given,
             expected="columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector",
-            remedy=_spelled(given),
+            remedy=_format_spelling(given),
         )
-    chain = [step_of(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
-    return Group([] if selector else as_list(columns), chain, name, selector=selector)
+    chain = [to_learned_step(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
+    return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
 
 
 def _are_names(value: Any) -> bool:
     return is_sequence(value) and len(value) > 0 and all(isinstance(name, str) for name in value)
 
 
-def _spelled(given: Any) -> str:
-    """How a group would be written that has the same parts in another order, as scikit-learn's have."""
+def _format_spelling(given: Any) -> str:
+    """Format the correct spelling of a group whose parts are in another order, as scikit-learn's are."""
     parts = list(given) if isinstance(given, tuple) else [given]
     columns = next((part for part in parts if _are_names(part)), None)
     step = next((part for part in parts if isinstance(part, FoldStep) or is_estimator(part)), None)
@@ -195,6 +195,6 @@ def _spelled(given: Any) -> str:
     return f"({spelled})"
 
 
-def step_of(step: Any) -> FoldStep:
-    """A step as it is; an estimator as one."""
+def to_learned_step(step: Any) -> FoldStep:
+    """Return a learned step unchanged, and an estimator wrapped as one."""
     return step if isinstance(step, FoldStep) else WholeFrame(step)

@@ -1,4 +1,4 @@
-"""Which columns become features, by which learned steps, and what stands beside them: target, weight, kept columns."""
+"""Features: the columns that become features, their learned steps, target, weight and kept columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Literal
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import chain_columns
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
-from gpupipe.pipeline.auto_features import looked_at, proposed
-from gpupipe.pipeline.feature_group import Group, code_of, group_of, step_of
+from gpupipe.pipeline.auto_features import propose_features, summarize_table
+from gpupipe.pipeline.feature_group import FeatureGroup, format_names, to_feature_group, to_learned_step
 from gpupipe.pipeline.labels import Weight
-from gpupipe.pipeline.targets import TASKS, Targets
+from gpupipe.pipeline.targets import TASKS, TargetSet
 from gpupipe.preprocessing import FoldStep
-from gpupipe.schema import Field, Kind, Role, Schema, element_of
+from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype
 from gpupipe.selectors import Selector
-from gpupipe.support.text import as_list, derive, shortened
+from gpupipe.support.text import as_list, derive, shorten_list
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
 
 __all__ = ["Features"]
@@ -29,7 +29,7 @@ _SHOWN = 12  # columns that are left out
 
 
 class Features:
-    """The step from frame to tensors.
+    """Step from frame to tensors: feature groups, target, weight and kept columns.
 
     Args:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
@@ -48,7 +48,7 @@ class Features:
             `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it as it is. Predictions and
             metrics are in the target's own units all the same.
         weight: the same, for sample weights.
-        keep: columns carried beside the features and never fed to a model.
+        keep: columns carried along with the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
 
     Example:
@@ -68,13 +68,15 @@ class Features:
         allow_leak: str | Sequence[str] = (),
     ) -> None:
         self.groups = [
-            group_of(one) for given in groups for one in (given.items() if isinstance(given, Mapping) else [given])
+            to_feature_group(one)
+            for given in groups
+            for one in (given.items() if isinstance(given, Mapping) else [given])
         ]
         _check_labels("Features", target, weight, keep)
         check_choice("Features", TASKS, task=task)
         check_names("Features", allow_leak=allow_leak)
-        chain = _chain_of(target_transform)
-        self.target = None if target is None else Targets(as_list(target), chain, task)
+        chain = _to_chain(target_transform)
+        self.target = None if target is None else TargetSet(as_list(target), chain, task)
         self.weight = None if weight is None else Weight(weight)
         self.keep = as_list(keep)
         self.allow_leak = as_list(allow_leak)
@@ -115,7 +117,7 @@ class Features:
         keep: str | Sequence[str] = (),
         min_frequency: int | None = None,
     ) -> Features:
-        """A sensible first set of features by the columns' types; its `repr` is the code that makes it.
+        """Propose features by the columns' dtypes; the result's `repr` is the code that builds it.
 
         Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
         with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
@@ -148,11 +150,11 @@ class Features:
             )
         """
         _check_labels("Features.auto", target, weight, keep)
-        look = looked_at(data)
+        look = summarize_table(data)
         schema, taken = look.schema, {*as_list(keep)}
-        taken.update([] if target is None else Targets(as_list(target)).reads(schema))
+        taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight(weight).reads(schema))
-        groups = proposed(look, taken, min_frequency)
+        groups = propose_features(look, taken, min_frequency)
         made = cls(*groups, target=target, weight=weight, keep=keep)
         used = taken.union(*(names for names, _ in groups))
         reasons = {item.name: look.useless.get(item.name, item.dtype) for item in schema if item.name not in used}
@@ -164,7 +166,7 @@ class Features:
         return made
 
     def resolve(self, schema: Schema, *, strict: bool = True) -> None:
-        """Let selectors choose among the columns of `schema`, those after the transforms.
+        """Resolve selectors against the columns of `schema`, those after the transforms.
 
         Args:
             schema: the columns.
@@ -201,10 +203,12 @@ class Features:
                 )
             self.groups[position] = replace(group, columns=chosen)
             reason = f"computed from {', '.join(sources)}, as the target or weight is"
-            self.left_out += _left_out(
+            self.left_out += _describe_omitted(
                 group.selector, [name for name in taken if name in named], "the target or weight"
             )
-            self.left_out += _left_out(group.selector, lost, f"{reason}; Features(allow_leak={sources}) takes them")
+            self.left_out += _describe_omitted(
+                group.selector, lost, f"{reason}; Features(allow_leak={sources}) takes them"
+            )
 
     def __repr__(self) -> str:
         lines = []
@@ -222,13 +226,15 @@ class Features:
             if not self.target.auto:
                 lines.append(f"target_transform={steps or None!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
-        lines += [f"{name}={code_of(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)]
+        lines += [
+            f"{name}={format_names(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)
+        ]
         lines = [f"    {line},\n" for line in lines]
-        lines += [f"    # left out: {shortened(self.omitted, _SHOWN)}\n"] if self.omitted else []
+        lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
         return f"Features(\n{''.join(lines)})"
 
     def copy(self) -> Features:
-        """The same with steps and labels of its own, which hold what these have learned.
+        """Return a copy with copies of all steps and labels, including their learned state.
 
         Memory: shares what was learned.
         """
@@ -239,16 +245,16 @@ class Features:
 
     @property
     def _omissions(self) -> list[str]:
-        return [f"Features.auto leaves out {shortened(self.omitted, _SHOWN)}"] if self.omitted else []
+        return [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
 
     @property
-    def learned(self) -> list[Group]:
+    def learned(self) -> list[FeatureGroup]:
         """The groups, and that of the target where it goes through steps."""
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
 
     @property
     def cross_fits(self) -> bool:
-        """Whether a step learns from the target, so that rows it was fitted on need values of their own."""
+        """Whether a step learns from the target, so that training rows need out-of-fold values."""
         return any(group.cross_fits for group in self.groups)
 
     @property
@@ -257,16 +263,16 @@ class Features:
         return {name for group in self.groups for name in group.looks_at}
 
     def label_reads(self, schema: Schema) -> set[str]:
-        """The columns target and weight read."""
+        """Return the columns that target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
     def constants(self, schema: Schema) -> list[str]:
-        """The target or weight that reads no column, such as a column's name `1960` where that column is not there."""
+        """List the target or weight that reads no column, such as the name `1960` where no column has it."""
         each = [*([] if self.target is None else self.target.each), *([] if self.weight is None else [self.weight])]
         return [label.text for label in each if not label.reads(schema)]
 
     def output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
-        """Features, then target and weight where `schema` has their columns, then kept columns.
+        """Return the schema of features, then target and weight where `schema` has their columns, then kept columns.
 
         A fitted step may look at fewer columns than it was fitted on; these are told of by `in_fit`.
 
@@ -280,7 +286,7 @@ class Features:
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
-            fields += [replace(item, name=_name_of(label, item.name, taken)) for item in _fields_of(label, schema)]
+            fields += [replace(item, name=_name_label(label, item.name, taken)) for item in _list_fields(label, schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         try:
@@ -290,22 +296,22 @@ class Features:
             raise BadConfig("Features", error.problem, got=error.got, expected=error.expected, remedy=remedy) from None
 
     def reset(self) -> None:
-        """Forget what an earlier `fit` found of the target, the weight and the rows."""
+        """Clear what an earlier `fit` learned about the target, the weight and the rows."""
         for label in self._labels:
             label.reset()
         self.lineage_ = None
 
     def bind(self, schema: Schema) -> None:
-        """Take `schema` as that after the transforms in the fit: a target or weight named by a column stays one."""
+        """Set `schema` as that after the transforms in the fit: a target or weight named by a column stays one."""
         for label in self._labels:
             label.bind(schema)
 
     @property
-    def _labels(self) -> list[Targets | Weight]:
+    def _labels(self) -> list[TargetSet | Weight]:
         return [label for label in (self.target, self.weight) if label is not None]
 
     def _kept(self, schema: Schema, taken: AbstractSet[str]) -> dict[str, str]:
-        """The kept columns there are, and their names in the output: the same ones with labels and without."""
+        """Map the kept columns that exist to their output names, which are the same with labels and without."""
         texts = [] if self.target is None else self.target.group.columns
         taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *texts)}
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
@@ -329,25 +335,25 @@ class Features:
     def columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> Mapping[str, Column]:
-        """All columns of `output_schema(schema)` for one frame, under their output names.
+        """Compute all columns of `output_schema(schema)` for one frame, under their output names.
 
         With `row_ids`, the identity of each row, features learned from the target are out of fold. The target is in its
         own units, unless it is to be as it is `stored`.
         """
-        made = [group.renamed(group.columns_of(frame, backend, row_ids=row_ids)) for group in self.groups]
+        made = [group.renamed(group.compute_columns(frame, backend, row_ids=row_ids)) for group in self.groups]
         there = [label for label in self._labels if label.is_in(schema)]
         taken = set[str]().union(*made) if there or self.keep else set[str]()
         labels = {
-            _name_of(label, name, taken): column
+            _name_label(label, name, taken): column
             for label in there
-            for name, column in _columns_of(label, frame, schema, backend, stored).items()
+            for name, column in _compute_columns(label, frame, schema, backend, stored).items()
         }
         taken |= labels.keys()
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
         return chain_columns(*made, labels, kept)
 
     def label_sources(self, schema: Schema) -> list[str]:
-        """The columns of the data that steps learn from the target of, and those of the target.
+        """List the columns of the data that target-learning steps and the target read.
 
         Args:
             schema: the columns after the transforms.
@@ -357,10 +363,10 @@ class Features:
         return sorted({source for name in names for source in schema[name].lineage})
 
     def check_rows(self, lineage: str | None, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on would show a model their own target.
+        """Raise where rows to train on would leak their own target to a model.
 
         Args:
-            lineage: the id of the rows that are loaded, as `lineage_of` gives it.
+            lineage: the id of the rows that are loaded, as `compute_lineage` gives it.
             out_of_fold: whether values learned from the target are out of fold; None where nobody said.
 
         Raises:
@@ -388,20 +394,20 @@ class Features:
             )
 
 
-def _fields_of(label: Targets | Weight, schema: Schema) -> list[Field]:
-    return label.fields(schema) if isinstance(label, Targets) else [label.field(schema)]
+def _list_fields(label: TargetSet | Weight, schema: Schema) -> list[Field]:
+    return label.fields(schema) if isinstance(label, TargetSet) else [label.field(schema)]
 
 
-def _columns_of(
-    label: Targets | Weight, frame: Frame, schema: Schema, backend: Backend, stored: bool
+def _compute_columns(
+    label: TargetSet | Weight, frame: Frame, schema: Schema, backend: Backend, stored: bool
 ) -> dict[str, Column]:
-    if isinstance(label, Targets):
+    if isinstance(label, TargetSet):
         return label.columns(frame, schema, backend, stored=stored)
     return {label.field(schema).name: label.column(frame, schema, backend)}
 
 
-def _name_of(label: Targets | Weight, name: str, taken: AbstractSet[str]) -> str:
-    """An expression is called by its role, or where a feature has that name by its text."""
+def _name_label(label: TargetSet | Weight, name: str, taken: AbstractSet[str]) -> str:
+    """Return a label's output name: its role for an expression, or its text where a feature has that name."""
     return label.text if name in taken and name == label.role else name
 
 
@@ -411,17 +417,17 @@ def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:
     check_names(owner, keep=keep)
 
 
-def _chain_of(target_transform: Any) -> list[FoldStep] | Literal["auto"]:
+def _to_chain(target_transform: Any) -> list[FoldStep] | Literal["auto"]:
     if isinstance(target_transform, str):
         if target_transform == "auto":
             return "auto"
         raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
     given = () if target_transform is None else target_transform
-    return list(given) if isinstance(given, list | tuple) else [step_of(given)]
+    return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
 
 
-def _left_out(selector: Selector, names: Sequence[str], reason: str) -> list[str]:
-    return [f"{selector!r} leaves out {shortened(names)}: {reason}"] if names else []
+def _describe_omitted(selector: Selector, names: Sequence[str], reason: str) -> list[str]:
+    return [f"{selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
 
 def _one(words: Sequence[str]) -> str | list[str]:
@@ -437,7 +443,7 @@ def _feature(item: Field) -> Field:
             expected="numbers or ids",
             remedy=f"{hint}, or keep=[{item.name!r}] to carry it beside the features",
         )
-    if element_of(item.dtype) in ("string", "timestamp"):
+    if get_element_dtype(item.dtype) in ("string", "timestamp"):
         raise SchemaMismatch(
             f"feature {item.name!r}",
             f"{item.dtype} values cannot be fed to a network",

@@ -1,4 +1,4 @@
-"""Learning a pipeline's state: a few passes over the partitions, each a fold shared by every step that is ready."""
+"""Pipeline fit: a few passes over the partitions, each of which merges the summaries of every step that is ready."""
 
 from __future__ import annotations
 
@@ -16,36 +16,44 @@ from gpupipe.errors import BadData
 from gpupipe.io import Dataset
 from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.monitoring.profiles import Profile
-from gpupipe.pipeline.column_stats import Seen, coarse_spacing
+from gpupipe.pipeline.column_stats import ColumnStats, coarse_spacing
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_partition import (
     DescribeColumns,
     DrawSample,
+    DtypeProbe,
     FrameCache,
     Learn,
     Observer,
     PartitionPass,
     SummarizeTarget,
     Timing,
-    Trial,
     fold,
-    numbers_of,
-    unscaled_of,
+    list_numbers,
+    list_unscaled,
 )
 from gpupipe.pipeline.fit_report import FitReport, StepReport
-from gpupipe.pipeline.lineage import lineage_of
-from gpupipe.pipeline.observe import check_report, of_kind, profiles_of
+from gpupipe.pipeline.lineage import compute_lineage
+from gpupipe.pipeline.observe import build_profiles, check_report, select_kind
 from gpupipe.pipeline.output_ranges import output_ranges
-from gpupipe.pipeline.plan import Prefix, Task, likely_reads, marked_source, plan_passes, resolve_selectors, wanted_in
-from gpupipe.pipeline.targets import Targets
-from gpupipe.pipeline.window_columns import put_together
+from gpupipe.pipeline.plan import (
+    FitTask,
+    TransformPlan,
+    collect_wanted,
+    likely_reads,
+    mark_source,
+    plan_passes,
+    resolve_selectors,
+)
+from gpupipe.pipeline.targets import TargetSet
+from gpupipe.pipeline.window_columns import materialize_window_columns
 from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
 from gpupipe.schema import Kind, Schema
-from gpupipe.support.text import counted, shortened
+from gpupipe.support.text import format_count, shorten_list
 from gpupipe.transforms import JoinAsOf, Map, Transform
 from gpupipe.transforms.table_join import TableJoin
 
-__all__ = ["Fitting"]
+__all__ = ["PipelineFit"]
 
 _log = logging.getLogger("gpupipe")
 
@@ -54,7 +62,7 @@ KEEP_BYTES = 1 << 30
 """Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
 
 
-class Fitting:
+class PipelineFit:
     """One fit of `steps` and `features` on `dataset`.
 
     Args:
@@ -80,9 +88,9 @@ class Fitting:
     ) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self.profiles: dict[str, Profile] = {}
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
-        self._learned: list[tuple[int, Task, list[Timing]]] = []
+        self._learned: list[tuple[int, FitTask, list[Timing]]] = []
         self._found: Mapping[Hashable, Any] = {}
         self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
@@ -100,8 +108,8 @@ class Fitting:
         for note in () if features is None else features.left_out:
             self.report.notes.append(note)
             _log.info("%s", note)
-        self.source = marked_source(steps, features, dataset.schema)
-        self.schema = Prefix(steps, self.source, None).output_schema
+        self.source = mark_source(steps, features, dataset.schema)
+        self.schema = TransformPlan(steps, self.source, None).output_schema
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
@@ -109,7 +117,9 @@ class Fitting:
             self._check(self.features)
             given = self.dataset
             later, number = plan_passes(self.features) or [[]], 0
-            self._meet({*wanted_in(later, self.features, self.schema), *unscaled_of(self.features, self.schema)})
+            self._attach_window_columns(
+                {*collect_wanted(later, self.features, self.schema), *list_unscaled(self.features, self.schema)}
+            )
             while later:
                 tasks, *later = later
                 repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
@@ -118,7 +128,7 @@ class Fitting:
                 later, number = [again, *later] if again else later, number + 1
             self._conclude(self.features)
             if self.features.cross_fits:
-                self.features.lineage_ = lineage_of(given, self.features.label_sources(self.schema))
+                self.features.lineage_ = compute_lineage(given, self.features.label_sources(self.schema))
         joins = [step for step in self.steps if isinstance(step, TableJoin) and step.rows_seen_]
         self.report.unmatched = {join.name: join.unmatched_share for join in joins}
         self.report.seconds = time.perf_counter() - self._started
@@ -127,9 +137,9 @@ class Fitting:
     def _conclude(self, features: Features) -> None:
         """Report what was observed of the rows, now that all steps hold their state."""
         found, report = self._found, self.report
-        columns = of_kind(found, "column")
-        self.profiles = profiles_of(found, features, self.schema)
-        unscaled = set(unscaled_of(features, self.schema)) - set(numbers_of(features, self.schema))
+        columns = select_kind(found, "column")
+        self.profiles = build_profiles(found, features, self.schema)
+        unscaled = set(list_unscaled(features, self.schema)) - set(list_numbers(features, self.schema))
         self.seen = {name: seen for name, seen in columns.items() if name not in unscaled}
         self.ranges = output_ranges(features, self.schema, self.seen)
         self._warn_of_float32(features, columns)
@@ -143,8 +153,8 @@ class Fitting:
         learned = [found for found in self._learned if not (unused and found[1].group.of_target)]
         report.steps = [self._step_report(*found) for found in learned]
 
-    def _warn_of_float32(self, features: Features, seen: Mapping[str, Seen]) -> None:
-        """Warn of features whose values float32 puts together."""
+    def _warn_of_float32(self, features: Features, seen: Mapping[str, ColumnStats]) -> None:
+        """Warn of features whose distinct values are equal in float32."""
         coarse: dict[str, str] = {}
         for group in features.groups:
             for item in group.fields(self.schema):
@@ -157,22 +167,22 @@ class Fitting:
         if coarse:
             remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
             self._warn(
-                f"features {shortened(list(coarse))} lose digits: the batches' float32 is coarser than 1/1000 of their "
-                f"range: {', '.join(list(coarse.values())[:5])}; try {remedy}"
+                f"features {shorten_list(list(coarse))} lose digits: the batches' float32 is coarser than 1/1000 of "
+                f"their range: {', '.join(list(coarse.values())[:5])}; try {remedy}"
             )
 
     def _warn(self, note: str) -> None:
         self.report.notes.append(note)
         _log.warning("%s", note)
 
-    def _step_report(self, number: int, task: Task, costs: Sequence[Timing]) -> StepReport:
+    def _step_report(self, number: int, task: FitTask, costs: Sequence[Timing]) -> StepReport:
         names = [name for name in task.group.columns if name in self.seen]
         shares = [self.profiles[name].unknown for name in names if name in self.profiles]
         rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
         return StepReport(
             number + 1,
             " + ".join(step.class_name for step in task.steps),
-            shortened(task.group.columns),
+            shorten_list(task.group.columns),
             sum(self.seen[name].missing for name in names),
             sum(rare) / len(rare) if rare else None,
             sum(cost.seconds for cost in costs),
@@ -180,58 +190,60 @@ class Fitting:
         )
 
     def _fix_functions(self) -> None:
-        """Run each function on the first partition that has rows, so that what it puts out is known to what follows."""
+        """Run each user function on the first partition that has rows, to learn its output schema."""
         for position, step in enumerate(self.steps):
             if not isinstance(step, Map):
                 continue
-            source = marked_source(self.steps, self.features, self.dataset.schema)
-            before = Prefix(self.steps[:position], source, None).output_schema
+            source = mark_source(self.steps, self.features, self.dataset.schema)
+            before = TransformPlan(self.steps[:position], source, None).output_schema
             wanted = frozenset(step.adds or before.names)
             unchecked = frozenset[str]()
-            prefix = Prefix(self.steps[:position], source, step.needs(wanted, before), there=unchecked)
+            prefix = TransformPlan(self.steps[:position], source, step.needs(wanted, before), there=unchecked)
             names = {*prefix.reads, *likely_reads(self.steps, self.features, source)}
             reads = [name for name in source.names if name in names]
-            trial = Trial(step, prefix, before, wanted, reads, self.backend, self._first)
+            trial = DtypeProbe(step, prefix, before, wanted, reads, self.backend, self._first)
             for part in self.dataset.parts():
                 (step.dtypes_,) = get_executor().map(trial, [part], at_once=1)
                 if step.dtypes_ is not None:
                     break
 
     def _check(self, features: Features) -> None:
-        """Everything that names and types can tell, before any pass."""
+        """Check names and dtypes before any pass."""
         self.schema.require(features.constants(self.schema), "Features")
         self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
         features.check_leaks(self.schema)
-        features.check_leaks(self._schema_of_own_rows())
+        features.check_leaks(self._training_schema())
         features.output_schema(self.schema)
 
-    def _schema_of_own_rows(self) -> Schema:
-        """The schema in which what a step finds in the rows that are learned from has their columns' lineage."""
+    def _training_schema(self) -> Schema:
+        """Return the schema, with lineage, of the rows that are learned from."""
         steps = [copy(step) if isinstance(step, JoinAsOf) else step for step in self.steps]
         for step in steps:
             if isinstance(step, JoinAsOf) and step.lag is None and _shares_files(step.right, self.dataset):
                 step.finds_own_rows = True
-        return Prefix(steps, self.source, None).output_schema
+        return TransformPlan(steps, self.source, None).output_schema
 
-    def _meet(self, wanted: set[str]) -> None:
-        """Make the columns of steps that look at other rows."""
-        prefix, dataset = put_together(Prefix(self.steps, self.source, wanted), self.dataset, self.backend)
+    def _attach_window_columns(self, wanted: set[str]) -> None:
+        """Compute the columns of window steps."""
+        prefix, dataset = materialize_window_columns(
+            TransformPlan(self.steps, self.source, wanted), self.dataset, self.backend
+        )
         self._side_columns = prefix.side_columns
         self.report.num_reads += len(self._side_columns)
         if dataset is not self.dataset:  # what was read of it may be in other partitions now
             self.dataset, self._first = dataset, {}
 
     def _run_pass(
-        self, features: Features, number: int, tasks: Sequence[Task], later: Sequence[Sequence[Task]]
+        self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
     ) -> None:
-        wanted = wanted_in([tasks, *later], features, self.schema)
+        wanted = collect_wanted([tasks, *later], features, self.schema)
         observers: list[Observer] = [Learn(place, task) for place, task in enumerate(tasks)]
         if number == 0:
-            wanted |= set(unscaled_of(features, self.schema))
+            wanted |= set(list_unscaled(features, self.schema))
         checked = None if number == 0 else frozenset[str]()  # by each Expect, once
-        prefix = Prefix(self.steps, self.source, wanted, there=checked, counting=number == 0).knowing(
+        prefix = TransformPlan(self.steps, self.source, wanted, there=checked, counting=number == 0).with_side_columns(
             self._side_columns
         )
         if number == 0:
@@ -269,7 +281,7 @@ class Fitting:
             if features.target is not None:
                 self.report.num_without_target = found["target"].num_missing
                 features.target.finish(found["target"], self.schema)
-                self._tell_task(features.target)
+                self._report_task(features.target)
             for join in (step for step in self.steps if isinstance(step, TableJoin)):
                 join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
         for place, task in enumerate(tasks):
@@ -280,20 +292,22 @@ class Fitting:
                     summary = found["step", place, n]
                     _finish(step, summary if n < done else summary.filled(_fills(task.steps[task.free])), self.backend)
             except BadData as error:
-                raise self._of_rows_with_target(error) from error
+                raise self._add_missing_targets(error) from error
 
-    def _of_rows_with_target(self, error: BadData) -> BadData:
-        """The error of a step, which rows without a target teach nothing, with how many these are."""
+    def _add_missing_targets(self, error: BadData) -> BadData:
+        """Add the number of rows that lack a target to a step's error."""
         without = self.report.num_without_target
         if not without:
             return error
-        there = counted(self.report.num_rows - without, "row")
-        problem = f"{error.problem} in the {there} with a target; {counted(without, 'row')} without one teach nothing"
+        there = format_count(self.report.num_rows - without, "row")
+        problem = (
+            f"{error.problem} in the {there} with a target; {format_count(without, 'row')} without one teach nothing"
+        )
         facts = {} if error.got is None else {"got": error.got}
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
-    def _tell_task(self, target: Targets) -> None:
-        """Say what the target was found to be; loudly where it may be meant otherwise."""
+    def _report_task(self, target: TargetSet) -> None:
+        """Report the inferred task; warn where another task may be meant."""
         note = f"target {target.text!r}: {target.task_}"
         if target.doubt:
             self._warn(f"{note}; {target.doubt}")
@@ -308,15 +322,15 @@ class Fitting:
 
 
 def _shares_files(table: Any, dataset: Dataset) -> bool:
-    """Whether rows of a table may be those of a dataset: they come from the same reader call, or from one file."""
+    """Return whether a table may contain rows of a dataset: both come from one reader call or from one file."""
     if not isinstance(table, Dataset):
         return False
     files = (table.source.inputs() or {}).keys() & (dataset.source.inputs() or {}).keys()
     return table.source is dataset.source or bool(files)
 
 
-def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:
-    """What the fit has shown to be the same in every row, or nearly so."""
+def _uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> list[str]:
+    """List the columns that the fit has shown to be constant, or nearly so."""
     found = []
     for group in features.groups:
         empty, one = [], []
@@ -332,14 +346,16 @@ def _uninformative(features: Features, seen: Mapping[str, Seen]) -> list[str]:
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
         one += [name for name in alike if abs(numbers[name].low) < _EXACT]
         if empty:
-            found.append(f"Categorify of {shortened(empty)}: no value occurs often enough, so its vocabulary is empty")
+            found.append(
+                f"Categorify of {shorten_list(empty)}: no value occurs often enough, so its vocabulary is empty"
+            )
         if one:
-            found.append(f"{shortened(one)}: the same value in every row of the fit")
+            found.append(f"{shorten_list(one)}: the same value in every row of the fit")
     return found
 
 
 def _finish(step: FoldStep, summary: Any, backend: str) -> None:
-    """Let a step learn from all partitions' sum; from rows on a GPU worker where partitions are worked on there.
+    """Finalize a step from the merged summary, on a GPU worker where partitions are processed there.
 
     Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
     """
@@ -347,11 +363,11 @@ def _finish(step: FoldStep, summary: Any, backend: str) -> None:
     if executor.in_process or backend == "cpu" or not getattr(summary, "holds_rows", False):
         step.finish(summary)
     else:
-        vars(step).update(executor.call(partial(_learned, step, backend), summary))
+        vars(step).update(executor.call(partial(_finalize, step, backend), summary))
 
 
-def _learned(step: FoldStep, backend: str, summary: Any) -> dict[str, Any]:
-    """On a worker: the attributes that a step learns from rows; they need no GPU."""
+def _finalize(step: FoldStep, backend: str, summary: Any) -> dict[str, Any]:
+    """Return the attributes that a step learns from gathered rows, on a worker; they need no GPU."""
     before = dict(vars(step))
     step.finish(summary.on(select(backend)))
     return {name: value for name, value in vars(step).items() if name not in before or before[name] is not value}

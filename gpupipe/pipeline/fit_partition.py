@@ -1,4 +1,4 @@
-"""What is done with one partition in a fit, as values that a worker of a cluster can be sent.
+"""Fit of one partition: picklable functions that workers of a cluster run.
 
 All that a fit observes is a mergeable summary: a partition gives a mapping of them, and a fit adds the mappings.
 """
@@ -15,11 +15,11 @@ from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.io import Dataset, Partition, in_halves, over_partitions
-from gpupipe.monitoring.profiles import Sample, drawn_rows
-from gpupipe.pipeline.column_stats import Seen, count_missing, look_at, told_by
+from gpupipe.io import Dataset, Partition, in_halves, run_partitions
+from gpupipe.monitoring.profiles import Sample, draw_rows
+from gpupipe.pipeline.column_stats import ColumnStats, compute_column_stats, count_missing, ranges_from_summary
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.plan import Prefix, Task
+from gpupipe.pipeline.plan import FitTask, TransformPlan
 from gpupipe.pipeline.window_columns import Typed
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, FoldStep, SimpleImputer, WholeFrameStep
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
@@ -29,16 +29,16 @@ from gpupipe.transforms import Map
 __all__ = [
     "DescribeColumns",
     "DrawSample",
+    "DtypeProbe",
     "FrameCache",
     "Learn",
     "PartitionPass",
     "SummarizeTarget",
     "Timing",
-    "Trial",
-    "categories_of",
     "fold",
-    "numbers_of",
-    "unscaled_of",
+    "list_numbers",
+    "list_unscaled",
+    "map_categories",
 ]
 
 Summaries: TypeAlias = Mapping[Hashable, Any]
@@ -48,7 +48,7 @@ Summaries: TypeAlias = Mapping[Hashable, Any]
 def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
     """Add up the summaries of all partitions, in their order."""
     total: dict[Hashable, Any] = {}
-    with closing(over_partitions(work, dataset, work.backend, title)) as partitions:
+    with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
         for found in partitions:
             total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
     return total
@@ -56,7 +56,7 @@ def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, An
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one partition after the transforms.
+    """Rows of one partition after the transforms.
 
     Args:
         whole: all of them.
@@ -76,23 +76,23 @@ class Rows:
 
 
 class Observer(Protocol):
-    """What looks at rows and gives summaries of them."""
+    """Protocol of functions that summarize the rows of a partition."""
 
     @property
     def needs_ids(self) -> bool:
         """Whether it asks for the rows' identities."""
 
     def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        """Summarise rows; `found` has what the observers before it gave."""
+        """Summarize rows; `found` holds the summaries of the observers before this one."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What a step's look at some partitions took.
+    """Time and memory that a step took on some partitions.
 
     Args:
         seconds: wall time, added up.
-        num_bytes: of the columns it looked at.
+        num_bytes: the size of the columns it read.
     """
 
     seconds: float = 0.0
@@ -104,7 +104,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class SummarizeTarget:
-    """Gives "target": the target's values, or what is missing of them.
+    """Observer of the target's values, or of its missing values, under "target".
 
     Args:
         features: whose target it is.
@@ -120,7 +120,7 @@ class SummarizeTarget:
 
 @dataclass(frozen=True)
 class Learn:
-    """Gives ("step", number, place) and ("timing", number, place): a step's own summary and what it took.
+    """Observer for a learned step: its summary under ("step", number, place), its cost under ("timing", number, place).
 
     Args:
         number: of the task.
@@ -128,7 +128,7 @@ class Learn:
     """
 
     number: int
-    task: Task
+    task: FitTask
 
     @property
     def needs_ids(self) -> bool:
@@ -138,9 +138,9 @@ class Learn:
     def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
         task, backend, made = self.task, rows.backend, dict[Hashable, Any]()
         if task.group.of_target:
-            columns = task.group.through(rows.target, backend, task.position)
+            columns = task.group.apply_steps(rows.target, backend, task.position)
         else:
-            columns = task.group.columns_of(rows.frame, backend, task.position, rows.row_ids)
+            columns = task.group.compute_columns(rows.frame, backend, task.position, rows.row_ids)
         before, summary = task.steps[task.free].summary_key, None
         for place, step in enumerate(task.steps):
             started = time.perf_counter()
@@ -154,7 +154,7 @@ class Learn:
 
 @dataclass(frozen=True)
 class DescribeColumns:
-    """Gives ("column", name), what is missing of each column that features see, and its range; and "described" rows.
+    """Observer of missing values and ranges of the features' columns, under ("column", name); also "described" rows.
 
     Args:
         features: which see them.
@@ -168,21 +168,21 @@ class DescribeColumns:
     needs_ids = False
 
     def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        names = dict.fromkeys([*numbers_of(self.features, self.schema), *unscaled_of(self.features, self.schema)])
-        seen: dict[str, Seen] = {}
+        names = dict.fromkeys([*list_numbers(self.features, self.schema), *list_unscaled(self.features, self.schema)])
+        seen: dict[str, ColumnStats] = {}
         for key in self.learned:
-            seen |= {name: item for name, item in told_by(found[key]).items() if name in names}
-        seen |= look_at(
+            seen |= {name: item for name, item in ranges_from_summary(found[key]).items() if name in names}
+        seen |= compute_column_stats(
             {name: rows.backend.column(rows.frame, name) for name in names if name not in seen}, rows.backend
         )
-        others = {name: rows.backend.column(rows.frame, name) for name in others_of(self.features, self.schema)}
+        others = {name: rows.backend.column(rows.frame, name) for name in list_others(self.features, self.schema)}
         seen |= count_missing(others, rows.backend)
         return {"described": len(rows.frame)} | {("column", name): item for name, item in seen.items()}
 
 
 @dataclass(frozen=True)
 class DrawSample:
-    """Gives "sample": the values of rows drawn by their identities, so the same in any partitions.
+    """Observer that draws a "sample" of rows by their row ids, so the same under any partitioning.
 
     Args:
         features: which see them.
@@ -197,14 +197,14 @@ class DrawSample:
 
     def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
         assert rows.row_ids is not None
-        numbers = numbers_of(self.features, self.schema)
-        categories = list(categories_of(self.features, self.schema))
-        drawn = drawn_rows(rows.row_ids, self.total, len(numbers) + len(categories), rows.backend)
+        numbers = list_numbers(self.features, self.schema)
+        categories = list(map_categories(self.features, self.schema))
+        drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), rows.backend)
         return {"sample": Sample.of(rows.frame, drawn, numbers, categories, rows.backend)}
 
 
 class FrameCache:
-    """Frames of partitions that are used again, in this process; all or none of them.
+    """Cache of partitions' frames in this process; it holds all or none of them.
 
     Args:
         room: bytes they may take; where they take more, none is kept.
@@ -233,13 +233,13 @@ class FrameCache:
                 self._frames[partition] = frame
 
     def take(self, partition: int) -> Frame | None:
-        """Give a partition's frame, and keep it no longer."""
+        """Return a partition's frame and drop it from the cache."""
         return self._frames.pop(partition, None)
 
 
 @dataclass(frozen=True)
 class PartitionPass:
-    """One pass over the data, as a function of a dataset of one partition that gives summaries.
+    """One pass over the data, as a function of a dataset of one partition that returns summaries.
 
     It gives "partitions" and "rows" (after the transforms), what the transforms count, and what observers do.
 
@@ -257,7 +257,7 @@ class PartitionPass:
     """
 
     observers: Sequence[Observer]
-    prefix: Prefix
+    prefix: TransformPlan
     schema: Schema
     backend: str
     features: Features | None = None
@@ -299,29 +299,29 @@ class PartitionPass:
         return Rows(whole, frame, raw, self.schema, backend, row_ids)
 
 
-def numbers_of(features: Features, schema: Schema) -> list[str]:
-    """The columns that features see as numbers, of those after the transforms."""
+def list_numbers(features: Features, schema: Schema) -> list[str]:
+    """List the columns that features use as numbers, among those after the transforms."""
     dtypes = (*FLOATS, *INTEGERS, "bool")
     groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
     names = {name for group in groups for name in group.looks_at}
     return [item.name for item in schema if item.name in names and item.dtype in dtypes]
 
 
-def unscaled_of(features: Features, schema: Schema) -> list[str]:
-    """The columns of wide numbers that are features as they are."""
+def list_unscaled(features: Features, schema: Schema) -> list[str]:
+    """List the columns of wide numbers that are features without a step."""
     names = {name for group in features.groups if not group.steps for name in group.columns}
     return [item.name for item in schema if item.name in names and item.dtype in WIDE]
 
 
-def others_of(features: Features, schema: Schema) -> list[str]:
-    """The columns that go through steps, are no numbers to features, and of which only what is missing is counted."""
+def list_others(features: Features, schema: Schema) -> list[str]:
+    """List the columns that steps read and features do not use as numbers; only missing values are counted."""
     names = {name for group in features.groups if group.steps for name in group.looks_at}
-    names -= set(numbers_of(features, schema))
+    names -= set(list_numbers(features, schema))
     return [item.name for item in schema if item.name in names and item.dtype not in LISTS]
 
 
-def categories_of(features: Features, schema: Schema) -> dict[str, Categorify]:
-    """The columns that become ids as they are, but for missing values, and the step that makes them."""
+def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
+    """Map the columns that become ids unchanged, except for missing values, to their `Categorify` step."""
     found: dict[str, Categorify] = {}
     for group in (group for group in features.groups if group.steps):
         *before, last = group.steps
@@ -332,8 +332,8 @@ def categories_of(features: Features, schema: Schema) -> dict[str, Categorify]:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A function of the user's on the rows of one partition, to see which types come out.
+class DtypeProbe:
+    """Dtype probe: a user's function run on the rows of one partition, to infer its output dtypes.
 
     Args:
         step: the function's.
@@ -346,7 +346,7 @@ class Trial:
     """
 
     step: Map
-    prefix: Prefix
+    prefix: TransformPlan
     before: Schema
     wanted: frozenset[str]
     reads: Sequence[str]
@@ -371,7 +371,7 @@ class Trial:
 
 
 def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
-    """These source columns of the partition, at least; those in `known` are not read again."""
+    """Read at least these source columns of the partition; those in `known` are not read again."""
     missing = [name for name in names if known is None or name not in known.columns]
     if known is None:
         return part.read(part.partitions[0], missing, backend)
@@ -386,7 +386,7 @@ def _num_bytes(columns: Columns) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _row_ids(prefix: Prefix, partition: Partition, backend: Backend) -> Array | None:
+def _row_ids(prefix: TransformPlan, partition: Partition, backend: Backend) -> Array | None:
     return partition.row_ids(backend.xp) if prefix.draws_rows else None
 
 

@@ -1,4 +1,4 @@
-"""What a fit saw and did, for people."""
+"""Fit reports: rows, missing values, steps and timings of a fit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpupipe.io import FileNote
-from gpupipe.monitoring.expectation_report import CheckReport
+from gpupipe.monitoring.expectation_report import ExpectationReport
 from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 
 __all__ = ["FitReport", "StepReport"]
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step's part in a fit.
+    """Report of one step's part in a fit.
 
     Args:
         number: the pass it learned in, from 1.
@@ -25,7 +25,7 @@ class StepReport:
         missing: their missing values.
         rare: the share of their rows whose value has no id of its own, in a sample; None where ids are not made.
         seconds: of all threads and workers together; on a GPU until its work was handed over.
-        num_bytes: of the columns it looked at.
+        num_bytes: the size of the columns it read.
     """
 
     number: int
@@ -46,7 +46,7 @@ class StepReport:
 
 @dataclass
 class FitReport:
-    """What a fit saw and did; shows itself as text and in a notebook.
+    """Report of a fit: rows, steps and timings; displays as text and in a notebook.
 
     Args:
         num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
@@ -70,16 +70,18 @@ class FitReport:
     seconds: float = 0.0
     steps: Sequence[StepReport] = ()
     notes: list[str] = field(default_factory=list)
-    checks: CheckReport = field(default_factory=CheckReport)
+    checks: ExpectationReport = field(default_factory=ExpectationReport)
 
     def __str__(self) -> str:
         if not self.num_reads:
             return f"nothing to learn; {self.seconds:.1f} s"
         joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
         left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
-        files = f", {counted(len(self.rejected), 'file')} rejected" if self.rejected else ""
-        halved = f", {counted(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
-        rows, reads = counted(self.num_rows, "row"), counted(self.num_reads, "read")
+        files = f", {format_count(len(self.rejected), 'file')} rejected" if self.rejected else ""
+        halved = (
+            f", {format_count(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
+        )
+        rows, reads = format_count(self.num_rows, "row"), format_count(self.num_reads, "read")
         return f"fitted on {rows}{left_out}{joins}{files}; {reads}{halved}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:

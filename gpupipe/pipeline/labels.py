@@ -1,4 +1,4 @@
-"""What is learned from and how much each row counts: label columns, or expressions over them."""
+"""Labels: target and weight, each a column or an expression over columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_CLASSES = 10_000
 
 
 class _Label:
-    """A column, or an expression over columns, that stands beside the features."""
+    """Base class of labels: a column, or an expression over columns."""
 
     role: Role
 
@@ -34,7 +34,7 @@ class _Label:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what an earlier `fit` found."""
+        """Clear what an earlier `fit` learned."""
         self.is_column: bool | None = None
 
     def bind(self, schema: Schema) -> None:
@@ -42,28 +42,28 @@ class _Label:
         self.is_column = self.text in schema
 
     def expression(self, schema: Schema) -> Expression | None:
-        """The parsed expression; None where `text` is the name of a column."""
+        """Parse the expression; None where `text` is the name of a column."""
         is_column = self.text in schema if self.is_column is None else self.is_column
         return None if is_column else parse(self.text, f"{self.role}={self.text!r}")
 
     def reads(self, schema: Schema) -> list[str]:
-        """The columns it is computed from."""
+        """List the columns it is computed from."""
         expression = self.expression(schema)
         return [self.text] if expression is None else list(expression.reads)
 
     def is_in(self, schema: Schema) -> bool:
-        """Whether all columns it reads are there."""
+        """Return whether all columns it reads are present."""
         try:
             return all(name in schema for name in self.reads(schema))
         except ExpressionError:  # the name of a column, and no expression, where that column is not there
             return False
 
     def lineage(self, schema: Schema) -> frozenset[str]:
-        """The source columns it is computed from."""
+        """Return the source columns it is computed from."""
         return frozenset().union(*(schema[name].lineage for name in self.reads(schema)))
 
     def raw_field(self, schema: Schema) -> Field:
-        """The values' own type, before they are stored as a target or a weight."""
+        """Return the field of the values before they are stored as a target or a weight."""
         expression = self.expression(schema)
         if expression is None:
             refuse_passengers([schema[self.text]], self.role.value)
@@ -74,7 +74,7 @@ class _Label:
         return replace(made, role=self.role)
 
     def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """The values of one frame as they are computed."""
+        """Compute the values of one frame."""
         expression = self.expression(schema)
         if expression is None:
             return backend.column(frame, self.text)
@@ -84,7 +84,7 @@ class _Label:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """The target's values in some partitions.
+    """Target values of some partitions: a mergeable summary.
 
     Args:
         num_rows: rows.
@@ -146,7 +146,7 @@ class TargetSummary:
 
 
 class Target(_Label):
-    """The values a model learns to predict: classes, or a regression's numbers."""
+    """Target: the values a model learns to predict, classes or a regression's numbers."""
 
     role = Role.TARGET
 
@@ -155,12 +155,12 @@ class Target(_Label):
         self.classes_: tuple[Any, ...] | None = None
 
     def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
-        """n booleans, False where the target is missing; None when none is."""
+        """Return n booleans, False where the target is missing; None when none is."""
         missing = self.raw_column(frame, schema, backend).missing(backend.xp)
         return None if missing is None else ~missing
 
     def summarise(self, frame: Frame, schema: Schema, backend: Backend, limit: int = FEW) -> TargetSummary:
-        """One partition's contribution to the decision on the task; up to `limit` distinct numbers are kept."""
+        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
@@ -236,7 +236,7 @@ class Target(_Label):
         self.classes_ = classes
 
     def field(self, schema: Schema) -> Field:
-        """The stored target: float32 0/1 or number, or int32 class index."""
+        """Return the stored target's field: float32 0/1 or number, or int32 class index."""
         indexed = self.classes_ is not None and len(self.classes_) > 2
         return replace(
             self.raw_field(schema),
@@ -247,7 +247,7 @@ class Target(_Label):
         )
 
     def column(self, frame: Frame, schema: Schema, backend: Backend, number: str = "float32") -> Column:
-        """The number (of that type), or the index of the class, of each row of one frame; missing stays missing.
+        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing.
 
         Raises:
             BadData: a value that is none of the classes.
@@ -284,22 +284,22 @@ class Target(_Label):
         return Column("int32", index, None if bool(there.all()) else there)
 
     def get_state(self) -> dict[str, Any]:
-        """The classes."""
+        """Return the classes."""
         return {"classes_": None if self.classes_ is None else list(self.classes_)}
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        """Take back what `get_state` gave; returns self."""
+        """Restore what `get_state` returned; return self."""
         self.classes_ = None if state["classes_"] is None else tuple(state["classes_"])
         return self
 
 
 class Weight(_Label):
-    """How much each row counts: a number that is never negative, never missing."""
+    """Weight: how much each row counts; a number that is never negative, never missing."""
 
     role = Role.WEIGHT
 
     def field(self, schema: Schema) -> Field:
-        """The stored weight, float32.
+        """Return the stored weight's field, float32.
 
         Raises:
             BadConfig: it is no number.
@@ -316,7 +316,7 @@ class Weight(_Label):
         return replace(raw, dtype="float32", kind=Kind.CONTINUOUS)
 
     def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """The stored weights of one frame.
+        """Compute the stored weights of one frame.
 
         Raises:
             BadData: a weight is negative, infinite or missing.

@@ -1,4 +1,4 @@
-"""Which rows a dataset has, as one id: the rows of a fit are known again by it."""
+"""Lineage id: identifies a dataset's rows, so that the rows of a fit are recognized later."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from copy import copy
 from gpupipe.backend import select
 from gpupipe.backend.hashing import hash_column
 from gpupipe.io import Dataset
-from gpupipe.io.planning.partitions import Reads, Source
+from gpupipe.io.planning.partitions import ReadCounter, Source
 
-__all__ = ["lineage_of"]
+__all__ = ["compute_lineage"]
 
 
-def lineage_of(dataset: Dataset, names: Sequence[str]) -> str | None:
-    """Give the id of a dataset's rows, the same in any partitions; None where nothing tells its query from others.
+def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
+    """Compute the id of a dataset's rows, the same under any partitioning; None where its query has no id.
 
     Files are known by their stamps; rows in memory by what they hold in these columns.
 
@@ -29,7 +29,8 @@ def lineage_of(dataset: Dataset, names: Sequence[str]) -> str | None:
         >>> import pandas as pd, gpupipe as gp
         >>> frame = pd.DataFrame({"x": range(4)})
         >>> parts = [gp.from_frame(frame, num_partitions=n) for n in (1, 3)]
-        >>> lineage_of(parts[0], ["x"]) == lineage_of(parts[1], ["x"]) != lineage_of(parts[0].filter("x > 1"), ["x"])
+        >>> one, other, fewer = (compute_lineage(part, ["x"]) for part in [*parts, parts[0].filter("x > 1")])
+        >>> one == other != fewer
         True
     """
     query, source = dataset.query.identity(), dataset.source
@@ -43,9 +44,9 @@ def lineage_of(dataset: Dataset, names: Sequence[str]) -> str | None:
 
 
 def _contents(source: Source, names: set[str]) -> list[str]:
-    """A digest of each of these columns, row after row."""
+    """Compute a digest of each of these columns, in row order."""
     quiet, backend, read = copy(source), select("cpu"), sorted(names)
-    quiet.reads = Reads()  # this is no pass over the data
+    quiet.reads = ReadCounter()  # this is no pass over the data
     digests = [hashlib.sha256(name.encode()) for name in read]
     for partition in quiet.partitions:
         frame = quiet.read(partition, [source.schema[name] for name in read], backend)

@@ -1,4 +1,4 @@
-"""A loader over a Dataset's transformed rows: where its table goes, and how it gets there."""
+"""Loader construction: build the table of a Dataset's transformed rows on the right device."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 
 from gpupipe.backend import Column, select
 from gpupipe.cluster import get_executor
-from gpupipe.io import Dataset, over_partitions
-from gpupipe.pipeline.apply import Transformation
-from gpupipe.pipeline.stream_parts import StreamedParts, loaded
+from gpupipe.io import Dataset, run_partitions
+from gpupipe.pipeline.apply import BoundPipeline
+from gpupipe.pipeline.stream_parts import StreamedParts, load_columns
 from gpupipe.schema import Role
 from gpupipe.tensors import Block, Loader, require_device
-from gpupipe.tensors.passthrough import held
-from gpupipe.tensors.placement import choose_residency, room_on
+from gpupipe.tensors.passthrough import get_stored_fields
+from gpupipe.tensors.placement import choose_residency, get_free_bytes
 
-__all__ = ["make_loader", "table_of"]
+__all__ = ["build_table", "make_loader"]
 
 _KEPT_BYTES = 8
 _log = logging.getLogger("gpupipe")
 
 
 def make_loader(
-    run: Transformation,
+    run: BoundPipeline,
     dataset: Dataset,
     backend: str,
     *,
@@ -37,16 +37,16 @@ def make_loader(
     dtype: str,
     **options: Any,
 ) -> Loader:
-    """The loader of `Pipeline.loader`; `options` are `Loader`'s own, refused before anything is read."""
+    """Build the loader of `Pipeline.loader`; check `options`, which are `Loader`'s own, before anything is read."""
     signature(Loader).bind(None, **options)
-    table, wanted, chosen = table_of(run, dataset, backend, device=device, residency=residency, dtype=dtype)
+    table, wanted, chosen = build_table(run, dataset, backend, device=device, residency=residency, dtype=dtype)
     return Loader(table, device=wanted, residency=chosen, **options)
 
 
-def table_of(
-    run: Transformation, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
+def build_table(
+    run: BoundPipeline, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
 ) -> tuple[Block | StreamedParts, torch.device, str]:
-    """A table of the transformed rows, where batches of it are wanted, and where it lies.
+    """Build a table of the transformed rows; return it, the batches' device and the table's location.
 
     On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
     its own for the table that it trains on, and for nothing else.
@@ -58,14 +58,14 @@ def table_of(
     require_device(name)
     wanted = torch.device(name)
     kept = run.schema.with_role(Role.KEEP)
-    if carried := [item.name for item in kept if item not in held(run.schema)]:
+    if carried := [item.name for item in kept if item not in get_stored_fields(run.schema)]:
         _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
     size = bound * (row_bytes + _KEPT_BYTES * len(kept))
     rooms: dict[str, int | None] = {}
     if residency == "auto":
         if here:
             select(backend).trim()  # what the fit has left is free
-        rooms = {kind: room_on(torch.device(kind)) for kind in {"cpu", wanted.type}}
+        rooms = {kind: get_free_bytes(torch.device(kind)) for kind in {"cpu", wanted.type}}
     chosen = choose_residency(residency, size, wanted, rooms)
     if chosen != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
@@ -75,28 +75,28 @@ def table_of(
         place = wanted if chosen == "device" else torch.device("cpu")
         if here and place.type == torch.device(select(backend).device).type:
             select(backend).make_room(bound * row_bytes)
-        table = _written(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
+        table = _write_block(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
     return table, wanted, chosen
 
 
 def _device(backend: str, *, here: bool) -> str:
-    """Where batches go by default: the backend's device, or a GPU of this process where the backend is elsewhere."""
+    """Return the default device of batches: the backend's, or a GPU of this process where the backend is elsewhere."""
     if here or backend == "cpu":
         return select(backend).device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _written(run: Transformation, dataset: Dataset, backend: str, block: Block) -> Block:
-    """The dataset's rows in a block that has room for them."""
+def _write_block(run: BoundPipeline, dataset: Dataset, backend: str, block: Block) -> Block:
+    """Write the dataset's rows into a preallocated block."""
     rows = 0
-    work, writer = (loaded, select(backend)) if get_executor().in_process else (_on_host, select("cpu"))
-    with closing(over_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
+    work, writer = (load_columns, select(backend)) if get_executor().in_process else (_on_host, select("cpu"))
+    with closing(run_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
         for columns in parts:
             rows += block.write(rows, columns, writer)
     return block.narrow(rows)
 
 
-def _on_host(run: Transformation, backend: str, part: Dataset) -> Mapping[str, Column]:
-    """What `loaded` gives, as a worker sends it: opened in the program, arrays of a GPU would be put on one there."""
+def _on_host(run: BoundPipeline, backend: str, part: Dataset) -> Mapping[str, Column]:
+    """Run `load_columns` on a worker, and return host arrays: GPU arrays would be opened on the program's GPU."""
     move = select(backend).to_host
-    return {name: column.move(move) for name, column in loaded(run, backend, part).items()}
+    return {name: column.move(move) for name, column in load_columns(run, backend, part).items()}

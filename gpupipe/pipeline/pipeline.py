@@ -1,4 +1,4 @@
-"""The pipeline: steps from frame to frame, then features, then tensors."""
+"""Pipeline: transforms from frame to frame, then features, then tensors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.io import Dataset, as_dataset, as_rows
 from gpupipe.monitoring.drift import Drift, DriftReport
-from gpupipe.monitoring.expectation_report import CheckReport
+from gpupipe.monitoring.expectation_report import ExpectationReport
 from gpupipe.monitoring.profiles import Profile
-from gpupipe.pipeline.apply import Bindings, Transformation
+from gpupipe.pipeline.apply import Bindings, BoundPipeline
 from gpupipe.pipeline.diagram import diagram, outline
-from gpupipe.pipeline.explain import Explanation, explained, unsaveable
+from gpupipe.pipeline.explain import Explanation, explain_fit, unsaveable
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import Fitting
+from gpupipe.pipeline.fit import PipelineFit
 from gpupipe.pipeline.fit_report import FitReport
-from gpupipe.pipeline.lineage import lineage_of
+from gpupipe.pipeline.lineage import compute_lineage
 from gpupipe.pipeline.observe import count_violations, measure_drift
 from gpupipe.pipeline.output_ranges import source_ranges
-from gpupipe.pipeline.plan import Prefix
+from gpupipe.pipeline.plan import TransformPlan
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
@@ -33,7 +33,7 @@ from gpupipe.transforms import Transform
 from gpupipe.transforms.table_join import TableJoin
 
 if TYPE_CHECKING:
-    from gpupipe.pipeline.target_units import TargetUnits
+    from gpupipe.pipeline.target_units import TargetInverse
     from gpupipe.tensors import Loader, LoaderOptions
 
 __all__ = ["Pipeline"]
@@ -44,7 +44,7 @@ _DRIFT = Drift()
 
 
 class Pipeline:
-    """Steps from frame to frame, then one step from frame to tensors.
+    """Pipeline of transforms from frame to frame, then one step from frame to tensors.
 
     Args:
         steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
@@ -116,7 +116,7 @@ class Pipeline:
             LeakageError: a feature is computed from a column the target is computed from.
             BadData: values a step cannot learn from.
             PartitionFailed: anything else that failed, with the partition's file and the cause.
-            BadConfig: a target beside the data.
+            BadConfig: a target given separately from the data.
 
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
@@ -125,7 +125,7 @@ class Pipeline:
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with use_executor(executor):
-            fitting = Fitting(self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend))
+            fitting = PipelineFit(self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend))
             self.fit_report = fitting.run()
         self.profiles = fitting.profiles
         self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), fitting.ranges)
@@ -133,9 +133,9 @@ class Pipeline:
         return self
 
     def bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
-        """Take `source` as the schema of the data, and the outputs' ranges; the steps hold their state already."""
+        """Set `source` as the data's schema, and compute the outputs' ranges; the steps are fitted already."""
         self._source = source
-        self._after = Prefix(self.steps, source, None).output_schema
+        self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             self.features.bind(self._after)
         schema = self._after if self.features is None else self.features.output_schema(self._after)
@@ -153,16 +153,16 @@ class Pipeline:
         return self._schema
 
     @property
-    def target_units(self) -> TargetUnits | None:
-        """What brings stored targets and a model's outputs into the target's own units; None where they are."""
+    def target_units(self) -> TargetInverse | None:
+        """The inverse that converts stored targets and model outputs to the target's own units; None if not needed."""
         target = None if self.features is None else self.features.target
         if target is None or not target.group.steps:
             return None
-        units: TargetUnits = import_module("gpupipe.pipeline.target_units").TargetUnits(target)
+        units: TargetInverse = import_module("gpupipe.pipeline.target_units").TargetInverse(target)
         return units
 
     def select_backend(self) -> Backend:
-        """The backend this pipeline works on."""
+        """Return the backend this pipeline runs on."""
         return select(self.backend)
 
     @property
@@ -178,7 +178,7 @@ class Pipeline:
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform(self, data: Any) -> Any:
-        """The features of a frame (as a frame) or of a Dataset (as a lazy Dataset), in the order of its rows.
+        """Transform a frame (to a frame) or a Dataset (to a lazy Dataset) into its features, in row order.
 
         Then come target and weight where their columns are there, then the kept columns; without `features`, all
         columns. Rows with a missing target stay.
@@ -196,8 +196,8 @@ class Pipeline:
             a GPU all columns.
         """
         rows = as_rows(data, self.backend)
-        run = self.bound_to(rows)
-        return run.over(rows, run.apply, run.table_schema, self.backend, self.fingerprint, run.own)
+        run = self.bind_to(rows)
+        return run.run_on(rows, run.apply, run.table_schema, self.backend, self.fingerprint, run.owned_columns)
 
     def fit_transform(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
@@ -219,10 +219,10 @@ class Pipeline:
         _check_no_target("fit_transform", y)
         data = as_rows(data, self.backend)
         self.fit(data, executor=executor)
-        run = self.bound_to(data, out_of_fold=True)
+        run = self.bind_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
         identity = self.fingerprint if self.features is None or not self.features.cross_fits else lambda: None
-        return run.over(data, run.apply, run.table_schema, self.backend, identity, run.own)
+        return run.run_on(data, run.apply, run.table_schema, self.backend, identity, run.owned_columns)
 
     def loader(
         self,
@@ -265,12 +265,12 @@ class Pipeline:
         check_bool("loader", None, out_of_fold=out_of_fold)
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         self.check_fitted_rows(dataset, out_of_fold)
-        run = self.bound_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
-        run.expect(dataset.schema)
+        run = self.bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
+        run.plan_casts(dataset.schema)
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.pipeline.loading").make_loader(
             run,
-            run.meet(dataset, backend),
+            run.attach_window_columns(dataset, backend),
             backend,
             device=device,
             residency=residency,
@@ -281,33 +281,33 @@ class Pipeline:
         return loader
 
     def check_fitted_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on would show a model their own target; see `Features.check_rows`.
+        """Raise where rows to train on would leak their own target to a model; see `Features.check_rows`.
 
         Memory: 8 bytes a row of a partition in memory at a time; files are not read.
         """
         if self.features is not None and self.features.cross_fits and self._source is not None:
-            lineage = lineage_of(dataset, self.features.label_sources(self._after))
+            lineage = compute_lineage(dataset, self.features.label_sources(self._after))
             self.features.check_rows(lineage, out_of_fold)
 
-    def bound_to(
+    def bind_to(
         self,
         data: Any,
         *,
         with_target_only: bool = False,
         predicting: bool = False,
         out_of_fold: bool = False,
-    ) -> Transformation:
-        """This pipeline bound to the columns of a Dataset or a frame."""
+    ) -> BoundPipeline:
+        """Bind this pipeline to the columns of a Dataset or a frame."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         source, names = self.source, tuple(name for name in columns if isinstance(name, str))
         options: Any = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
         try:
-            return self._bindings.bound(
+            return self._bindings.get_or_make(
                 self.steps,
                 self.features,
                 source,
                 (names, *options.values()),
-                lambda: Transformation(self.steps, self.features, source, names, **options),
+                lambda: BoundPipeline(self.steps, self.features, source, names, **options),
             )
         except ColumnNotFound as error:
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
@@ -318,7 +318,7 @@ class Pipeline:
             raise indexed from None
 
     def fingerprint(self) -> str | None:
-        """A hash of the steps and what they have learned; None where a function has no import path.
+        """Compute a hash of the steps and their learned state; None where a function has no import path.
 
         Memory: copies what was learned to the host, where lookup tables are read too: what drives a cluster asks for
             it, and should not touch a GPU.
@@ -332,8 +332,8 @@ class Pipeline:
             return None
 
     # comparing --------------------------------------------------------------------------------------------------------
-    def check(self, data: Any) -> CheckReport:
-        """Count the rows that break a rule of a `T.Expect` among the steps, in one pass; the pipeline stays as it is.
+    def check(self, data: Any) -> ExpectationReport:
+        """Count the rows that break a rule of a `T.Expect` among the steps, in one pass; change nothing.
 
         Args:
             data: whatever `fit` takes; columns that are not there are not checked.
@@ -345,7 +345,7 @@ class Pipeline:
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        run = Transformation(self.steps, None, self.source, dataset.columns, wanted=set(), counting=True)
+        run = BoundPipeline(self.steps, None, self.source, dataset.columns, wanted=set(), counting=True)
         return count_violations(run, dataset, backend, self.steps)
 
     def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
@@ -382,7 +382,7 @@ class Pipeline:
         labels = [] if features.target is None else features.target.reads(self._after)
         there = {*dataset.columns}
         labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
-        run = Transformation(
+        run = BoundPipeline(
             self.steps,
             features,
             source,
@@ -394,7 +394,7 @@ class Pipeline:
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> Explanation:
-        """What `fit` will do and what cannot be saved, as text; in a notebook with a diagram.
+        """Explain what `fit` will do and what cannot be saved, as text; in a notebook with a diagram.
 
         Args:
             data: what would be fitted on; then the columns that are read and the expected peak memory are told too.
@@ -405,7 +405,7 @@ class Pipeline:
             pass 1: SimpleImputer + StandardScaler of x, y
         """
         dataset = None if data is None else as_dataset(data)
-        return explained(self.steps, self.features, dataset, get_executor().resolve(self.backend))
+        return explain_fit(self.steps, self.features, dataset, get_executor().resolve(self.backend))
 
     def __repr__(self) -> str:
         return outline(self.steps, self.features)
@@ -426,7 +426,7 @@ def _check_no_target(method: str, y: object) -> None:
             y,
             "None: the target is a column of the data, named in Features",
             "gp.Features(..., target='y'), and data with that column",
-            problem="the target stands beside the data",
+            problem="the target is given separately from the data",
         )
 
 

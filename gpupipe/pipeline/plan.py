@@ -1,4 +1,4 @@
-"""What has to be read and done: which columns each transform needs, and which learned steps share a pass."""
+"""Fit plan: the columns each transform needs, and the learned steps that share a pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.io.relational.side_columns import Attach, SideColumns
-from gpupipe.pipeline.feature_group import Group
+from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
 from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
@@ -19,7 +19,15 @@ from gpupipe.step import in_step
 from gpupipe.transforms import Expect, Map, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.table_join import TableJoin
 
-__all__ = ["Prefix", "Task", "likely_reads", "marked_source", "plan_passes", "resolve_selectors", "wanted_in"]
+__all__ = [
+    "FitTask",
+    "TransformPlan",
+    "collect_wanted",
+    "likely_reads",
+    "mark_source",
+    "plan_passes",
+    "resolve_selectors",
+]
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,8 @@ class _Stage:
     """Its place among all steps."""
 
 
-class Prefix:
-    """The transforms in order, pruned to what is wanted of them.
+class TransformPlan:
+    """Plan of the transforms in order, pruned to the wanted columns.
 
     Args:
         steps: the transforms.
@@ -67,7 +75,7 @@ class Prefix:
             used_as = step
             if isinstance(step, Expect):
                 checks = counting or step.on_violation == "raise"
-                used_as = step.of(_checked(step, before, schema, there) if checks else ())
+                used_as = step.of(_list_checkable(step, before, schema, there) if checks else ())
             stages.append(_Stage(used_as, before, frozenset(needed), number))
             needed = used_as.needs(needed, before)
         self._stages = stages[::-1]
@@ -85,36 +93,38 @@ class Prefix:
     def is_empty(self) -> bool:
         """Whether the wanted columns are the source's, of all its rows."""
         makers = [stage for stage in self._stages if isinstance(stage.step, WholeTableTransform)]
-        return len(makers) == len(self._stages) and not self.meeting
+        return len(makers) == len(self._stages) and not self.window_steps
 
     @property
-    def meeting(self) -> list[int]:
-        """The steps, by their position, that look at other rows, and whose columns are wanted."""
+    def window_steps(self) -> list[int]:
+        """The positions of window steps whose columns are wanted."""
         return [
             position
             for position, stage in enumerate(self._stages)
             if isinstance(stage.step, WholeTableTransform) and not stage.wanted.isdisjoint(stage.step.makes)
         ]
 
-    def stage(self, position: int) -> tuple[WholeTableTransform, Schema, list[str]]:
-        """Such a step, the schema before it, and the columns wanted of it."""
+    def window_step(self, position: int) -> tuple[WholeTableTransform, Schema, list[str]]:
+        """Return a window step, the schema before it, and the columns wanted of it."""
         stage = self._stages[position]
         assert isinstance(stage.step, WholeTableTransform), "no other step's rows have to meet"
         return stage.step, stage.schema, [name for name in stage.step.makes if name in stage.wanted]
 
-    def before(self, position: int, side_columns: Mapping[int, SideColumns]) -> Prefix:
-        """The steps before such a step, pruned to what it reads."""
-        step, _, _ = self.stage(position)
+    def prefix_of(self, position: int, side_columns: Mapping[int, SideColumns]) -> TransformPlan:
+        """Return the plan of the steps before a window step, pruned to what it reads."""
+        step, _, _ = self.window_step(position)
         checked = frozenset[str]()  # by each Expect in `run`
-        return Prefix(self.steps[:position], self._source, step.reads, there=checked).knowing(side_columns)
+        return TransformPlan(self.steps[:position], self._source, step.reads, there=checked).with_side_columns(
+            side_columns
+        )
 
-    def knowing(self, found: Mapping[int, SideColumns]) -> Prefix:
-        """The same, with the columns of steps that look at other rows made already, by the steps' position.
+    def with_side_columns(self, found: Mapping[int, SideColumns]) -> TransformPlan:
+        """Return the plan with window steps' columns attached, by the steps' positions.
 
         Without these, `run` takes a frame to hold all rows there are.
         """
         made = copy(self)
-        made.side_columns = {position: found[position] for position in self.meeting if position in found}
+        made.side_columns = {position: found[position] for position in self.window_steps if position in found}
         return made
 
     @property
@@ -122,11 +132,11 @@ class Prefix:
         """What gives the wanted columns where no step has to run any more; None where one has to."""
         if not self.side_columns or not all(isinstance(stage.step, WholeTableTransform) for stage in self._stages):
             return None
-        found = ((self.side_columns[position], tuple(self.stage(position)[2])) for position in self.meeting)
+        found = ((self.side_columns[position], tuple(self.window_step(position)[2])) for position in self.window_steps)
         return Attach(tuple(found), tuple(self.wanted))
 
-    def copy(self) -> Prefix:
-        """The same with steps of its own, whose joins count from 0."""
+    def copy(self) -> TransformPlan:
+        """Return a copy with copies of the steps, whose joins count from 0."""
         made = copy(self)
         stages = [replace(stage, step=copy(stage.step)) for stage in self._stages]
         for stage in stages:
@@ -143,7 +153,7 @@ class Prefix:
         found: dict[Hashable, Any] | None = None,
         place: int = 0,
     ) -> Frame:
-        """The coded frame after all steps, with the wanted columns; `frame` is coded and holds `reads`.
+        """Run all steps on a coded frame that holds `reads`; return the frame of the wanted columns.
 
         With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts; where they are not
         given, the index' numbers stand for them. `found` gets what steps count, as summaries; `place` is the identity
@@ -156,7 +166,7 @@ class Prefix:
                     frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
                 elif position in self.side_columns:
                     assert row_ids is not None, "these columns are found by the rows' identities"
-                    _, _, names = self.stage(position)
+                    _, _, names = self.window_step(position)
                     columns = self.side_columns[position].columns(names, row_ids[backend.positions(frame)], backend)
                     frame = backend.assign(frame, columns)
                 elif isinstance(stage.step, Expect) and found is not None:
@@ -168,8 +178,8 @@ class Prefix:
         return backend.select(frame, self.wanted)
 
 
-def _checked(step: Expect, before: Schema, source: Schema, there: AbstractSet[str] | None) -> list[str]:
-    """The columns that a step can check, where the data has only some of the source's."""
+def _list_checkable(step: Expect, before: Schema, source: Schema, there: AbstractSet[str] | None) -> list[str]:
+    """List the columns that a step can check where the data has only some of the source's."""
     return [
         name
         for name in step.columns
@@ -177,8 +187,8 @@ def _checked(step: Expect, before: Schema, source: Schema, there: AbstractSet[st
     ]
 
 
-def marked_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
-    """The source's schema with each column the start of a lineage, and label columns marked by their role.
+def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
+    """Return the source's schema with each column the start of a lineage, and label columns marked by their role.
 
     Labels are the columns that only target, weight and filters that act in training only read.
     """
@@ -186,7 +196,7 @@ def marked_source(steps: Sequence[Transform], features: Features | None, schema:
     plain = Schema(item if item.role is None else replace(item, role=None) for item in sources)
     if features is None:
         return plain
-    schemas = _known_schemas(steps, plain)
+    schemas = _infer_schemas(steps, plain)
     by_labels = _backwards(steps, schemas, features.label_reads(schemas[-1]))
     by_features = _backwards(steps, schemas, features.inputs, predicting=True)
     labels = by_labels - by_features
@@ -196,31 +206,31 @@ def marked_source(steps: Sequence[Transform], features: Features | None, schema:
 def resolve_selectors(
     steps: Sequence[Transform], features: Features | None, schema: Schema, *, strict: bool = True
 ) -> None:
-    """Let the selectors of `features` choose among the columns there are after the transforms.
+    """Resolve the selectors of `features` against the columns after the transforms.
 
     Without `strict`, functions that have not run yet may still add some.
     """
     if features is not None:
-        features.resolve(_known_schemas(steps, Schema(item.as_source() for item in schema))[-1], strict=strict)
+        features.resolve(_infer_schemas(steps, Schema(item.as_source() for item in schema))[-1], strict=strict)
 
 
 def likely_reads(steps: Sequence[Transform], features: Features | None, schema: Schema) -> set[str]:
-    """The source columns a fit will read, as far as names tell while some functions have not run yet."""
+    """Return the source columns a fit will read, by names alone while some functions have not run yet."""
     if features is None:
         return set()
-    schemas = _known_schemas(steps, schema)
+    schemas = _infer_schemas(steps, schema)
     reads = _backwards(steps, schemas, features.inputs | features.label_reads(schemas[-1]))
     return {name for name in reads if name in schema}
 
 
-def wanted_in(passes: Sequence[Sequence[Task]], features: Features, after: Schema) -> set[str]:
-    """The columns that these passes look at, of those there are after the transforms."""
+def collect_wanted(passes: Sequence[Sequence[FitTask]], features: Features, after: Schema) -> set[str]:
+    """Return the columns after the transforms that these passes read."""
     columns = {name for tasks in passes for task in tasks if not task.group.of_target for name in task.group.columns}
     return columns | features.label_reads(after)
 
 
-def _known_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
-    """The schema before each step and after the last; from a function that has not run yet on, the last one known."""
+def _infer_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
+    """List the schema before each step and after the last, up to the first function that has not run yet."""
     schemas = [schema]
     known = True
     for step in steps:
@@ -232,7 +242,7 @@ def _known_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
 def _backwards(
     steps: Sequence[Transform], schemas: Sequence[Schema], wanted: AbstractSet[str], *, predicting: bool = False
 ) -> set[str]:
-    """The columns before the first step that `wanted` is computed from."""
+    """Return the columns before the first step that `wanted` is computed from."""
     needed = set(wanted)
     for step, before in zip(reversed(steps), reversed(schemas[:-1]), strict=True):
         if not (predicting and getattr(step, "when", "always") == "train"):
@@ -241,7 +251,7 @@ def _backwards(
 
 
 def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-    """What a step needs; a function that reads whatever it is given, or a check, claims no column by that."""
+    """Return the columns a step needs by name; functions that read everything, and checks, name none."""
     if isinstance(step, Expect):
         return set(wanted)
     if isinstance(step, Map) and step.reads is None:
@@ -250,19 +260,19 @@ def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -
 
 
 @dataclass(frozen=True)
-class Task:
-    """What one pass learns for one group: its step number `position`, and the one after it where they fold together.
+class FitTask:
+    """Task of one pass for one group: the step at `position`, with the one after it where they are summarized together.
 
     Before them stand `free` steps that learn nothing from the rows and transform them at once.
     """
 
-    group: Group
+    group: FeatureGroup
     position: int
     fused: bool
     free: int = 0
 
     def reads(self, features: Features, schema: Schema) -> set[str]:
-        """The columns it looks at, the target's where it does; `schema` is that after the transforms."""
+        """Return the columns it reads, including the target's where needed; `schema` is that after the transforms."""
         of_target = self.group.of_target or self.group.cross_fits
         labels = features.target.reads(schema) if of_target and features.target is not None else []
         return set(labels) | (set() if self.group.of_target else set(self.group.columns))
@@ -272,14 +282,14 @@ class Task:
         return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
 
     @property
-    def last(self) -> Task:
+    def last(self) -> FitTask:
         """The same for its last step alone."""
-        return Task(self.group, self.position + len(self.steps) - 1, fused=False)
+        return FitTask(self.group, self.position + len(self.steps) - 1, fused=False)
 
 
-def plan_passes(features: Features) -> list[list[Task]]:
-    """The tasks of each pass over the data; as many passes as the longest chain of dependent steps."""
-    passes: list[list[Task]] = []
+def plan_passes(features: Features) -> list[list[FitTask]]:
+    """Plan the tasks of each pass; there are as many passes as the longest chain of dependent steps."""
+    passes: list[list[FitTask]] = []
     for group in features.learned:
         position, number = 0, 0
         while position < len(group.steps):
@@ -287,7 +297,7 @@ def plan_passes(features: Features) -> list[list[Task]]:
             fused = _folds_with_next(group.steps[position + free : position + free + 2])
             if number == len(passes):
                 passes.append([])
-            passes[number].append(Task(group, position, fused, free))
+            passes[number].append(FitTask(group, position, fused, free))
             position, number = position + free + 1 + fused, number + 1
     return passes
 
@@ -304,7 +314,7 @@ def _learns(step: FoldStep) -> bool:
 
 
 def _folds_with_next(steps: Sequence[FoldStep]) -> bool:
-    """Whether an imputer's fill can enter the summary of the step after it."""
+    """Return whether an imputer's fill can enter the summary of the step after it."""
     return (
         len(steps) == 2 and isinstance(steps[0], SimpleImputer) and not steps[0].add_indicator and steps[1].fills_late
     )

@@ -1,4 +1,4 @@
-"""Steps as JSON beside arrays, strings and tables, and back; what is not in a known form is refused, never pickled."""
+"""Serialization of steps to JSON, arrays, strings and tables; unknown values are refused, never pickled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_TABLE_BYTES = 64 << 20
 
 
 class Encoder:
-    """Describes steps as JSON, and gathers what JSON cannot hold.
+    """Encoder of steps as JSON, with a separate store for what JSON cannot hold.
 
     Args:
         backend: the backend tables are read on.
@@ -47,7 +47,7 @@ class Encoder:
         self._max_table_bytes = max_table_bytes
 
     def step(self, step: Step) -> dict[str, Any]:
-        """A step's class, parameters and learned state."""
+        """Describe a step's class, parameters and learned state."""
         where = type(step).__name__
         params = step.get_params()
         if isinstance(step, TableJoin):
@@ -58,12 +58,12 @@ class Encoder:
         return described
 
     def unfitted(self, step: Step, params: Mapping[str, Any]) -> dict[str, Any]:
-        """A step's class, and these of its parameters."""
+        """Describe a step's class and these of its parameters."""
         where = type(step).__name__
         return {"class": _class_path(step), "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()}}
 
     def digest(self, description: Mapping[str, Any]) -> str:
-        """A hash of what this encoder described and gathered."""
+        """Compute a hash of a description and the stored values it refers to."""
         found = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
         for array in self.arrays.values():
             found.update(f"{array.dtype} {array.shape}".encode())
@@ -75,7 +75,7 @@ class Encoder:
         return found.hexdigest()
 
     def features(self, features: Features | None) -> dict[str, Any] | None:
-        """Groups, target, weight and what else `Features` was given."""
+        """Describe groups, target, weight and the other arguments of `Features`."""
         if features is None:
             return None
         target = features.target
@@ -106,7 +106,7 @@ class Encoder:
         return {"$table": join.name, "$schema": join.right_schema.select(table.column_names).to_json()}
 
     def _plain(self, value: Any, where: str) -> Any:
-        """A value as JSON; arrays are put aside under a key of their own."""
+        """Convert a value to JSON; store arrays separately under a key."""
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -140,7 +140,7 @@ class Encoder:
 
 @dataclass
 class Decoder:
-    """Builds steps from what an `Encoder` described; imports nothing that `allow` does not name."""
+    """Decoder of steps that an `Encoder` described; imports nothing that `allow` does not name."""
 
     arrays: Mapping[str, Any]
     values: Mapping[str, pa.Array]
@@ -150,7 +150,7 @@ class Decoder:
     _seen: set[str] = field(default_factory=set)
 
     def step(self, described: Mapping[str, Any]) -> Any:
-        """The step with its learned state."""
+        """Build the step with its learned state."""
         cls = self._class(described["class"])
         params = {name: self.value(value) for name, value in described["params"].items()}
         step: Any = cls(**params)
@@ -159,7 +159,7 @@ class Decoder:
         return step
 
     def features(self, described: Mapping[str, Any] | None) -> Features | None:
-        """`Features` with every step's learned state."""
+        """Build `Features` with every step's learned state."""
         if described is None:
             return None
         steps = [self.step(step) for step in described["target_transform"]]
@@ -181,7 +181,7 @@ class Decoder:
         return features
 
     def schema(self, rows: Any) -> Schema:
-        """The schema that `Schema.to_json` gave."""
+        """Build the schema that `Schema.to_json` described."""
         return Schema.from_json(rows)
 
     def check_all_used(self) -> None:
@@ -197,7 +197,7 @@ class Decoder:
                 )
 
     def value(self, value: Any) -> Any:
-        """A parameter or a piece of state, with what was put aside back in its place."""
+        """Decode a parameter or a piece of state, including separately stored values."""
         if isinstance(value, list):
             return [self.value(item) for item in value]
         if not isinstance(value, dict):
@@ -247,7 +247,7 @@ class Decoder:
         return cls
 
     def user_code(self, path: str) -> Any:
-        """The function or class at an import path, if `allow` names it."""
+        """Import the function or class at a path, if `allow` names it."""
         if path not in self.allow:
             raise ArtifactError(
                 "pipeline.json",
@@ -294,7 +294,7 @@ def _class_path(step: Step) -> str:
 
 
 def _function_path(function: Any, where: str) -> str:
-    """The path a function or class can be imported by; refuses what a new process would not find."""
+    """Return a function's or class's import path; refuse what a new process could not import."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     importable = module not in (None, "__main__", "builtins") and name.isidentifier()
     if not importable or getattr(importlib.import_module(str(module)), name, None) is not function:

@@ -1,4 +1,4 @@
-"""A Dataset's transformed rows in parts that are read again each epoch: what a loader streams."""
+"""Streamed parts: a Dataset's transformed rows, read again each epoch by a streaming loader."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import partial
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.cluster import LocalThreads
-from gpupipe.io import Dataset, in_halves, over_partitions
-from gpupipe.pipeline.apply import Transformation
+from gpupipe.io import Dataset, in_halves, run_partitions
+from gpupipe.pipeline.apply import BoundPipeline
 
-__all__ = ["StreamedParts", "loaded"]
+__all__ = ["StreamedParts", "load_columns"]
 
 
 class StreamedParts:
-    """The row groups of a Dataset, transformed.
+    """Row groups of a Dataset, transformed on demand.
 
     Where steps leave out rows, one pass counts those that stay.
 
@@ -29,7 +29,7 @@ class StreamedParts:
         PartitionFailed: a partition that cannot be counted.
     """
 
-    def __init__(self, run: Transformation, dataset: Dataset, backend: Backend, dtype: str) -> None:
+    def __init__(self, run: BoundPipeline, dataset: Dataset, backend: Backend, dtype: str) -> None:
         self.schema, self.backend, self.dtype = run.schema, backend, dtype
         self._run, self._dataset = run, dataset
         self._pieces = [part.keep([span]) for part in dataset.partitions for span in part.spans if span.num_rows]
@@ -39,12 +39,12 @@ class StreamedParts:
             self._count()
 
     def read(self, parts: Sequence[int]) -> Generator[Iterable[Mapping[str, Column]]]:
-        """The columns of these parts, in order, of each in one piece, or several where memory does not suffice.
+        """Yield the columns of these parts in order, each in one piece, or in several where memory does not suffice.
 
         Raises:
             PartitionFailed: names the part; errors of ours pass with its name as a note.
         """
-        work = partial(loaded, self._run, self.backend.name)
+        work = partial(load_columns, self._run, self.backend.name)
 
         def pieces(number: int) -> list[Mapping[str, Column]]:
             return list(in_halves(work, self._dataset.of_partitions([self._pieces[number]])))
@@ -52,9 +52,9 @@ class StreamedParts:
         yield from LocalThreads().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
 
     def _count(self) -> None:
-        work, rows = partial(_counted, self._run, self.backend.name), [0] * len(self._pieces)
+        work, rows = partial(_count_rows, self._run, self.backend.name), [0] * len(self._pieces)
         dataset, number, looked_at = self._dataset.of_partitions(self._pieces), 0, 0
-        with closing(over_partitions(work, dataset, self.backend.name, "count")) as counts:
+        with closing(run_partitions(work, dataset, self.backend.name, "count")) as counts:
             for given, kept in counts if self._pieces else ():  # a part in halves gives two counts
                 rows[number], looked_at = rows[number] + kept, looked_at + given
                 if looked_at == self._pieces[number].num_rows:
@@ -62,13 +62,13 @@ class StreamedParts:
         self.rows = rows
 
 
-def loaded(run: Transformation, backend_name: str, part: Dataset) -> Mapping[str, Column]:
-    """The output columns of one partition, on a worker."""
+def load_columns(run: BoundPipeline, backend_name: str, part: Dataset) -> Mapping[str, Column]:
+    """Compute the output columns of one partition, on a worker."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
     return run.load(part.read(partition, run.reads, backend), backend, row_ids)
 
 
-def _counted(run: Transformation, backend_name: str, part: Dataset) -> tuple[int, int]:
-    """Rows that went in, and rows that came out."""
-    return part.partitions[0].num_rows, len(next(iter(loaded(run, backend_name, part).values())))
+def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:
+    """Count a partition's rows before and after the transforms."""
+    return part.partitions[0].num_rows, len(next(iter(load_columns(run, backend_name, part).values())))

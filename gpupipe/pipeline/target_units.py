@@ -1,4 +1,4 @@
-"""A regression's stored values, or a model's outputs for them, in the target's own units."""
+"""Inverse target transform: convert stored values and predictions of a regression to the target's own units."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Column, select
 from gpupipe.errors import SchemaMismatch
-from gpupipe.pipeline.targets import Targets
+from gpupipe.pipeline.targets import TargetSet
 
-__all__ = ["TargetUnits"]
+__all__ = ["TargetInverse"]
 
 
-class TargetUnits:
-    """What undoes a `target_transform`.
+class TargetInverse:
+    """Inverse of a `target_transform`.
 
     Args:
         targets: fitted.
@@ -25,12 +25,12 @@ class TargetUnits:
         by_default: whether nobody asked for that transform.
     """
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: TargetSet) -> None:
         self._targets = targets
         self.by_default = targets.auto
 
     def __call__(self, values: Tensor) -> Tensor:
-        """B values, or B x T, in the targets' units; float64 on the same device.
+        """Convert B values, or B x T, to the targets' units; float64 on the same device.
 
         Raises:
             BadData: a value is beyond float64 there.

@@ -1,4 +1,4 @@
-"""All that a model learns to predict: a target, several numbers or conditions, and the steps they go through."""
+"""Target sets: one target, or several numbers or conditions, and their target transform."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig
 from gpupipe.pipeline.column_stats import coarse_spacing
-from gpupipe.pipeline.feature_group import Group
+from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.labels import FEW, MAX_CLASSES, Target, TargetSummary
 from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
 from gpupipe.schema import Field, Kind, Role, Schema
 
-__all__ = ["TASKS", "Targets", "TargetsSummary"]
+__all__ = ["TASKS", "TargetSet", "TargetSetSummary"]
 
 TASKS = ("auto", "classification", "regression")
 
 
 @dataclass(frozen=True)
-class TargetsSummary:
-    """The targets' values in some partitions: rows in which one is missing, and each target's own summary."""
+class TargetSetSummary:
+    """Summary of the targets in some partitions: rows with a missing target, and each target's own summary."""
 
     num_missing: int = 0
     each: tuple[TargetSummary, ...] = ()
 
-    def __add__(self, other: TargetsSummary) -> TargetsSummary:
+    def __add__(self, other: TargetSetSummary) -> TargetSetSummary:
         if not (self.each and other.each):
             return self if self.each else other
         each = tuple(mine + theirs for mine, theirs in zip(self.each, other.each, strict=True))
-        return TargetsSummary(self.num_missing + other.num_missing, each)
+        return TargetSetSummary(self.num_missing + other.num_missing, each)
 
 
-class Targets:
-    """The targets of a pipeline.
+class TargetSet:
+    """Targets of a pipeline.
 
     Args:
         texts: label columns, or expressions over label columns.
@@ -87,12 +87,12 @@ class Targets:
             )
         self.task = "regression" if given else task
         self.each = [Target(text) for text in texts]
-        self.group = Group(list(texts), given, of_target=True)
+        self.group = FeatureGroup(list(texts), given, of_target=True)
         self.task_, self.doubt = "", ""
         self.coarse: list[str] = []
 
-    def copy(self) -> Targets:
-        """The same with targets and steps of its own, which hold what these have learned."""
+    def copy(self) -> TargetSet:
+        """Return a copy with copies of all targets and steps, including their learned state."""
         made = copy(self)
         made.each = [copy(item) for item in self.each]
         made.group = replace(self.group, steps=[copy(step) for step in self.group.steps])
@@ -104,19 +104,19 @@ class Targets:
         return ", ".join(item.text for item in self.each)
 
     def reads(self, schema: Schema) -> list[str]:
-        """The columns they are computed from."""
+        """List the columns they are computed from."""
         return list(dict.fromkeys(name for item in self.each for name in item.reads(schema)))
 
     def is_in(self, schema: Schema) -> bool:
-        """Whether all columns they read are there."""
+        """Return whether all columns they read are present."""
         return all(item.is_in(schema) for item in self.each)
 
     def lineage(self, schema: Schema) -> frozenset[str]:
-        """The source columns they are computed from."""
+        """Return the source columns they are computed from."""
         return frozenset().union(*(item.lineage(schema) for item in self.each))
 
     def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
-        """The values of one frame as they are computed, by their text."""
+        """Compute the values of one frame, by the targets' text."""
         return {item.text: item.raw_column(frame, schema, backend) for item in self.each}
 
     def bind(self, schema: Schema) -> None:
@@ -126,7 +126,7 @@ class Targets:
 
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
-        """Forget what an earlier `fit` found: what may be a regression is standardised until the values tell."""
+        """Clear what an earlier `fit` learned; a possible regression is standardised until its values decide."""
         for item in self.each:
             item.reset()
         self.task_, self.doubt, self.coarse = "", "", []
@@ -134,20 +134,20 @@ class Targets:
             self._standardise(self.task != "classification")
 
     def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
-        """n booleans, False where a target is missing; None when none is."""
+        """Return n booleans, False where a target is missing; None when none is."""
         found = [item.present(frame, schema, backend) for item in self.each]
         masks = [mask for mask in found if mask is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
-    def summarise(self, frame: Frame, schema: Schema, backend: Backend) -> TargetsSummary:
-        """One partition's contribution to what `finish` learns."""
+    def summarise(self, frame: Frame, schema: Schema, backend: Backend) -> TargetSetSummary:
+        """Summarize one partition for `finish`."""
         present = self.present(frame, schema, backend)
         missing = 0 if present is None else len(present) - int(present.sum())
         limit = MAX_CLASSES if self.task == "classification" else FEW
-        return TargetsSummary(missing, tuple(item.summarise(frame, schema, backend, limit) for item in self.each))
+        return TargetSetSummary(missing, tuple(item.summarise(frame, schema, backend, limit) for item in self.each))
 
     def check(self, schema: Schema) -> None:
-        """Raise what types can tell, and give up standardising what is no number.
+        """Check the targets' dtypes, and drop the standardisation of targets that are not numbers.
 
         Raises:
             BadConfig: a target that has to be a number is none.
@@ -163,12 +163,12 @@ class Targets:
             self._standardise(False)
         self.group.fields(raw)
 
-    def finish(self, summary: TargetsSummary, schema: Schema) -> Self:
+    def finish(self, summary: TargetSetSummary, schema: Schema) -> Self:
         """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes.
 
         Raises:
             BadData: there is no row with a target, only one class, or numbers that are no classes.
-            BadConfig: a condition beside numbers, or several targets of more than two classes.
+            BadConfig: conditions mixed with numbers, or several targets of more than two classes.
         """
         for item, found in zip(self.each, summary.each, strict=True):
             item.check_values(found, schema)
@@ -186,7 +186,7 @@ class Targets:
         return self
 
     def _coarse(self, found: Sequence[TargetSummary], schema: Schema) -> list[str]:
-        """The targets that lose digits in a batch's float32, and how coarse it is."""
+        """List the targets that lose digits in a batch's float32, with the spacing."""
         spacings = [
             (item.text, coarse_spacing(item.raw_field(schema).dtype, (one.low, one.high)), one.high - one.low)
             for item, one in zip(self.each, found, strict=True)
@@ -194,7 +194,7 @@ class Targets:
         return [f"{gap:g} in a range of {width:g} ({text})" for text, gap, width in spacings if gap is not None]
 
     def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
-        """Whether they are classes, and why."""
+        """Return whether the targets are classes, and why."""
         if len(found) > 1:
             return self._decide_several(all(item.is_binary for item in found), raw)
         if self.task != "auto":
@@ -242,7 +242,7 @@ class Targets:
 
     # applying ---------------------------------------------------------------------------------------------------------
     def fields(self, schema: Schema) -> list[Field]:
-        """The stored targets: float32 0/1 or number, or int32 class index."""
+        """List the stored targets' fields: float32 0/1 or number, or int32 class index."""
         if len(self.each) == 1:
             stored = self.each[0].field(schema)
             return [replace(stored, step=self.group.steps[-1].class_name) if self.group.steps else stored]
@@ -250,14 +250,14 @@ class Targets:
         return [replace(item.field(schema), name=item.text, **number) for item in self.each]  # type: ignore[arg-type]
 
     def in_own_units(self, schema: Schema) -> Schema:
-        """The schema of what is put out, with the targets as `columns` gives them in their own units."""
+        """Return the output schema, with the targets in their own units, as `columns` computes them."""
         if not self.group.steps:
             return schema
         wide = [replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema]
         return Schema(wide)
 
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
-        """The targets of one frame under the names `fields` gives; missing stays missing.
+        """Compute the targets of one frame under the names `fields` gives; missing stays missing.
 
         Args:
             frame: coded.
@@ -271,7 +271,7 @@ class Targets:
         """
         names = [item.name for item in self.fields(schema)]
         if stored and self.group.steps:
-            made = self.group.through(self.raw_columns(frame, schema, backend), backend)
+            made = self.group.apply_steps(self.raw_columns(frame, schema, backend), backend)
         else:
             made = {
                 item.text: item.column(frame, schema, backend, "float64" if self.group.steps else "float32")
@@ -280,7 +280,7 @@ class Targets:
         return dict(zip(names, made.values(), strict=True))
 
     def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
-        """Stored values, or predictions of them, one column per target, in the targets' own units."""
+        """Convert stored values or predictions, one column per target, to the targets' own units."""
         found = dict(zip(self.group.columns, columns, strict=True))
         for step in reversed(self.group.steps):
             assert isinstance(step, Invertible), "the constructor looks at that"
@@ -291,11 +291,11 @@ class Targets:
         return Schema(replace(item.raw_field(schema), name=item.text) for item in self.each)
 
     def get_state(self) -> list[dict[str, Any]]:
-        """The classes of each."""
+        """Return the classes of each."""
         return [item.get_state() for item in self.each]
 
     def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[FoldStep]) -> Self:
-        """Take back what `get_state` gave, and the fitted steps; returns self."""
+        """Restore what `get_state` returned, and the fitted steps; return self."""
         self.group = replace(self.group, steps=list(steps))
         for item, known in zip(self.each, state, strict=True):
             item.set_state(known)

@@ -1,4 +1,4 @@
-"""Steps that look at other rows of a Dataset: their columns are made before a pass, and found in it by row."""
+"""Window steps' columns: computed from a whole Dataset before a pass, and looked up by row in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpupipe.io import Dataset
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.side_columns import SideColumns, make_columns
 from gpupipe.io.relational.sort import numbered
-from gpupipe.pipeline.plan import Prefix
+from gpupipe.pipeline.plan import TransformPlan
 from gpupipe.schema import ROW
 from gpupipe.step import in_step
-from gpupipe.support.text import shortened
+from gpupipe.support.text import shorten_list
 from gpupipe.transforms import Join
 
-__all__ = ["Typed", "put_together"]
+__all__ = ["Typed", "materialize_window_columns"]
 
 _log = logging.getLogger("gpupipe")
 
@@ -27,8 +27,10 @@ Typed = Callable[[Frame, Backend], Frame]
 """Gives the columns of a frame as read the types that steps expect."""
 
 
-def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed | None = None) -> tuple[Prefix, Dataset]:
-    """The steps with the columns of those among them that look at other rows, and the dataset to run them on.
+def materialize_window_columns(
+    prefix: TransformPlan, dataset: Dataset, backend: str, typed: Typed | None = None
+) -> tuple[TransformPlan, Dataset]:
+    """Compute the columns of window steps; return the plan that contains them, and the dataset to run it on.
 
     Args:
         prefix: the steps.
@@ -41,49 +43,51 @@ def put_together(prefix: Prefix, dataset: Dataset, backend: str, typed: Typed | 
 
     Memory: see `make_columns`.
     """
-    if not prefix.meeting:
+    if not prefix.window_steps:
         return prefix, dataset
     blind = [
-        step.class_name for step, _, _ in map(prefix.stage, prefix.meeting) if dataset.query.cuts_history(step.keys)
+        step.class_name
+        for step, _, _ in map(prefix.window_step, prefix.window_steps)
+        if dataset.query.cuts_history(step.keys)
     ]
     if blind:
         _log.warning(
             "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
             "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
-            shortened(dict.fromkeys(blind)),
+            shorten_list(dict.fromkeys(blind)),
         )
     dataset = numbered(replace(dataset, backend=backend))
     found: dict[int, SideColumns] = {}
-    for position in prefix.meeting:
-        before = prefix.before(position, found)
+    for position in prefix.window_steps:
+        before = prefix.prefix_of(position, found)
         _check_identities(before)
-        step, schema, wanted = prefix.stage(position)
+        step, schema, wanted = prefix.window_step(position)
         inputs = list(schema.select(step.reads))
         made = [item for item in step.made_fields(schema) if item.name in wanted]
         plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
         rows = None if typed is None and before.is_empty else _Gathering(before, typed)
         with in_step(step):
             found[position] = make_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
-    return prefix.knowing(found), dataset
+    return prefix.with_side_columns(found), dataset
 
 
-def _check_identities(before: Prefix) -> None:
+def _check_identities(before: TransformPlan) -> None:
     for step in before.steps:
         if isinstance(step, Join) and step.many:
             raise BadConfig(
                 "Pipeline",
-                "a step that looks at other rows stands behind a join that repeats rows",
+                "a window step follows a join that repeats rows",
                 got=step,
                 expected="rows that can be told apart",
-                remedy="the join behind it, or Dataset.join(..., many=True) before the pipeline",
+                remedy="the join after it, or Dataset.join(..., many=True) before the pipeline",
             )
 
 
 @dataclass(frozen=True)
 class _Gathering:
-    """What is read of a partition for a step that needs other rows too."""
+    """Function that reads a partition's columns for a window step."""
 
-    before: Prefix
+    before: TransformPlan
     typed: Typed | None
 
     def __call__(self, part: Table, backend: Backend) -> Frame:

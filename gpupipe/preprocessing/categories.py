@@ -17,7 +17,7 @@ from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
 from gpupipe.schema import INTEGERS, Field, Kind
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_one_of, is_sequence, refuse_argument
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
     "check_categories",
     "check_distinct",
     "check_listed",
-    "ids_of",
-    "listed_by_column",
-    "listed_values",
-    "number_of",
+    "make_id_field",
+    "make_number_field",
+    "match_lists",
+    "resolve_lists",
 ]
 
 Lists = Mapping[str, Sequence[Any]]
@@ -48,7 +48,7 @@ def check_categories(fields: Sequence[Field], where: str) -> None:
             )
 
 
-def number_of(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
+def make_number_field(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
     """The field of numbers made of a column row by row."""
     return replace(
         item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable, cardinality=None, classes=None
@@ -68,7 +68,7 @@ def check_distinct(names: Sequence[str], where: str) -> None:
             )
 
 
-def ids_of(item: Field, cardinality: int | None) -> Field:
+def make_id_field(item: Field, cardinality: int | None) -> Field:
     """The field of int32 ids made of a column row by row."""
     return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
 
@@ -81,7 +81,7 @@ def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
             raise refuse_argument(owner, name, value, "a list of values, or a mapping from columns to such")
 
 
-def listed_by_column(given: Any, names: Sequence[str], where: str) -> Lists:
+def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
     """Lists by column name, whether they were given so (for some) or in the columns' order (for all).
 
     Raises:
@@ -98,14 +98,14 @@ def listed_by_column(given: Any, names: Sequence[str], where: str) -> Lists:
         raise BadConfig(
             where,
             "it does not go with the columns",
-            got=counted(len(given), "item") if is_list else given,
+            got=format_count(len(given), "item") if is_list else given,
             expected=f"one for each of {list(names)}, or a mapping from some of them",
             remedy=f"{{{names[0]!r}: ...}}",
         )
     return dict(zip(names, given, strict=True))
 
 
-def listed_values(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
+def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
     """What is listed for each column, in that order, and whether missing is one of it; by the name of those there are.
 
     Raises:
@@ -244,7 +244,7 @@ class CategoryStep(FoldStep):
     def _refuse(self, name: str, count: int, value: Any) -> NoReturn:
         raise BadData(
             f"{self._where}, column {name!r}",
-            f"{counted(count, 'value')} of no known category",
+            f"{format_count(count, 'value')} of no known category",
             got=value,
             expected="values that were there in fit, or that categories= lists",
             remedy=f"{self._where}(handle_unknown=...), or fit on more rows",

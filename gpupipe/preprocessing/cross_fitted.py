@@ -10,7 +10,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.learned_step import Columns, SeededStep, closed, opened
+from gpupipe.preprocessing.learned_step import Columns, SeededStep, to_columns, to_frame
 
 __all__ = ["CrossFittedStep"]
 
@@ -58,10 +58,10 @@ class CrossFittedStep(SeededStep):
             BadData: a value of the target is missing.
         """
         where = type(self).__name__
-        columns, fields, backend = opened(frame, None, where)
+        columns, fields, backend = to_columns(frame, None, where)
         self.output_fields(fields)
         self._dtypes_seen = {item.name: item.dtype for item in fields}
-        target, _, _ = opened(_as_frame(y, frame, where), None, where)
+        target, _, _ = to_columns(_as_frame(y, frame, where), None, where)
         for name, column in target.items():
             missing = column.missing(backend.xp)
             if missing is not None and bool(missing.any()):
@@ -77,8 +77,8 @@ class CrossFittedStep(SeededStep):
     def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
         """Learn, and give each row what the folds without it taught; `fit(...).transform(...)` gives something else."""
         self.fit(frame, y)
-        columns, _, backend = opened(frame, self.names_in_, type(self).__name__)
-        return closed(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
+        columns, _, backend = to_columns(frame, self.names_in_, type(self).__name__)
+        return to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
 
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:

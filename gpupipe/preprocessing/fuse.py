@@ -10,10 +10,10 @@ from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
 from gpupipe.preprocessing.learned_step import FoldStep
 from gpupipe.step import in_step
 
-__all__ = ["late_columns", "late_from"]
+__all__ = ["defer_columns", "find_fused_start"]
 
 
-def late_from(steps: Sequence[FoldStep]) -> int:
+def find_fused_start(steps: Sequence[FoldStep]) -> int:
     """The place in a chain of fitted steps from where on they are one program for each column.
 
     Example:
@@ -23,7 +23,7 @@ def late_from(steps: Sequence[FoldStep]) -> int:
         >>> steps = [SimpleImputer(), PCA(1), StandardScaler()]
         >>> for step in steps:
         ...     frame = step.fit_transform(frame)
-        >>> late_from(steps), late_from(steps[:1])
+        >>> find_fused_start(steps), find_fused_start(steps[:1])
         (2, 0)
     """
     place = len(steps)
@@ -31,13 +31,13 @@ def late_from(steps: Sequence[FoldStep]) -> int:
     while (
         place
         and steps[place - 1].names_in_
-        and all(program_of(steps[place - 1 :], name, "float64") for name in steps[place - 1].names_in_)
+        and all(fuse_program(steps[place - 1 :], name, "float64") for name in steps[place - 1].names_in_)
     ):
         place -= 1
     return place
 
 
-def program_of(steps: Sequence[FoldStep], name: str, dtype: str) -> ElementwiseProgram | None:
+def fuse_program(steps: Sequence[FoldStep], name: str, dtype: str) -> ElementwiseProgram | None:
     """What the steps do to each number of a column; None where that is not one program."""
     program: ElementwiseProgram | None = ElementwiseProgram(dtype=dtype)
     for step in steps:
@@ -46,7 +46,7 @@ def program_of(steps: Sequence[FoldStep], name: str, dtype: str) -> ElementwiseP
     return program
 
 
-def late_columns(
+def defer_columns(
     stored: Mapping[str, RawColumn | None],
     read: Mapping[str, Callable[[], Column]],
     steps: Sequence[FoldStep],
@@ -57,19 +57,19 @@ def late_columns(
     Args:
         stored: what they are made of, by name.
         read: gives the same as columns, for whoever looks at what was to be worked out later.
-        steps: a chain that `late_from` calls one program.
+        steps: a chain that `find_fused_start` calls one program.
         backend: theirs.
     """
     made: dict[str, Column] = {}
     for name, source in stored.items():
-        program = None if source is None else program_of(steps, name, source.data.dtype.name)
+        program = None if source is None else fuse_program(steps, name, source.data.dtype.name)
         if source is None or program is None:
             return None
-        made[name] = DeferredColumn(source, program, partial(_worked_out, name, read[name], steps, backend))
+        made[name] = DeferredColumn(source, program, partial(_apply_chain, name, read[name], steps, backend))
     return made
 
 
-def _worked_out(name: str, read: Callable[[], Column], steps: Sequence[FoldStep], backend: Backend) -> Column:
+def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[FoldStep], backend: Backend) -> Column:
     columns: Mapping[str, Column] = {name: read()}
     for step in steps:
         with in_step(step):

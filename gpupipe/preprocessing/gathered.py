@@ -20,7 +20,7 @@ from gpupipe.backend.estimators import (
 )
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns, SeededStep
-from gpupipe.preprocessing.numeric import check_numeric, refuse, stacked
+from gpupipe.preprocessing.numeric import check_numeric, refuse, stack_rows
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
@@ -167,7 +167,7 @@ class WholeFrame(WholeFrameStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
         names = self.output_names(list(columns))
-        block = xp.ascontiguousarray(stacked(columns, slice(None), xp).T)
+        block = xp.ascontiguousarray(stack_rows(columns, slice(None), xp).T)
         if not len(block):
             return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
         with np.errstate(over="ignore"):

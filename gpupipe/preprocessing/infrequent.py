@@ -8,7 +8,7 @@ import numpy as np
 
 from gpupipe.support.validation import check_integer, check_number, is_integer
 
-__all__ = ["check_limits", "groups_of", "rare"]
+__all__ = ["check_limits", "group_rare", "rare"]
 
 
 def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:
@@ -39,11 +39,11 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
     return found
 
 
-def groups_of(is_rare: Any) -> tuple[Any, int]:
+def group_rare(is_rare: Any) -> tuple[Any, int]:
     """The group of each category, the frequent ones in order and behind them all rare ones; and how many there are.
 
     Example:
-        >>> groups_of(np.array([False, True, False]))
+        >>> group_rare(np.array([False, True, False]))
         (array([0, 2, 1]), 3)
     """
     frequent = int((~is_rare).sum())

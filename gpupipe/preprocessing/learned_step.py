@@ -13,11 +13,11 @@ from gpupipe.backend.columns import missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
 from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, NotFitted
-from gpupipe.schema import FLOATS, Field, element_of
+from gpupipe.schema import FLOATS, Field, get_element_dtype
 from gpupipe.step import Step
 from gpupipe.support.text import as_list
 
-__all__ = ["Columns", "FoldStep", "Invertible", "SeededStep", "Summary", "closed", "opened"]
+__all__ = ["Columns", "FoldStep", "Invertible", "SeededStep", "Summary", "to_columns", "to_frame"]
 
 Columns = Mapping[str, Column]
 
@@ -155,7 +155,7 @@ class FoldStep(Step, ABC):
     # scikit-learn's protocol, on a user's frame -----------------------------------------------------------------------
     def fit(self, frame: Frame, y: object = None) -> Self:
         """Learn from a user's frame, all columns. `y` is ignored."""
-        columns, fields, backend = opened(frame, None, type(self).__name__)
+        columns, fields, backend = to_columns(frame, None, type(self).__name__)
         self.output_fields(fields)
         self._dtypes_seen = {item.name: item.dtype for item in fields}
         self.finish(self.summarise(columns, backend))
@@ -172,10 +172,10 @@ class FoldStep(Step, ABC):
         """
         self.check_fitted()
         names = self.looks_at(self.names_in_)
-        columns, fields, backend = opened(frame, names, type(self).__name__, self._dtypes_seen)
+        columns, fields, backend = to_columns(frame, names, type(self).__name__, self._dtypes_seen)
         if len(names) == len(self.names_in_):
             self.output_fields(fields)
-        return closed(self.transform_columns(columns, backend), frame, backend)
+        return to_frame(self.transform_columns(columns, backend), frame, backend)
 
     def fit_transform(self, frame: Frame, y: object = None) -> Frame:
         """`fit` and `transform` on the same frame."""
@@ -262,11 +262,11 @@ class Invertible(FoldStep):
                 expected="an output at least",
                 remedy="a step that leaves no column out, such as drop=None",
             )
-        columns, _, backend = opened(frame, outputs, where)
-        return closed(self.inverse_columns(columns, backend), frame, backend)
+        columns, _, backend = to_columns(frame, outputs, where)
+        return to_frame(self.inverse_columns(columns, backend), frame, backend)
 
 
-def opened(
+def to_columns(
     frame: Frame, names: Sequence[str] | None, where: str, dtypes: Mapping[str, str] | None = None
 ) -> tuple[Columns, list[Field], Backend]:
     """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to.
@@ -289,7 +289,7 @@ def opened(
     columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
     for place, item in enumerate(fields):
         known, column = (dtypes or {}).get(item.name, item.dtype), columns[item.name]
-        values, inner, element = column, known, element_of(known)
+        values, inner, element = column, known, get_element_dtype(known)
         if column.elements is not None and element is not None:
             values, inner = column.elements, element
         if values.dtype == "float64" and inner not in FLOATS and _is_empty(values, backend):
@@ -304,7 +304,7 @@ def _is_empty(column: Column, backend: Backend) -> bool:
     return missing is not None and bool(backend.to_host(missing.all()[None])[0])
 
 
-def closed(columns: Columns, frame: Frame, backend: Backend) -> Frame:
+def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
     """A user's frame of these columns, with the index of `frame`."""
     made = backend.decode(backend.frame(columns, len(frame)))
     made.index = frame.index

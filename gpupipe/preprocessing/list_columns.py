@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from gpupipe.backend import Backend, Column
 from gpupipe.preprocessing.learned_step import FoldStep
-from gpupipe.schema import Field, Kind, element_of, list_of
+from gpupipe.schema import Field, Kind, get_element_dtype, to_list_dtype
 
 __all__ = ["by_element"]
 
@@ -32,7 +32,7 @@ def by_element(cls: StepClass) -> StepClass:
         >>> Categorify().fit_transform(frame)["words"].tolist()
         [[2, 3], <NA>, [2, 0], []]
     """
-    cls.summarise = _of_elements(cls.summarise)  # type: ignore[method-assign]
+    cls.summarise = _apply_to_elements(cls.summarise)  # type: ignore[method-assign]
     cls.transform_columns = _closing(cls.transform_columns)  # type: ignore[method-assign]
     if hasattr(cls, "inverse_columns"):
         cls.inverse_columns = _closing(cls.inverse_columns)
@@ -44,7 +44,7 @@ def _elements(columns: Mapping[str, Column]) -> dict[str, Column]:
     return {name: column if column.elements is None else column.elements for name, column in columns.items()}
 
 
-def _of_elements(method: Callable[..., Any]) -> Callable[..., Any]:
+def _apply_to_elements(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def summarise(self: FoldStep, columns: Mapping[str, Column], backend: Backend) -> Any:
         return method(self, _elements(columns), backend)
@@ -58,7 +58,7 @@ def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
         made: dict[str, Column] = method(self, _elements(columns), backend)
         for name, column in columns.items():
             if column.elements is not None:
-                made[name] = Column(list_of(made[name].dtype), column.data, column.valid, None, made[name])
+                made[name] = Column(to_list_dtype(made[name].dtype), column.data, column.valid, None, made[name])
         return made
 
     return transform
@@ -67,7 +67,7 @@ def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
 def _closing_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
     @wraps(method)
     def output_fields(self: FoldStep, fields: Sequence[Field]) -> list[Field]:
-        elements = [element_of(item.dtype) for item in fields]
+        elements = [get_element_dtype(item.dtype) for item in fields]
         opened = [
             item if element is None else replace(item, dtype=element, kind=None)
             for item, element in zip(fields, elements, strict=True)
@@ -75,7 +75,7 @@ def _closing_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Fi
         return [
             made
             if item.kind != Kind.LIST
-            else replace(made, dtype=list_of(made.dtype), kind=Kind.LIST, nullable=item.nullable)
+            else replace(made, dtype=to_list_dtype(made.dtype), kind=Kind.LIST, nullable=item.nullable)
             for item, made in zip(fields, method(self, opened), strict=True)
         ]
 

@@ -23,7 +23,7 @@ from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
-from gpupipe.support.text import counted, derive
+from gpupipe.support.text import derive, format_count
 
 __all__ = [
     "LARGEST_SQUARED",
@@ -31,7 +31,7 @@ __all__ = [
     "check_numeric",
     "check_squares",
     "check_values",
-    "filled_matrix",
+    "fill_matrix",
     "float32_columns",
     "float32_fields",
     "float32_rows",
@@ -40,8 +40,8 @@ __all__ = [
     "num_rows",
     "refuse",
     "row_blocks",
-    "scaled_columns",
-    "stacked",
+    "scale_columns",
+    "stack_rows",
     "tabulate",
 ]
 
@@ -71,7 +71,7 @@ def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool 
         yield slice(start, min(start + size, num_rows))
 
 
-def stacked(columns: Columns, rows: slice, xp: ModuleType) -> Array:
+def stack_rows(columns: Columns, rows: slice, xp: ModuleType) -> Array:
     """These rows of all columns as one F x R float64 array of its own, NaN where missing.
 
     Memory: copies on the device.
@@ -97,7 +97,9 @@ def tabulate(
     """
     xp = backend.xp
     if isinstance(columns, Matrix) and function in (find_bounds, compute_moments):
-        return _tabulated(columns, width, backend, np.zeros(len(columns)) if centres is None else np.array(centres))
+        return _tabulate_matrix(
+            columns, width, backend, np.zeros(len(columns)) if centres is None else np.array(centres)
+        )
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(num_rows(columns), backend, looped=True):
@@ -109,7 +111,7 @@ def tabulate(
     return table.reshape(-1, len(columns), width)
 
 
-def _tabulated(columns: Matrix, width: int, backend: Backend, centres: Any) -> Any:
+def _tabulate_matrix(columns: Matrix, width: int, backend: Backend, centres: Any) -> Any:
     """The table of a matrix, of which a compiled loop looks at many columns in one call."""
     tables = [np.zeros((0, width))]
     for rows in row_blocks(columns.num_rows, backend, looped=True):
@@ -119,7 +121,7 @@ def _tabulated(columns: Matrix, width: int, backend: Backend, centres: Any) -> A
     return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
 
 
-def filled_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
+def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
     """The columns with C float64 for missing values.
 
     Raises:
@@ -151,7 +153,7 @@ def float32_columns(
         out[:] = function(name, block)
         return backend.xp.isinf(out).any()
 
-    return _written(columns, write, backend, where, looped=False)
+    return _write_columns(columns, write, backend, where, looped=False)
 
 
 def float64_columns(
@@ -166,10 +168,10 @@ def float64_columns(
         out[:] = function(name, block)
         return backend.xp.isinf(out).any()
 
-    return _written(columns, write, backend, where, looped=False, dtype="float64")
+    return _write_columns(columns, write, backend, where, looped=False, dtype="float64")
 
 
-def scaled_columns(
+def scale_columns(
     columns: Columns,
     offsets: Mapping[str, float],
     divisors: Mapping[str, float],
@@ -183,15 +185,15 @@ def scaled_columns(
     """
     if isinstance(columns, Matrix):
         first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
-        return _scaled(columns, first, second, by, backend, where)
+        return _scale_matrix(columns, first, second, by, backend, where)
 
     def write(name: str, out: Array, block: Array) -> Array:
         return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
 
-    return _written(columns, write, backend, where, looped=True)
+    return _write_columns(columns, write, backend, where, looped=True)
 
 
-def _scaled(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Backend, where: str) -> Matrix:
+def _scale_matrix(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Backend, where: str) -> Matrix:
     out, infinite = np.empty(columns.data.shape, dtype=np.float32), False
     for rows in row_blocks(columns.num_rows, backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
@@ -202,7 +204,7 @@ def _scaled(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Ba
     return Matrix(columns.names, out)
 
 
-def _written(
+def _write_columns(
     columns: Columns,
     write: Callable[[str, Array, Array], Array],
     backend: Backend,
@@ -243,7 +245,7 @@ def float32_rows(
     finite = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(size, backend, len(columns)):
-            for column, values in zip(made.values(), function(stacked(columns, rows, xp)), strict=True):
+            for column, values in zip(made.values(), function(stack_rows(columns, rows, xp)), strict=True):
                 column.data[rows] = values
                 finite.append(xp.isfinite(column.data[rows]).all())
     if finite and not backend.to_host(xp.stack(finite)).all():
@@ -287,7 +289,7 @@ def refuse(
             value = float(backend.to_host(values[infinite][:1])[0])
             raise BadData(
                 f"{where}, column {name!r}",
-                counted(int(counts[0]), "infinite value"),
+                format_count(int(counts[0]), "infinite value"),
                 got=value,
                 expected="finite numbers or missing values",
                 remedy=f"{derive(name, 'clip({}, low, high)')}, or 'where(...)' to replace them",
@@ -295,7 +297,7 @@ def refuse(
         if missing and counts[1]:
             raise BadData(
                 f"{where}, column {name!r}",
-                counted(int(counts[1]), "missing value"),
+                format_count(int(counts[1]), "missing value"),
                 expected="no missing values",
                 remedy="put a SimpleImputer before this step",
             )

@@ -15,7 +15,17 @@ from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.numeric import row_blocks
 from gpupipe.preprocessing.summaries.counts import integers
 
-__all__ = ["FIRST", "MISSING", "MOST_BUCKETS", "UNKNOWN", "Lookup", "Lookups", "column_at", "in_buckets", "lookup_of"]
+__all__ = [
+    "FIRST",
+    "MISSING",
+    "MOST_BUCKETS",
+    "UNKNOWN",
+    "Lookup",
+    "Lookups",
+    "assign_buckets",
+    "make_lookup",
+    "take_values",
+]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 
@@ -41,7 +51,7 @@ class Lookup(Protocol):
         """`table[ids]` for a table on the host, of the table's type."""
 
 
-def lookup_of(vocabulary: Dictionary, *, text: bool) -> Lookup:
+def make_lookup(vocabulary: Dictionary, *, text: bool) -> Lookup:
     """Prepare a vocabulary.
 
     Memory: for numbers 12 bytes per value or 4 per value of a dense range; for more than 65,536 strings 16 each.
@@ -72,19 +82,19 @@ class Lookups:
         found = self._prepared.get(name)
         if found is None or found.vocabulary is not vocabulary:
             same = [item for item in list(self._prepared.values()) if item.vocabulary is vocabulary]
-            found = self._prepared[name] = same[0] if same else lookup_of(vocabulary, text=dtype == "string")
+            found = self._prepared[name] = same[0] if same else make_lookup(vocabulary, text=dtype == "string")
         return found
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
 
 
-def in_buckets(bits: Array, num_buckets: int) -> Array:
+def assign_buckets(bits: Array, num_buckets: int) -> Array:
     """The bucket of each 64 well mixed bits, int32 from 0 up."""
     return (bits % np.uint64(num_buckets)).astype("int32")
 
 
-def column_at(places: Array, vocabulary: Dictionary, dtype: str, backend: Backend) -> Column:
+def take_values(places: Array, vocabulary: Dictionary, dtype: str, backend: Backend) -> Column:
     """The vocabulary's values at these places (integers), missing where a place is none of it."""
     known = (places >= 0) & (places < len(vocabulary))
     places = backend.xp.where(known, places, -1).astype("int32")
@@ -108,7 +118,7 @@ class _TextLookup:
         if num_buckets:
             unknown = np.flatnonzero(ids == UNKNOWN)
             bits = splitmix64(0, hash_strings(column.dictionary.take(unknown)))
-            ids[unknown] = in_buckets(bits, num_buckets) + (len(self.vocabulary) + FIRST)
+            ids[unknown] = assign_buckets(bits, num_buckets) + (len(self.vocabulary) + FIRST)
         return _by_code(column, ids, backend)
 
     def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
@@ -146,7 +156,7 @@ class _NumberLookup:
         for rows, found in self._blocks(column, backend):
             out[rows] = found
             if num_buckets:
-                bucket = in_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
+                bucket = assign_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
                 out[rows] = xp.where(found == UNKNOWN, bucket + (len(self.vocabulary) + FIRST), found)
         return out
 

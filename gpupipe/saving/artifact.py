@@ -1,4 +1,4 @@
-"""A fitted pipeline and its model as one folder: JSON, Arrow, Parquet and safetensors; nothing in it can run code.
+"""Artifact: a fitted pipeline and its model as one folder of JSON, Arrow, Parquet and safetensors; contains no code.
 
 manifest.json         format, sizes and SHA-256 of the other files
 pipeline.json         steps, features, schemas
@@ -34,10 +34,10 @@ from gpupipe.saving.manifest import (
     FORMAT,
     MODEL,
     PIPELINE,
-    blamed_on,
-    others_in,
+    blame_file,
+    list_other_files,
     read_json,
-    verified,
+    verify_files,
     write_json,
     write_manifest,
 )
@@ -152,7 +152,7 @@ def load(
         Try: the folder's path
     """
     folder = _local(path)
-    names = verified(folder)
+    names = verify_files(folder)
     if not isinstance(tables, Mapping | None):
         raise BadConfig(
             "load(tables=)",
@@ -173,13 +173,13 @@ def load(
             "not import paths",
             got=allow,
             expected="text such as 'my_steps.clean', since nothing is imported that is not named",
-            remedy=f"allow={[_path_of(item) for item in allowed]}",
+            remedy=f"allow={[_get_import_path(item) for item in allowed]}",
         )
     given = {name: as_dataset(table) for name, table in (tables or {}).items()}
     description = read_json(folder / "pipeline.json", PIPELINE)
-    with blamed_on(folder / "arrays.safetensors"):
+    with blame_file(folder / "arrays.safetensors"):
         arrays = load_file(folder / "arrays.safetensors")
-    with blamed_on(folder / "values.arrow"):
+    with blame_file(folder / "values.arrow"):
         values = _read_values(folder / "values.arrow")
     decoder = Decoder(
         arrays=arrays,
@@ -190,7 +190,7 @@ def load(
     )
     # What does not fit a table that the caller gave is for the caller to hear.
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
-    with blamed_on(folder / "pipeline.json", BackendMissing, *theirs):
+    with blame_file(folder / "pipeline.json", BackendMissing, *theirs):
         pipeline = Pipeline(
             [decoder.step(item) for item in description["steps"]],
             decoder.features(description["features"]),
@@ -201,7 +201,7 @@ def load(
         pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
     network = _network(folder, model) if "model.json" in names else None
     if model is None and isinstance(network, Tabular):
-        with blamed_on(folder / "model.json"):
+        with blame_file(folder / "model.json"):
             network.check_schema(pipeline.schema)
     if network is None and model is not None:
         raise BadConfig(
@@ -234,7 +234,7 @@ def _check_saved(path: object, pipeline: object, model: object) -> None:
 
 
 def _no_model(where: str, given: object) -> BadConfig:
-    """The error for what is no network, with where it holds one."""
+    """Build the error for an object that is no network, with the attribute that holds one."""
     called = where.partition("(")[0]
     remedy = "the network itself, which its weights alone cannot make again"
     if isinstance(given, type):
@@ -245,7 +245,7 @@ def _no_model(where: str, given: object) -> BadConfig:
     return BadConfig(where, "not a model", got=type(given), expected="a torch.nn.Module, or None", remedy=remedy)
 
 
-def _path_of(given: object) -> str:
+def _get_import_path(given: object) -> str:
     return given if isinstance(given, str) else f"{given.__module__}.{getattr(given, '__qualname__', '')}"
 
 
@@ -263,8 +263,8 @@ def _local(path: str | Path) -> Path:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Only an earlier artifact or an empty folder may be replaced."""
-    others = others_in(target) if target.is_dir() else [target.name] * (target.exists() or target.is_symlink())
+    """Raise unless the folder is an earlier artifact or empty."""
+    others = list_other_files(target) if target.is_dir() else [target.name] * (target.exists() or target.is_symlink())
     if others:
         expected = "a new path, an empty folder or an earlier artifact, and nothing else in it"
         raise ArtifactError(
@@ -303,9 +303,9 @@ def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
             remedy="a newer gpupipe",
         )
     else:
-        with blamed_on(file):
+        with blame_file(file):
             network = getattr(models, name)(**described["config"])
-    with blamed_on(folder / "model.safetensors"):
+    with blame_file(folder / "model.safetensors"):
         weights = load_tensors(folder / "model.safetensors")
     try:
         network.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""What a saved folder has to be before any of it is used: its files whole and unaltered, its JSON of known shape."""
+"""Artifact manifest: integrity checks of a saved folder's files and JSON before any of it is used."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = [
     "FORMAT",
     "MODEL",
     "PIPELINE",
-    "blamed_on",
-    "others_in",
+    "blame_file",
+    "list_other_files",
     "read_json",
-    "verified",
+    "verify_files",
     "write_json",
     "write_manifest",
 ]
@@ -97,7 +97,7 @@ def write_manifest(folder: Path) -> None:
     write_json(folder / "manifest.json", {"format": FORMAT, "files": listed, "digest": _digest(listed)})
 
 
-def others_in(folder: Path) -> list[str]:
+def list_other_files(folder: Path) -> list[str]:
     """List the files of a folder that `gpupipe.save` did not put there.
 
     Raises:
@@ -113,14 +113,14 @@ def others_in(folder: Path) -> list[str]:
     return [name for name in names if name not in ours and not _TABLE.fullmatch(name)]
 
 
-def verified(folder: Path) -> list[str]:
-    """The names of the files the manifest lists: all an artifact has, no others, each found unaltered.
+def verify_files(folder: Path) -> list[str]:
+    """Check that the folder has exactly the files of the manifest, each unaltered; return their names.
 
     Raises:
         ArtifactError: something else.
     """
     manifest = folder / "manifest.json"
-    with blamed_on(manifest):
+    with blame_file(manifest):
         is_there = manifest.is_file()
     if not is_there:
         raise ArtifactError(
@@ -141,31 +141,31 @@ def verified(folder: Path) -> list[str]:
     content = read_json(manifest, _MANIFEST)
     listed = content["files"]
     if content["digest"] != _digest(listed):
-        raise _damaged(manifest, "its list of files was altered")
+        raise _make_damage_error(manifest, "its list of files was altered")
     needed = _ALWAYS | (_WITH_MODEL if _WITH_MODEL & listed.keys() else set())
     for name in sorted(needed - listed.keys()):
-        raise _damaged(manifest, f"it does not list {name}")
+        raise _make_damage_error(manifest, f"it does not list {name}")
     for name, expected in listed.items():
         if name not in needed and not _TABLE.fullmatch(name):
-            raise _damaged(manifest, f"it lists a file that no artifact has, {name!r}")
+            raise _make_damage_error(manifest, f"it lists a file that no artifact has, {name!r}")
         file = folder / name
         if not file.is_file():
-            raise _damaged(file, "the file is missing")
-        with blamed_on(file):
+            raise _make_damage_error(file, "the file is missing")
+        with blame_file(file):
             if _fingerprint(file) != expected:
-                raise _damaged(file, "the file was altered or cut short")
+                raise _make_damage_error(file, "the file was altered or cut short")
     return list(listed)
 
 
 @contextmanager
-def blamed_on(file: Path, *passing: type[Exception]) -> Iterator[None]:
-    """Take whatever fails inside for a fault of the file; artifact errors and those of `passing` are left as they are.
+def blame_file(file: Path, *passing: type[Exception]) -> Iterator[None]:
+    """Report exceptions raised inside as a fault of the file, except artifact errors and those of `passing`.
 
     Raises:
         ArtifactError: names the file and the first line of what failed.
 
     Example:
-        >>> with blamed_on(Path("pipeline.json")):
+        >>> with blame_file(Path("pipeline.json")):
         ...     {}["steps"]
         Traceback (most recent call last):
         gpupipe.errors.ArtifactError: pipeline.json: its content cannot be used (KeyError: 'steps').
@@ -183,7 +183,7 @@ def blamed_on(file: Path, *passing: type[Exception]) -> Iterator[None]:
         if isinstance(cause, PermissionError):
             problem, expected = f"it cannot be read ({line})", "a file that this process may read"
             raise ArtifactError(str(file), problem, expected=expected, remedy="its permissions") from cause
-        raise _damaged(file, f"its content cannot be used ({type(cause).__name__}: {line})") from cause
+        raise _make_damage_error(file, f"its content cannot be used ({type(cause).__name__}: {line})") from cause
 
 
 def write_json(file: Path, content: Any) -> None:
@@ -192,12 +192,12 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def read_json(file: Path, shape: Any) -> Any:
-    """The JSON of a file, of finite numbers only and of this shape.
+    """Read a JSON file that has this shape and finite numbers only.
 
     Raises:
         ArtifactError: it is not; names the place in the file.
     """
-    with blamed_on(file):
+    with blame_file(file):
         content = json.loads(file.read_bytes(), parse_float=_finite, parse_constant=_finite)
         _check(file, content, shape, "")
     return content
@@ -211,7 +211,7 @@ def _check(file: Path, value: Any, shape: Any, place: str) -> None:
         return
     if type(value) not in kinds:
         words = " or ".join(_WORDS[kind] for kind in kinds)
-        raise _damaged(file, f"{place or 'the content'} is {_WORDS[type(value)]}, not {words}")
+        raise _make_damage_error(file, f"{place or 'the content'} is {_WORDS[type(value)]}, not {words}")
     fitting = kinds[type(value)]
     if isinstance(fitting, list):
         for position, item in enumerate(value):
@@ -222,7 +222,7 @@ def _check(file: Path, value: Any, shape: Any, place: str) -> None:
                 if name in value:
                     _check(file, value[name], inner, f"{place}.{name}" if place else name)
                 elif not key.endswith("?"):
-                    raise _damaged(file, f"{place or 'the content'} lacks {name!r}")
+                    raise _make_damage_error(file, f"{place or 'the content'} lacks {name!r}")
 
 
 def _finite(text: str) -> float:
@@ -232,7 +232,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _damaged(file: Path, problem: str) -> ArtifactError:
+def _make_damage_error(file: Path, problem: str) -> ArtifactError:
     return ArtifactError(
         str(file), problem, expected="the file as it was saved", remedy="saving again, or a copy that is whole"
     )

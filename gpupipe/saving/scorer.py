@@ -1,4 +1,4 @@
-"""A fitted pipeline with its model, on data without labels: one row out per row in."""
+"""Scorer: a fitted pipeline with its model, on data without labels; one row out per row in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Scorer"]
 
 
 class Scorer:
-    """What `load` gives: the pipeline, the model, and predictions.
+    """Scorer: a loaded pipeline and its model, which predict rows.
 
     Args:
         pipeline: fitted.
@@ -61,7 +61,7 @@ class Scorer:
         return self.pipeline.schema
 
     def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
-        """The predicted value of each row, in order, then the kept columns.
+        """Predict the value of each row, in order, followed by the kept columns.
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
         where its probability is 0.5 or more. A regression gives numbers in the target's own units,
@@ -83,7 +83,7 @@ class Scorer:
         return self._score(data, batch_size, self._decided, self._decided_fields())
 
     def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
-        """The probability of each row, in order, then the kept columns.
+        """Predict the probabilities of each row, in order, followed by the kept columns.
 
         It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
         class or each of several conditions.
@@ -114,7 +114,7 @@ class Scorer:
         targets = self.schema.targets
         names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
         number = "float32" if self.pipeline.target_units is None else "float64"
-        dtypes = [number if item.classes is None else _dtype_of(item.classes) for item in targets]
+        dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
     def _probability_fields(self) -> list[Field]:
@@ -151,7 +151,7 @@ class Scorer:
             )
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
-        run = self.pipeline.bound_to(table, predicting=True)
+        run = self.pipeline.bind_to(table, predicting=True)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         inputs = Schema(run.schema.with_role(Role.FEATURE))
         schema = Schema(
@@ -168,10 +168,10 @@ class Scorer:
             result.index = seen.index
             return result
 
-        return run.over(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
+        return run.run_on(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
 
     def _fingerprint(self, batch_size: int) -> str | None:
-        """What the predictions follow from; None where the pipeline has no fingerprint."""
+        """Compute a hash of all that the predictions depend on; None where the pipeline has no fingerprint."""
         pipeline = self.pipeline.fingerprint()
         if pipeline is None or self.model is None:
             return None
@@ -192,21 +192,21 @@ class Scorer:
         return torch.empty((0, width) if self._task == "multiclass" or width > 1 else 0, device=self.device)
 
 
-def _dtype_of(classes: tuple[Any, ...]) -> str:
+def _choose_dtype(classes: tuple[Any, ...]) -> str:
     if isinstance(classes[0], str | bool):
         return "string" if isinstance(classes[0], str) else "bool"
     return "int64" if classes[-1] < 1 << 63 else "uint64"
 
 
 def _column(values: torch.Tensor, backend: Backend) -> Column:
-    """A tensor as a column, shared where it lies on the backend's device already."""
+    """Convert a tensor to a column, without a copy where it is on the backend's device already."""
     data = backend.xp.from_dlpack(values.to(backend.device).contiguous())
     return Column(data.dtype.name, data)
 
 
 def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:
-    """The class at each place, as the target has it."""
-    dtype, data = _dtype_of(classes), backend.xp.from_dlpack(places.to(torch.int32).to(backend.device).contiguous())
+    """Map class indices to the target's classes."""
+    dtype, data = _choose_dtype(classes), backend.xp.from_dlpack(places.to(torch.int32).to(backend.device).contiguous())
     if dtype == "string":
         return Column("string", data, None, strings(classes))
     return Column(dtype, backend.xp.asarray(classes, dtype=dtype)[data])

@@ -1,3 +1,3 @@
-"""What every part of the package stands on: the standard library, and our errors."""
+"""Helpers for every part of the package; they need only the standard library and our errors."""
 
 __all__: list[str] = []

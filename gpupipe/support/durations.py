@@ -1,4 +1,4 @@
-"""Lengths of time as users give them; every room reads them alike."""
+"""Durations as users give them: text and timedeltas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["microseconds_of"]
+__all__ = ["parse_duration_us"]
 
 _UNITS = {
     **dict.fromkeys(("week", "weeks", "w"), 604_800_000_000),
@@ -21,15 +21,15 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _LONGEST = 1 << 62  # 146,000 years: from no date on is the difference beyond int64
 
 
-def microseconds_of(length: Any, *, least: int = 1) -> int | None:
-    """A timedelta (pandas' and NumPy's too) or text such as `"7 days"` or `"2h"` in microseconds.
+def parse_duration_us(length: Any, *, least: int = 1) -> int | None:
+    """Convert a timedelta (pandas' and NumPy's too) or text such as `"7 days"` or `"2h"` to microseconds.
 
     None for what is no length of time, is below `least`, or is longer than times can lie apart.
 
     Example:
-        >>> microseconds_of("36 hours"), microseconds_of("1.5s"), microseconds_of(timedelta(days=1))
+        >>> parse_duration_us("36 hours"), parse_duration_us("1.5s"), parse_duration_us(timedelta(days=1))
         (129600000000, 1500000, 86400000000)
-        >>> microseconds_of("7 moons"), microseconds_of("0 days"), microseconds_of(7)
+        >>> parse_duration_us("7 moons"), parse_duration_us("0 days"), parse_duration_us(7)
         (None, None, None)
     """
     if isinstance(length, str):

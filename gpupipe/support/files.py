@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Atomic writes: files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 @contextmanager
 def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Give a name beside `path` to write a file or folder to, and move it to `path` when the block ends well.
+    """Yield a temporary path next to `path` for a file or folder, and move it to `path` when the block succeeds.
 
-    A process that is killed inside leaves what was at `path` before (and a hidden file or folder beside it). Everything
+    A process that is killed inside leaves what was at `path` before (and a hidden draft next to it). Everything
     is on the disk before it gets its name. A folder takes the place of another in one step where the system can
     exchange two names (Linux); elsewhere there is a moment in which neither has the name.
 
@@ -53,7 +53,7 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the path in what the system says against writing it.
+    """Name the path in errors of the system about writing it.
 
     Raises:
         BadFile: the disk is full, this process may not write there, and the like.
@@ -72,7 +72,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def publish(draft: Path, path: Path) -> None:
-    """Put a file or folder on the disk, then give it the name `path`; what had that name before is removed."""
+    """Sync a file or folder to disk, then rename it to `path`; an earlier file of that name is removed."""
     for inside in [*draft.rglob("*"), draft, draft.parent]:
         if inside.is_file() or inside.is_dir():  # no link to nothing
             sync(inside)
@@ -94,7 +94,7 @@ def _swap(draft: Path, path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step; whether the system could."""
+    """Swap two names atomically; return whether the system could."""
     call = getattr(ctypes.CDLL(None), "renameat2", None)
     return call is not None and call(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE) == 0
 

@@ -1,4 +1,4 @@
-"""What holds a GPU's clock back, in words."""
+"""NVML clock throttling: the reasons that slow down a GPU, as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REASONS = {
 
 
 def throttles(bits: int) -> list[str]:
-    """The reasons among NVML's clock events that mean: slower than it could be, and not for want of work.
+    """List the reasons in NVML's clock event bits that slow a busy GPU down.
 
     Source: nvml.h, "Clocks Event Reasons", as nvmlDeviceGetCurrentClocksEventReasons gives them.
 

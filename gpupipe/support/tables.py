@@ -1,4 +1,4 @@
-"""Rows of cells as aligned text and as HTML, for what shows itself."""
+"""Text and HTML tables for objects that display themselves."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first the head, in aligned columns; of more than 100 the first and the last.
+    """Format rows of cells, the first the head, in aligned columns; of more than 100 the first and the last.
 
     Example:
         >>> print(text_table([["column", "dtype"], ["x", "float64"]]))
         column  dtype
         x       float64
     """
-    rows = [[_one_line(cell) for cell in row] for row in _shortened(rows)]
+    rows = [[_one_line(cell) for cell in row] for row in _shorten_rows(rows)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def flush_right(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Pad all cells but the first of each row, so that the digits of a column stand below each other.
+    """Pad all cells but the first of each row, so that the digits of a column align.
 
     Example:
         >>> flush_right([["model", "rmse"], ["Ridge", "2"]])
@@ -36,12 +36,12 @@ def flush_right(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _one_line(cell: str) -> str:
-    """What would break a line, or not be seen, as Python writes it."""
+    """Escape line breaks and invisible characters as Python does."""
     return cell if cell.isprintable() else repr(cell)[1:-1]
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first the head, as HTML; a column of numbers is flush right, any other flush left.
+    """Format rows of cells, the first the head, as HTML; align a column of numbers right, others left.
 
     Of more than 100 rows the first and the last are shown.
 
@@ -49,7 +49,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
         >>> html_table([["column"], ["a<b"]])[70:]
         '<tbody><tr><td style="text-align:left">a&lt;b</td></tr></tbody></table>'
     """
-    head, *body = _shortened(rows)
+    head, *body = _shorten_rows(rows)
     # Said for each cell, since notebooks set all of them flush right by rules for cells.
     sides = ["right" if all(map(_is_figure, column)) else "left" for column in zip(*body, strict=True)]
     sides = sides or ["left"] * len(head)
@@ -65,7 +65,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"
 
 
-def _shortened(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+def _shorten_rows(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
     head, *body = rows
     if len(body) <= _MOST_ROWS:
         return rows

@@ -1,4 +1,4 @@
-"""Words and numbers as users give them, and words for how many there are; every room uses them."""
+"""Text helpers: lists of names, integers and plurals for arguments and messages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["arguments", "as_list", "counted", "derive", "listed", "shortened"]
+__all__ = ["arguments", "as_list", "derive", "format_columns", "format_count", "shorten_list"]
 
 _SHORTEST_RUN = 5
 
 
 def as_list(words: str | Iterable[str]) -> list[str]:
-    """Several words, such as columns' names, as a list; a single one is a list of one, never its letters.
+    """Convert one or several words, such as columns' names, to a list; one word becomes a list of one.
 
     Example:
         >>> as_list("origin"), as_list(("origin", "dest"))
@@ -50,21 +50,21 @@ def derive(column: str, expression: str, made: str | None = None) -> str:
     return f"Derive({arguments({column if made is None else made: expression.format(read)})})"
 
 
-def counted(number: int, noun: str) -> str:
-    """So many of something, for a message.
+def format_count(number: int, noun: str) -> str:
+    """Format a number with its noun, for a message.
 
     Example:
-        >>> counted(1, "row"), counted(24_951, "row")
+        >>> format_count(1, "row"), format_count(24_951, "row")
         ('1 row', '24,951 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def shortened(words: Iterable[str], most: int = 4) -> str:
-    """Several words in one short line, the rest of them counted.
+def shorten_list(words: Iterable[str], most: int = 4) -> str:
+    """Join words in one short line, and count the rest.
 
     Example:
-        >>> shortened(["temp", "dewp"]), shortened("abcdef", 2)
+        >>> shorten_list(["temp", "dewp"]), shorten_list("abcdef", 2)
         ('temp, dewp', 'a, b and 4 more')
     """
     every = list(words)
@@ -72,11 +72,11 @@ def shortened(words: Iterable[str], most: int = 4) -> str:
     return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Columns in one line: those numbered one after the other by their ends; of very many the first and the last.
+def format_columns(names: Sequence[str], most: int = 12) -> str:
+    """Join column names in one line: numbered runs by their ends; of very many the first and the last.
 
     Example:
-        >>> listed(["id", *(f"x{number}" for number in range(2000)), "y"]), listed("abcdef", 3)
+        >>> format_columns(["id", *(f"x{number}" for number in range(2000)), "y"]), format_columns("abcdef", 3)
         ('id, x0 ... x1999 (2,000 columns), y', 'a, b, ... 3 more ..., f')
     """
     told: list[str] = []
@@ -85,7 +85,7 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     while place < len(names):
         size = _run(names, place)
         run = names[place : place + size]
-        parts = [f"{run[0]} ... {run[-1]} ({counted(size, 'column')})"] if size >= _SHORTEST_RUN else list(run)
+        parts = [f"{run[0]} ... {run[-1]} ({format_count(size, 'column')})"] if size >= _SHORTEST_RUN else list(run)
         told, sizes, place = told + parts, sizes + [size // len(parts)] * len(parts), place + size
     if len(told) > most:
         told = [*told[: most - 1], f"... {sum(sizes[most - 1 : -1]):,} more ...", told[-1]]
@@ -93,14 +93,16 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def _run(names: Sequence[str], start: int) -> int:
-    """How many names from `start` on are one stem with numbers that follow each other."""
-    stem, number = _numbered(names[start])
+    """Count the names from `start` on that have one stem and consecutive numbers."""
+    stem, number = _split_number(names[start])
     size = 1
-    while number is not None and start + size < len(names) and _numbered(names[start + size]) == (stem, number + size):
+    while (
+        number is not None and start + size < len(names) and _split_number(names[start + size]) == (stem, number + size)
+    ):
         size += 1
     return size
 
 
-def _numbered(name: str) -> tuple[str, int | None]:
+def _split_number(name: str) -> tuple[str, int | None]:
     digits = re.search(r"(?<!\d)(0|[1-9]\d{0,17})$", name)
     return (name, None) if digits is None else (name[: digits.start()], int(digits[1]))

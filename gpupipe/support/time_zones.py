@@ -1,4 +1,4 @@
-"""Time zones as tables: at which moments the local time of a place changes, and by how much it is ahead of UTC."""
+"""Time zone tables: the moments at which a zone's UTC offset changes, and the offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPEATS_EVERY = 146_097 * _DAY * 1_000_000
 
 
 def is_zone(name: object) -> bool:
-    """Report whether the computer knows a time zone of that name.
+    """Return whether the system's time zone database has a zone of that name.
 
     Example:
         >>> is_zone("America/New_York"), is_zone("New York")
@@ -71,7 +71,7 @@ def transitions(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _samples() -> Iterator[int]:
-    """Seconds so close that one change at most lies between two: the shortest time between any is just under 4 days.
+    """Yield seconds so close that at most one change is between two; changes are at least almost 4 days apart.
 
     What is known of the years from 2100 on are the rules for summer time alone.
     """

@@ -1,4 +1,4 @@
-"""Checks of arguments, called where an object is made: the first that makes no sense is a `BadConfig`.
+"""Argument checks, called by constructors; the first invalid argument raises `BadConfig`.
 
 Each takes the owner (the object being made, or a function or its name), what is allowed, and the arguments by name.
 Values are compared by type as well: `True` is no number, and what cannot be compared is simply not equal. NumPy's
@@ -72,7 +72,7 @@ def check_bool(owner: object, /, *also: Any, **given: Any) -> None:
     """
     for name, value in given.items():
         if not is_bool(value) and not is_one_of(value, also):
-            raise refuse_argument(owner, name, value, _one_of([True, False, *also]), example=True)
+            raise refuse_argument(owner, name, value, _join_choices([True, False, *also]), example=True)
 
 
 def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
@@ -93,7 +93,7 @@ def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> 
         Try: n_components=None
     """
     for name, value in given.items():
-        if not (is_integer(value) and _lies_in(value, interval)) and not is_one_of(value, also):
+        if not (is_integer(value) and _is_within(value, interval)) and not is_one_of(value, also):
             expected = ", or ".join([f"an integer in {interval}", *map(repr, also)])
             raise refuse_argument(owner, name, value, expected, example=also[0] if also else _example(interval))
 
@@ -106,7 +106,7 @@ def check_integers(owner: object, interval: str, /, *also: Any, **given: Any) ->
     """
     for name, value in given.items():
         numbers = list(value) if is_sequence(value) else [None]
-        if not all(is_integer(one) and _lies_in(one, interval) for one in numbers) and not is_one_of(value, also):
+        if not all(is_integer(one) and _is_within(one, interval) for one in numbers) and not is_one_of(value, also):
             expected = ", or ".join([f"a list of integers in {interval}", *map(repr, also)])
             raise refuse_argument(owner, name, value, expected, example=also[0] if also else [_example(interval)])
 
@@ -123,7 +123,7 @@ def check_number(owner: object, interval: str, /, *also: Any, **given: Any) -> N
         Try: tol=0
     """
     for name, value in given.items():
-        if not (is_number(value) and _lies_in(value, interval)) and not is_one_of(value, also):
+        if not (is_number(value) and _is_within(value, interval)) and not is_one_of(value, also):
             expected = ", or ".join([f"a number in {interval}", *map(repr, also)])
             raise refuse_argument(owner, name, value, expected, example=also[0] if also else _example(interval))
 
@@ -148,7 +148,7 @@ def check_pair(owner: object, interval: str, /, **given: Any) -> None:
     """
     for name, value in given.items():
         pair = list(value) if is_sequence(value) else []
-        good = len(pair) == 2 and all(is_number(end) and _lies_in(end, interval) for end in pair)
+        good = len(pair) == 2 and all(is_number(end) and _is_within(end, interval) for end in pair)
         if not good or not pair[0] < pair[1]:
             raise refuse_argument(owner, name, value, f"(low, high) with low < high, both in {interval}")
 
@@ -302,7 +302,7 @@ def refuse_argument(
 def refuse_choice(
     owner: object, name: str, value: object, choices: Iterable[Any], also: str | None = None
 ) -> BadConfig:
-    """Build the error for an argument that is none of `choices`; `also` says what else would have done.
+    """Build the error for an argument that is none of `choices`; `also` names other valid values.
 
     Example:
         >>> refuse_choice("Trainer", "loss", "mes", ["bce", "mse"], "a function").remedy
@@ -310,13 +310,13 @@ def refuse_choice(
     """
     known = list(choices)
     near = nearest(value, [one for one in known if isinstance(one, str)]) if isinstance(value, str) else None
-    expected = _one_of(known) + (f", or {also}" if also else "")
+    expected = _join_choices(known) + (f", or {also}" if also else "")
     remedy = f"{name}={(known[0] if near is None else near)!r}"
     return refuse_argument(owner, name, value, expected, remedy, problem="no such choice")
 
 
 def is_bool(value: Any) -> bool:
-    """Tell whether it is True or False, Python's or NumPy's.
+    """Return whether it is True or False, Python's or NumPy's.
 
     Example:
         >>> is_bool(False), is_bool(0)
@@ -326,7 +326,7 @@ def is_bool(value: Any) -> bool:
 
 
 def is_integer(value: Any, least: int = -_MOST, most: int = _MOST) -> bool:
-    """Tell whether it is an integer of that size, Python's or NumPy's; a boolean is none.
+    """Return whether it is an integer within these bounds, Python's or NumPy's; a boolean is not.
 
     Example:
         >>> is_integer(3, 1), is_integer(3.0), is_integer(True), is_integer(0, 1)
@@ -336,7 +336,7 @@ def is_integer(value: Any, least: int = -_MOST, most: int = _MOST) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether it is an integer or a float, Python's or NumPy's, that a float64 holds; NaN is one, a boolean none.
+    """Return whether it is an integer or float, Python's or NumPy's, that float64 holds; NaN is one, a boolean not.
 
     Example:
         >>> is_number(0.5), is_number("0.5"), is_number(True)
@@ -348,7 +348,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_path(value: Any) -> bool:
-    r"""Tell whether it is the path of something: text, not empty, without the character NUL.
+    r"""Return whether it is the path of something: text, not empty, without the character NUL.
 
     Example:
         >>> is_path("runs/flights"), is_path(""), is_path("a\0b")
@@ -359,7 +359,7 @@ def is_path(value: Any) -> bool:
 
 
 def is_one_of(value: Any, choices: Iterable[Any]) -> bool:
-    """Tell whether it is one of these, of the same type; never fails, whatever the value.
+    """Return whether it is one of these, of the same type; never fails, whatever the value.
 
     Example:
         >>> is_one_of(1, [True, None]), is_one_of(None, [True, None])
@@ -369,7 +369,7 @@ def is_one_of(value: Any, choices: Iterable[Any]) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
-    """Tell whether it holds several values in an order: a list, a tuple, an array, an index, but no text.
+    """Return whether it holds several values in an order: a list, a tuple, an array, an index, but no text.
 
     Example:
         >>> is_sequence((1, 2)), is_sequence("ab"), is_sequence({1, 2})
@@ -381,12 +381,12 @@ def is_sequence(value: Any) -> bool:
     return isinstance(value, Sized) and isinstance(value, Iterable) and getattr(value, "shape", None) != ()
 
 
-def _one_of(choices: Collection[Any]) -> str:
+def _join_choices(choices: Collection[Any]) -> str:
     *first, last = map(repr, choices)
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _lies_in(value: Any, interval: str) -> bool:
+def _is_within(value: Any, interval: str) -> bool:
     low, high, with_low, with_high = _ends(interval)
     return bool((low <= value if with_low else low < value) and (value <= high if with_high else value < high))
 
@@ -398,7 +398,7 @@ def _ends(interval: str) -> tuple[float, float, bool, bool]:
 
 
 def _example(interval: str) -> float:
-    """A number of an interval, for the remedy."""
+    """Return a number of an interval, for the remedy."""
     low, high, with_low, with_high = _ends(interval)
     ends = [end for end, inside in ((low, with_low), (high, with_high)) if inside and isfinite(end)]
     if not ends:

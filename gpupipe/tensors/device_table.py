@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.feature_table import Block
-from gpupipe.tensors.gather import batches_of, fill, gather, groups
+from gpupipe.tensors.gather import fill, gather, group_steps, split_batches
 from gpupipe.tensors.order import Order, Rows
 from gpupipe.tensors.ragged import Ragged
 from gpupipe.tensors.sharding import Ranks
 
-__all__ = ["Resident", "from_device"]
+__all__ = ["Resident", "iterate_device_table"]
 
 # Positions whose rows are looked up at a time: between copies of rows each call would find the cache emptied.
 _HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
@@ -40,7 +40,7 @@ class Resident:
         if start < self._start or stop > self._stop:
             self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
             self._rows = self._order.at(self._start, self._stop, self._table.device)
-            self._ends = {name: _ends_of(lists, self._rows) for name, lists in self._table.lists.items()}
+            self._ends = {name: _compute_offsets(lists, self._rows) for name, lists in self._table.lists.items()}
         if isinstance(self._rows, slice):
             rows: Tensor | slice = slice(start, stop)
         else:
@@ -50,12 +50,12 @@ class Resident:
         gather(self._table, rows, out, at, num_values)
 
 
-def _ends_of(lists: Ragged, rows: Rows) -> Tensor:
+def _compute_offsets(lists: Ragged, rows: Rows) -> Tensor:
     """How many elements the lists before each have, on the host: the device is asked once, for many batches."""
     return F.pad(lists.lengths[rows].cumsum(0), (1, 0)).cpu()
 
 
-def from_device(
+def iterate_device_table(
     table: Block, order: Order, ranks: Ranks, first: int, *, reuse: bool, unweighted: bool
 ) -> Generator[Batch]:
     """The batches from number `first` on, each copied when it is asked for, small ones several at once."""
@@ -64,7 +64,7 @@ def from_device(
         words = table.empty_like(ranks.largest).words
     else:
         many = max(1, _TOGETHER // max(ranks.largest * table.row_bytes, 1))
-    for steps in groups(ranks, first, many):
+    for steps in group_steps(ranks, first, many):
         slab = table.empty_like(sum(step.size for step in steps), words=words)
         fill(slab, steps, picker)
-        yield from batches_of(slab, steps, pads=ranks.pads, unweighted=unweighted)
+        yield from split_batches(slab, steps, pads=ranks.pads, unweighted=unweighted)

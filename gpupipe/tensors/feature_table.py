@@ -17,9 +17,9 @@ from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.lists import ListParts
-from gpupipe.tensors.passthrough import held, kept_dtype, kept_values
+from gpupipe.tensors.passthrough import encode_kept, get_kept_dtype, get_stored_fields
 from gpupipe.tensors.ragged import Ragged
-from gpupipe.tensors.validate import check_column, endless_values, is_index, missing_values
+from gpupipe.tensors.validate import check_column, infinite_values, is_index, missing_values
 
 __all__ = ["Block", "require_device"]
 
@@ -59,7 +59,7 @@ class Block:
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries, self.dtype = schema, words, keep, dictionaries, dtype
         self.forget_lists()
-        self._fields = _packed(schema)
+        self._fields = _order_fields(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
         self._numeric_words = _numeric_words(schema, dtype)
 
@@ -76,9 +76,9 @@ class Block:
             of which is shared what is written.
         """
         require_device(device)
-        words = _rows_of_words(num_rows, cls.row_bytes_of(schema, dtype) // _WORD, torch.device(device))
-        kept = held(schema)
-        keep = {item.name: torch.empty(num_rows, dtype=kept_dtype(item), device=device) for item in kept}
+        words = _allocate_words(num_rows, cls.row_bytes_of(schema, dtype) // _WORD, torch.device(device))
+        kept = get_stored_fields(schema)
+        keep = {item.name: torch.empty(num_rows, dtype=get_kept_dtype(item), device=device) for item in kept}
         return cls(schema, words, keep, {}, dtype)
 
     def empty_like(
@@ -94,7 +94,7 @@ class Block:
         """
         made, place = copy(self), self.device if device is None else device
         if words is None:
-            words = _rows_of_words(num_rows, self.words.shape[1], place, pinned=pinned)
+            words = _allocate_words(num_rows, self.words.shape[1], place, pinned=pinned)
         made.words = words[:num_rows]
         made.keep = {
             name: torch.empty(num_rows, dtype=values.dtype, device=place, pin_memory=pinned)
@@ -106,7 +106,7 @@ class Block:
     @staticmethod
     def row_bytes_of(schema: Schema, dtype: str = "float32") -> int:
         """Bytes per row of a block of that schema, padding included, kept columns apart."""
-        words = len(_packed(schema)) - len(schema.numeric) + _numeric_words(schema, dtype)
+        words = len(_order_fields(schema)) - len(schema.numeric) + _numeric_words(schema, dtype)
         return -(-max(words, 1) * _WORD // _ALIGN) * _ALIGN
 
     def __len__(self) -> int:
@@ -214,7 +214,7 @@ class Block:
             be there. Columns that lie on another device than the block are first written to a block of their own there.
             Lists are shared, not copied.
         """
-        kept = held(self.schema)
+        kept = get_stored_fields(self.schema)
         for item in [*self._fields, *kept, *self.schema.lists]:
             if item.name not in columns:
                 raise ColumnNotFound.among("Block.write", item.name, columns)
@@ -226,7 +226,7 @@ class Block:
         part = rows if there is self else slice(None)
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
-            _array(there.keep[item.name][part], backend)[:] = kept_values(
+            _array(there.keep[item.name][part], backend)[:] = encode_kept(
                 item, columns[item.name], self.dictionaries, backend
             )
         for name, parts in self._lists.items():
@@ -300,11 +300,11 @@ class Block:
                     return missing_values(item, missing)
                 endless = int(xp.isinf(values).sum())
                 if endless:
-                    return endless_values(item, endless)
+                    return infinite_values(item, endless)
         raise AssertionError("some value was not finite")
 
 
-def _rows_of_words(num_rows: int, width: int, device: torch.device, *, pinned: bool = False) -> Tensor:
+def _allocate_words(num_rows: int, width: int, device: torch.device, *, pinned: bool = False) -> Tensor:
     """Memory for rows, which begin where lines of the cache do."""
     if device.type != "cpu" or pinned:
         return torch.empty((num_rows, width), dtype=torch.int32, device=device, pin_memory=pinned)
@@ -339,7 +339,7 @@ def require_device(device: torch.device | str) -> None:
         )
 
 
-def _packed(schema: Schema) -> list[Field]:
+def _order_fields(schema: Schema) -> list[Field]:
     """The columns of a row, in the order of its words."""
     weight = [] if schema.weight is None else [schema.weight]
     return [*schema.numeric, *schema.categorical, *schema.targets, *weight]

@@ -14,7 +14,7 @@ from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.order import Rows
 from gpupipe.tensors.sharding import Ranks, Step
 
-__all__ = ["Picker", "batches_of", "fill", "gather", "groups"]
+__all__ = ["Picker", "fill", "gather", "group_steps", "split_batches"]
 
 
 class Picker(Protocol):
@@ -43,7 +43,7 @@ def gather(table: Block, rows: Rows, out: Block, at: int = 0, num_values: Mappin
         out.put_lists(at, {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()})
 
 
-def groups(ranks: Ranks, first: int, many: int) -> Iterator[list[Step]]:
+def group_steps(ranks: Ranks, first: int, many: int) -> Iterator[list[Step]]:
     """The steps of an epoch from number `first` on, so many at a time."""
     for start in range(first, len(ranks), many):
         yield [ranks.step(number) for number in range(start, min(start + many, len(ranks)))]
@@ -67,7 +67,7 @@ def fill(slab: Block, steps: Sequence[Step], picker: Picker) -> None:
             at, waiting = at + padded, number + 1
 
 
-def batches_of(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bool = False) -> Iterator[Batch]:
+def split_batches(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bool = False) -> Iterator[Batch]:
     """The batches in a block that was filled. Memory: shares.
 
     Args:

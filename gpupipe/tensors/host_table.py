@@ -17,11 +17,11 @@ from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.feature_table import Block
-from gpupipe.tensors.gather import Picker, batches_of, fill, groups
-from gpupipe.tensors.prefetch import ahead
+from gpupipe.tensors.gather import Picker, fill, group_steps, split_batches
+from gpupipe.tensors.prefetch import prefetch
 from gpupipe.tensors.sharding import Ranks, Step
 
-__all__ = ["through_slabs"]
+__all__ = ["iterate_slabs"]
 
 SLAB_BYTES = 8 << 20  # at least: smaller copies do not fill the way to the GPU
 _WAITING = 1  # slabs that are ready
@@ -45,7 +45,7 @@ class _Slab:
     used: torch.cuda.Event | None = None
 
 
-def through_slabs(
+def iterate_slabs(
     like: Block,
     open_picker: Callable[[], Generator[Picker]],
     ranks: Ranks,
@@ -64,7 +64,7 @@ def through_slabs(
         first: a step.
         device: where the batches are wanted.
         reuse: whether three slabs serve in turn; else each is new memory.
-        unweighted: see `batches_of`.
+        unweighted: see `split_batches`.
 
     Memory: two pinned slabs on the host where the device is a GPU; three slabs on the device, each of `SLAB_BYTES` or a
         batch.
@@ -75,14 +75,14 @@ def through_slabs(
     def slabs() -> Generator[_Slab]:
         with closing(open_picker()) as opened:
             picker = next(opened)
-            for steps in groups(ranks, first, many):
+            for steps in group_steps(ranks, first, many):
                 yield maker.make(steps, picker)
 
-    with closing(ahead(slabs(), _WAITING)) as ready:
+    with closing(prefetch(slabs(), _WAITING)) as ready:
         for slab in ready:
             if slab.arrived is not None:
                 _receive(slab)
-            yield from batches_of(slab.rows, slab.steps, pads=ranks.pads, unweighted=unweighted)
+            yield from split_batches(slab.rows, slab.steps, pads=ranks.pads, unweighted=unweighted)
             if slab.used is not None:
                 slab.used.record()
 

@@ -8,8 +8,8 @@ from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import Field, element_of
-from gpupipe.tensors.ragged import Ragged, joined
+from gpupipe.schema import Field, get_element_dtype
+from gpupipe.tensors.ragged import Ragged, concat_ragged
 
 __all__ = ["ListParts"]
 
@@ -33,7 +33,7 @@ class ListParts:
 
         Memory: shares int32 ids and float32 numbers that lie on the device already, else copies.
         """
-        values, element = column.elements, element_of(column.dtype)
+        values, element = column.elements, get_element_dtype(column.dtype)
         if values is None or element in ("string", "timestamp"):
             raise SchemaMismatch(
                 f"column {self._item.name!r}",
@@ -76,7 +76,7 @@ class ListParts:
         return self._joined(sorted(row for row in self._parts if start <= row < stop), device)
 
     def _joined(self, rows: list[int], device: torch.device) -> Ragged:
-        return joined([self._parts[row] for row in rows]) if rows else self._none(device)
+        return concat_ragged([self._parts[row] for row in rows]) if rows else self._none(device)
 
     def _none(self, device: torch.device) -> Ragged:
         dtype = torch.float32 if self._item.cardinality is None else torch.int32

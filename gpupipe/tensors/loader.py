@@ -18,17 +18,17 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.device_table import Resident, from_device
+from gpupipe.tensors.device_table import Resident, iterate_device_table
 from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import Picker
-from gpupipe.tensors.host_table import through_slabs
-from gpupipe.tensors.loader_state import Position, state_of, taken_up
+from gpupipe.tensors.host_table import iterate_slabs
+from gpupipe.tensors.loader_state import Position, restore, to_state
 from gpupipe.tensors.order import ByBlocks, ByRows, InOrder, Order, Rows, Windowed
 from gpupipe.tensors.sampling import Drawn, running_sum
-from gpupipe.tensors.sharding import Ranks, rows_of_all, who_am_i
-from gpupipe.tensors.stream_table import Parts, in_windows, tell_reads
+from gpupipe.tensors.sharding import Ranks, gather_row_counts, get_rank
+from gpupipe.tensors.stream_table import Parts, open_windows, warn_of_rereads
 
-__all__ = ["BatchOptions", "Loader", "LoaderOptions", "TorchBatches", "arrays_of"]
+__all__ = ["BatchOptions", "Loader", "LoaderOptions", "TorchBatches", "to_arrays"]
 
 
 class BatchOptions(TypedDict, total=False):
@@ -144,8 +144,8 @@ class Loader:
         self.drop_last = drop_last
         self.reuse_buffers = reuse_buffers
         self.target_units = target_units
-        self.rank, self.world_size = who_am_i(rank, world_size)
-        shards = rows_of_all(sharded, self.num_rows, self.rank, self.world_size)
+        self.rank, self.world_size = get_rank(rank, world_size)
+        shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
         self._ranks = Ranks(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
         self._next = self._reached = Position()
         self._check_order(sampler)
@@ -210,7 +210,7 @@ class Loader:
 
         Inside the loop the batch that was given last counts as seen; after its last batch comes the next epoch.
         """
-        return state_of(self._reached, self._identity())
+        return to_state(self._reached, self._identity())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration give the batches that were still to come, in the same order, at no cost.
@@ -221,7 +221,7 @@ class Loader:
         Raises:
             BadConfig: the state is from the middle of an epoch of another order, or is none.
         """
-        self._next = self._reached = taken_up(state, self._identity())
+        self._next = self._reached = restore(state, self._identity())
 
     def _identity(self) -> dict[str, Any]:
         """What the batches of an epoch depend on, beside its number."""
@@ -262,7 +262,7 @@ class Loader:
             >>> {name: values.shape for name, values in Loader(block).arrays().items()}
             {'numeric': (3, 1), 'codes': (3, 0)}
         """
-        return arrays_of(self.block, self.target_units)
+        return to_arrays(self.block, self.target_units)
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
         """The batches as a `torch.utils.data.IterableDataset`, for what asks for a DataLoader.
@@ -315,16 +315,18 @@ class Loader:
     def _source(self, epoch: int, first: int) -> Generator[Batch]:
         ranks, reuse, unweighted = self._ranks, self.reuse_buffers, self._sampler == "weights"
         if self.residency == "device":
-            return from_device(self.block, self._order(epoch), ranks, first, reuse=reuse, unweighted=unweighted)
+            return iterate_device_table(
+                self.block, self._order(epoch), ranks, first, reuse=reuse, unweighted=unweighted
+            )
 
         def opened() -> Generator[Picker]:
             if isinstance(self._table, Block):
                 yield Resident(self._table, self._order(epoch))
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
-                yield from in_windows(self._table, order, position, self._like.dictionaries)
+                yield from open_windows(self._table, order, position, self._like.dictionaries)
 
-        return through_slabs(self._like, opened, ranks, first, self.device, reuse=reuse, unweighted=unweighted)
+        return iterate_slabs(self._like, opened, ranks, first, self.device, reuse=reuse, unweighted=unweighted)
 
     def _order(self, epoch: int) -> Order:
         if self._sums is not None:
@@ -374,7 +376,7 @@ class Loader:
                 expected="shuffle='blocks' or False, or a table that fits in memory",
                 remedy="shuffle='blocks'",
             )
-        tell_reads(self._table, self._windowed(0))
+        warn_of_rereads(self._table, self._windowed(0))
 
 
 class TorchBatches(IterableDataset[Any]):
@@ -415,7 +417,7 @@ class TorchBatches(IterableDataset[Any]):
         self.loader.load_state_dict(state)
 
 
-def arrays_of(block: Block, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
+def to_arrays(block: Block, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
     """The table as NumPy (on a GPU: CuPy) arrays by name: numeric, codes, target, weight and the kept columns.
 
     With `units`, what they make of the target.

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig
 
-__all__ = ["Position", "state_of", "taken_up"]
+__all__ = ["Position", "restore", "to_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +24,24 @@ class Position:
     batch: int = 0
 
 
-def state_of(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
+def to_state(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
     """The position, and what the order of the epoch depends on, as plain numbers and strings.
 
     Example:
-        >>> state_of(Position(1, 5), {"seed": 7})
+        >>> to_state(Position(1, 5), {"seed": 7})
         {'epoch': 1, 'batch': 5, 'seed': 7}
     """
     return {"epoch": position.epoch, "batch": position.batch, **identity}
 
 
-def taken_up(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
+def restore(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
     """The position in a state; in the middle of an epoch all else must be as it was.
 
     Raises:
         BadConfig: it is not, or the state is none.
 
     Example:
-        >>> taken_up({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})
+        >>> restore({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})
         Position(epoch=1, batch=0)
     """
     known = isinstance(state, Mapping)

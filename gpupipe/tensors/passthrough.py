@@ -9,24 +9,24 @@ from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dicti
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
 
-__all__ = ["MISSING_TIME", "held", "kept_dtype", "kept_values"]
+__all__ = ["MISSING_TIME", "encode_kept", "get_kept_dtype", "get_stored_fields"]
 
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
 
 
-def held(schema: Schema) -> list[Field]:
+def get_stored_fields(schema: Schema) -> list[Field]:
     """The kept columns that a block holds: all but those that are only carried, which no tensor can have.
 
     Example:
         >>> schema = Schema([Field("id", "int64", role=Role.KEEP), Field("blob", "binary", role=Role.KEEP)])
-        >>> [item.name for item in held(schema)]
+        >>> [item.name for item in get_stored_fields(schema)]
         ['id']
     """
     return [item for item in schema.with_role(Role.KEEP) if item.kind != Kind.PASSENGER]
 
 
-def kept_values(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
+def encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
     """n values of a kept column, as a block holds them; the dictionaries grow with the strings that are seen."""
     xp = backend.xp
     if column.dictionary is not None:
@@ -49,7 +49,7 @@ def kept_values(item: Field, column: Column, dictionaries: dict[str, Dictionary]
     return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
 
 
-def kept_dtype(item: Field) -> torch.dtype:
+def get_kept_dtype(item: Field) -> torch.dtype:
     """What the tensor of a kept column is made of.
 
     Raises:

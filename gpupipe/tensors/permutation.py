@@ -54,7 +54,7 @@ class Permutation:
         self._left_bits, self._right_bits = bits // 2, bits - bits // 2
         state = stream_key(seed, epoch)
         rounds = _ROUNDS_UP_TO_16_BITS if bits <= 16 else _ROUNDS
-        self._keys = [(self._signed(_mixed(state + i) | 1), self._signed(_mixed(state - i - 1))) for i in range(rounds)]
+        self._keys = [(self._signed(_mix(state + i) | 1), self._signed(_mix(state - i - 1))) for i in range(rounds)]
 
     def at(self, positions: Any) -> Any:
         """The rows at these positions of the order.
@@ -137,10 +137,10 @@ def stream_key(seed: int, epoch: int) -> int:
         >>> stream_key(0, 1) != stream_key(1, 0)
         True
     """
-    return _mixed(_mixed(seed & _MASK) ^ (epoch & _MASK))
+    return _mix(_mix(seed & _MASK) ^ (epoch & _MASK))
 
 
-def _mixed(value: int) -> int:
+def _mix(value: int) -> int:
     """SplitMix64 (Steele, Lea and Flood, 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -7,7 +7,7 @@ import torch
 from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.support.validation import check_choice
 
-__all__ = ["RESIDENCIES", "choose_residency", "room_on"]
+__all__ = ["RESIDENCIES", "choose_residency", "get_free_bytes"]
 
 RESIDENCIES = ("device", "host", "stream")
 _SHARE = 0.8  # of the host's free memory that a table may take
@@ -40,11 +40,11 @@ def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: 
     return "stream"
 
 
-def room_on(device: torch.device) -> int | None:
+def get_free_bytes(device: torch.device) -> int | None:
     """Bytes a table may take there, beside what training needs; None where that cannot be told.
 
     Example:
-        >>> (room_on(torch.device("cpu")) or 1) > 0
+        >>> (get_free_bytes(torch.device("cpu")) or 1) > 0
         True
     """
     if device.type == "cuda":

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpupipe.errors import PartitionFailed
 
-__all__ = ["ahead"]
+__all__ = ["prefetch"]
 
 Item = TypeVar("Item")
 _LOOK, _PATIENCE = 1.0, 60.0  # seconds between looks at the other side, and for the thread to end what it does
@@ -25,7 +25,7 @@ class _End:
         self.error = error
 
 
-def ahead(items: Generator[Item], depth: int = 1) -> Generator[Item]:
+def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
     """The items of a generator, worked out in a thread.
 
     Whoever may stop before the end closes it (`contextlib.closing`): the generator is then closed too, in its thread.
@@ -39,7 +39,7 @@ def ahead(items: Generator[Item], depth: int = 1) -> Generator[Item]:
         PartitionFailed: the thread ended without a word.
 
     Example:
-        >>> list(ahead(number * 2 for number in range(3)))
+        >>> list(prefetch(number * 2 for number in range(3)))
         [0, 2, 4]
     """
     queue: Queue[Item | _End] = Queue(depth)
@@ -68,7 +68,7 @@ def _work(items: Generator[Item], queue: Queue[Item | _End], stop: Event) -> Non
     try:
         with closing(items):
             for item in items:
-                _put(queue, item, stop)
+                _enqueue(queue, item, stop)
                 del item
                 if stop.is_set():
                     break
@@ -76,10 +76,10 @@ def _work(items: Generator[Item], queue: Queue[Item | _End], stop: Event) -> Non
         error = caught
         if stop.is_set():
             _log.warning("a prefetch thread failed after it was told to stop: %r", error)
-    _put(queue, _End(error), stop)
+    _enqueue(queue, _End(error), stop)
 
 
-def _put(queue: Queue[Item | _End], item: Item | _End, stop: Event) -> None:
+def _enqueue(queue: Queue[Item | _End], item: Item | _End, stop: Event) -> None:
     while not stop.is_set():
         try:
             queue.put(item, timeout=_LOOK)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, distributed
 
-__all__ = ["MEETING", "group_of", "join", "joined", "on_hosts", "open_store", "stacked"]
+__all__ = ["MEETING", "gather_tensors", "is_joined", "join", "make_host_group", "open_group", "open_store"]
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # To meet for the first time; ranks read their tables before that, some of them longer than others.
@@ -22,11 +22,11 @@ MEETING = timedelta(minutes=30)
 logger = logging.getLogger(__name__)
 
 
-def joined() -> bool:
+def is_joined() -> bool:
     """Whether this process is in a group of torch.distributed.
 
     Example:
-        >>> joined()
+        >>> is_joined()
         False
     """
     return distributed.is_available() and distributed.is_initialized()
@@ -38,7 +38,7 @@ def join() -> None:
     The process takes the GPU of its number on this machine, where it sees several, and leaves the group at its end.
     """
     told = all(name in os.environ for name in LAUNCHED)
-    if not told or os.environ["WORLD_SIZE"] == "1" or not distributed.is_available() or joined():
+    if not told or os.environ["WORLD_SIZE"] == "1" or not distributed.is_available() or is_joined():
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -48,7 +48,7 @@ def join() -> None:
 
 
 @contextmanager
-def group_of(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
+def open_group(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
     """Inside, this process is a rank of a group that meets at a store of torch.distributed's.
 
     Args:
@@ -66,7 +66,7 @@ def group_of(store: Any, rank: int, world_size: int, timeout: float) -> Iterator
 
 
 @contextmanager
-def on_hosts(timeout: timedelta) -> Iterator[Any]:
+def make_host_group(timeout: timedelta) -> Iterator[Any]:
     """A group of gloo's of all ranks, for what lies on the host, whatever the program's own group talks by.
 
     Args:
@@ -79,7 +79,7 @@ def on_hosts(timeout: timedelta) -> Iterator[Any]:
         distributed.destroy_process_group(group)
 
 
-def stacked(tensor: Tensor, group: Any) -> Tensor:
+def gather_tensors(tensor: Tensor, group: Any) -> Tensor:
     """A tensor of every rank of such a group, one after the other; all of them have the same shape."""
     found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(found, tensor, group=group)
@@ -105,5 +105,5 @@ def _backends() -> str:
 
 
 def _leave() -> None:
-    if joined():
+    if is_joined():
         distributed.destroy_process_group()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig
 
-__all__ = ["Ragged", "joined"]
+__all__ = ["Ragged", "concat_ragged"]
 
 
 @dataclass(slots=True)
@@ -108,14 +108,14 @@ class Ragged:
         return Ragged(self.values[places], offsets)
 
 
-def joined(parts: Sequence[Ragged]) -> Ragged:
+def concat_ragged(parts: Sequence[Ragged]) -> Ragged:
     """The lists of all parts, one after the other.
 
     Memory: shares a single part, else copies.
 
     Example:
         >>> one = Ragged(torch.tensor([7, 8]), torch.tensor([0, 2]))
-        >>> joined([one, one]).offsets.tolist()
+        >>> concat_ragged([one, one]).offsets.tolist()
         [0, 2, 4]
     """
     if len(parts) == 1:

@@ -49,10 +49,10 @@ class Drawn:
 
     def _drawn(self, counters: Any) -> Any:
         """A number from 0 to below the total for each; NumPy's and torch's int64 wrap alike."""
-        value = counters * _signed(_GAMMA) + _signed(self._key)
+        value = counters * _to_signed(_GAMMA) + _to_signed(self._key)
         for bits, factor in ((30, _FIRST), (27, _SECOND)):
-            value = (value ^ _shifted(value, bits)) * _signed(factor)
-        return _shifted(value ^ _shifted(value, 31), 2) % self._total
+            value = (value ^ _shift_right(value, bits)) * _to_signed(factor)
+        return _shift_right(value ^ _shift_right(value, 31), 2) % self._total
 
 
 def running_sum(table: Block, sampler: str | Tensor) -> Tensor:
@@ -70,19 +70,19 @@ def running_sum(table: Block, sampler: str | Tensor) -> Tensor:
     Memory: n int64 on the table's device, and as much again for a moment.
     """
     if isinstance(sampler, Tensor):
-        shares = _of_weights(sampler.to(table.device), len(table))
+        shares = _check_weights(sampler.to(table.device), len(table))
     elif is_one_of(sampler, ["balanced"]):
-        shares = _of_classes(table.target)
+        shares = _compute_class_weights(table.target)
     elif is_one_of(sampler, ["weights"]):
         if table.weight is None:
             raise _bad("the table has no weights", sampler, "Features(..., weight=...)", "sampler='balanced'")
-        shares = _of_weights(table.weight, len(table))
+        shares = _check_weights(table.weight, len(table))
     else:
         raise _bad("no such sampler", sampler, "'balanced', 'weights' or a weight for each row", "sampler='balanced'")
     return torch.cumsum(shares, 0)
 
 
-def _of_classes(target: Tensor | None) -> Tensor:
+def _compute_class_weights(target: Tensor | None) -> Tensor:
     if target is None or target.ndim != 1 or (target.is_floating_point() and bool((target != target.round()).any())):
         got = "none" if target is None else f"{target.ndim} dimensions of {target.dtype}"
         raise _bad("the target has no classes", got, "one target of class numbers, or of 0 and 1", "sampler='weights'")
@@ -91,7 +91,7 @@ def _of_classes(target: Tensor | None) -> Tensor:
     return torch.index_select(each, 0, classes)
 
 
-def _of_weights(weights: Tensor, num_rows: int) -> Tensor:
+def _check_weights(weights: Tensor, num_rows: int) -> Tensor:
     if weights.shape != (num_rows,):
         raise _bad("not a weight for each row", tuple(weights.shape), (num_rows,), "sampler=weights of that shape")
     weights = weights.double()
@@ -112,12 +112,12 @@ def _exponent(total: float) -> int:
     return int(np.frexp(total)[1])
 
 
-def _shifted(value: Any, bits: int) -> Any:
+def _shift_right(value: Any, bits: int) -> Any:
     """Shifted right, zeros coming in from the left."""
     return (value >> bits) & (1 << 64 - bits) - 1
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 

@@ -10,7 +10,7 @@ from torch import distributed
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import is_integer, is_sequence
-from gpupipe.tensors.process_group import MEETING, join, joined, on_hosts, stacked
+from gpupipe.tensors.process_group import MEETING, gather_tensors, is_joined, join, make_host_group
 
 __all__ = ["Ranks", "Step"]
 
@@ -101,19 +101,19 @@ class Ranks:
         return Step(min(first, self.num_rows), min(first + size, self.num_rows), size)
 
 
-def who_am_i(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def get_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """This process's number and how many there are; torch.distributed's, or torchrun's, where nothing is said.
 
     Raises:
         BadConfig: one of the two only, or a number that is none of a rank.
 
     Example:
-        >>> who_am_i(None, None), who_am_i(1, 4)
+        >>> get_rank(None, None), get_rank(1, 4)
         ((0, 1), (1, 4))
     """
     if rank is None and world_size is None:
         join()
-        if joined():
+        if is_joined():
             return distributed.get_rank(), distributed.get_world_size()
         return 0, 1
     both = rank is not None and world_size is not None and is_integer(rank, 0) and is_integer(world_size, 1)
@@ -128,7 +128,9 @@ def who_am_i(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def rows_of_all(sharded: bool | Sequence[int], num_rows: int, rank: int, world_size: int) -> tuple[int, ...] | None:
+def gather_row_counts(
+    sharded: bool | Sequence[int], num_rows: int, rank: int, world_size: int
+) -> tuple[int, ...] | None:
     """The rows of each rank's own table; None where all have the same one.
 
     With True the ranks tell each other, which all of them must then come to.
@@ -141,7 +143,7 @@ def rows_of_all(sharded: bool | Sequence[int], num_rows: int, rank: int, world_s
     if sharded is True:
         if world_size == 1:
             return (num_rows,)
-        if not joined():
+        if not is_joined():
             raise BadConfig(
                 "loader",
                 "the ranks cannot tell each other how many rows they have",
@@ -149,8 +151,8 @@ def rows_of_all(sharded: bool | Sequence[int], num_rows: int, rank: int, world_s
                 expected="an initialised process group, or the numbers",
                 remedy="sharded=[rows of rank 0, rows of rank 1, ...]",
             )
-        with on_hosts(MEETING) as group:
-            return tuple(stacked(torch.tensor(num_rows), group).tolist())
+        with make_host_group(MEETING) as group:
+            return tuple(gather_tensors(torch.tensor(num_rows), group).tolist())
     if not is_sequence(sharded) or len(sharded) != world_size or sharded[rank] != num_rows:
         raise BadConfig(
             "loader",

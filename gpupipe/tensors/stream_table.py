@@ -19,9 +19,9 @@ from gpupipe.schema import Schema
 from gpupipe.tensors.feature_table import Block
 from gpupipe.tensors.gather import Picker, gather
 from gpupipe.tensors.order import Ranges, Windowed
-from gpupipe.tensors.prefetch import ahead
+from gpupipe.tensors.prefetch import prefetch
 
-__all__ = ["Parts", "in_windows", "tell_reads"]
+__all__ = ["Parts", "open_windows", "warn_of_rereads"]
 
 Columns = Mapping[str, Column]
 _log = logging.getLogger("gpupipe")
@@ -42,7 +42,9 @@ class Parts(Protocol):
         """The columns of these parts, in order, of each in one or more pieces."""
 
 
-def in_windows(parts: Parts, order: Windowed, position: int, dictionaries: dict[str, Dictionary]) -> Generator[Picker]:
+def open_windows(
+    parts: Parts, order: Windowed, position: int, dictionaries: dict[str, Dictionary]
+) -> Generator[Picker]:
     """One picker of the rows of an epoch from `position` on, while its windows are read in a thread.
 
     Args:
@@ -53,7 +55,7 @@ def in_windows(parts: Parts, order: Windowed, position: int, dictionaries: dict[
 
     Memory: two windows, a part, and what reading it takes.
     """
-    with closing(ahead(_windows(parts, order, order.window_of(position), dictionaries))) as windows:
+    with closing(prefetch(_windows(parts, order, order.window_of(position), dictionaries))) as windows:
         picker = _Windows(order, windows)
         try:
             yield picker
@@ -61,11 +63,11 @@ def in_windows(parts: Parts, order: Windowed, position: int, dictionaries: dict[
             picker.leave()
 
 
-def tell_reads(parts: Parts, order: Windowed) -> None:
+def warn_of_rereads(parts: Parts, order: Windowed) -> None:
     """Warn where an epoch reads parts over and over, for a few of their rows each time."""
     starts = _starts(parts)
     num_windows = order.window_of(starts[-1] - 1) + 1 if starts[-1] else 0
-    needed = [number for window in range(num_windows) for number in _needed(starts, order.ranges(window))]
+    needed = [number for window in range(num_windows) for number in _find_needed_parts(starts, order.ranges(window))]
     rows = sum(parts.rows[number] for number in needed)
     if rows > 2 * starts[-1]:
         _log.warning(
@@ -141,7 +143,7 @@ def _windows(parts: Parts, order: Windowed, first: int, dictionaries: dict[str, 
 
 
 def _read_into(block: Block, parts: Parts, ranges: Ranges, starts: list[int]) -> None:
-    needed = _needed(starts, ranges)
+    needed = _find_needed_parts(starts, ranges)
     with closing(parts.read(needed)) as found:
         for number, pieces in zip(needed, found, strict=True):
             row = starts[number]
@@ -178,7 +180,7 @@ def _starts(parts: Parts) -> list[int]:
     return list(accumulate(parts.rows, initial=0))
 
 
-def _needed(starts: list[int], ranges: Ranges) -> list[int]:
+def _find_needed_parts(starts: list[int], ranges: Ranges) -> list[int]:
     """The parts that hold a row of the ranges, ascending."""
     found: dict[int, None] = {}
     for start, stop in ranges:

@@ -7,7 +7,7 @@ from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, Field, Kind, Role
 from gpupipe.support.text import derive
 
-__all__ = ["check_column", "endless_values", "is_index", "missing_values"]
+__all__ = ["check_column", "infinite_values", "is_index", "missing_values"]
 
 
 def is_index(item: Field) -> bool:
@@ -44,7 +44,7 @@ def missing_values(item: Field, count: int) -> BadData:
     )
 
 
-def endless_values(item: Field, count: int) -> BadData:
+def infinite_values(item: Field, count: int) -> BadData:
     """The error for so many values that float32 cannot hold."""
     return BadData(
         f"column {item.name!r}",

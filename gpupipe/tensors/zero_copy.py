@@ -35,19 +35,19 @@ def share(frame: Frame, column: str) -> Tensor:
         raise ColumnNotFound.among("share", column, frame.columns)
     found, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))
     if found.dtype not in (*FLOATS, *INTEGERS, "bool"):
-        raise _refused(column, f"a column of {found.dtype} cannot be shared")
+        raise _make_error(column, f"a column of {found.dtype} cannot be shared")
     if found.valid is not None:
-        raise _refused(column, f"a column of {found.dtype} with missing values cannot be shared")
+        raise _make_error(column, f"a column of {found.dtype} with missing values cannot be shared")
     if min(found.data.strides) < 0:  # torch would end the process
-        raise _refused(column, "a column that runs backwards through memory cannot be shared")
+        raise _make_error(column, "a column that runs backwards through memory cannot be shared")
     tensor = from_dlpack(found.data)
     # What is the frame's own lies at one place however often it is looked at; what is made for the look does not.
     if tensor.data_ptr() != from_dlpack(again.data).data_ptr():
-        raise _refused(column, f"a column of {found.dtype} is not stored as a tensor would be")
+        raise _make_error(column, f"a column of {found.dtype} is not stored as a tensor would be")
     return tensor
 
 
-def _refused(column: str, problem: str) -> CopyRequired:
+def _make_error(column: str, problem: str) -> CopyRequired:
     return CopyRequired(
         f"share({column!r})",
         problem,

@@ -148,7 +148,7 @@ class Cast(Transform):
             require_castable(schema[name].dtype, dtype, name)
         return schema.assign(
             replace(
-                Field.derived(name, dtype, [schema[name]], "Cast", _written_as(schema[name], dtype)),
+                Field.derived(name, dtype, [schema[name]], "Cast", _get_file_type(schema[name], dtype)),
                 nullable=schema[name].nullable,
                 units=schema[name].units if dtype in (*INTEGERS, *FLOATS) else "",
             )
@@ -169,6 +169,6 @@ class Cast(Transform):
         )
 
 
-def _written_as(item: Field, dtype: str) -> str:
+def _get_file_type(item: Field, dtype: str) -> str:
     """What a column is in files after a cast: times keep their zone, a date becomes a time."""
     return item.with_instants().written_as if item.dtype == dtype else ""

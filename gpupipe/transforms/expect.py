@@ -18,7 +18,7 @@ from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
-from gpupipe.support.text import as_list, counted
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import (
     check_bool,
     check_choice,
@@ -217,7 +217,7 @@ class Expect(Transform):
         (name, rule), total = next(iter(findings.totals.items()))
         raise BadData(
             f"Expect, column {name!r}",
-            f"{counted(total, 'row')} of {findings.num_rows:,} are not as expected",
+            f"{format_count(total, 'row')} of {findings.num_rows:,} are not as expected",
             got=findings.example(name, rule),
             expected=self.rules[rule],
             remedy="data as it was agreed on, a Filter before this step, or on_violation='count'",

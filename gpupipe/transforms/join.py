@@ -13,7 +13,7 @@ from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_choice, check_names
 from gpupipe.transforms.lookup import Lookup
-from gpupipe.transforms.table_join import TableJoin, gathered
+from gpupipe.transforms.table_join import TableJoin, take_or_missing
 
 __all__ = ["Join"]
 
@@ -110,7 +110,9 @@ class Join(TableJoin):
         self._count(len(frame), unmatched)
         if self.how == "inner":
             frame, rows = backend.filter(frame, ~unmatched), rows[~unmatched]
-        return backend.assign(frame, {out: gathered(backend.column(table, name), rows) for name, out in asked.items()})
+        return backend.assign(
+            frame, {out: take_or_missing(backend.column(table, name), rows) for name, out in asked.items()}
+        )
 
     def _merged(self, frame: Frame, table: Frame, asked: Mapping[str, str], backend: Backend) -> Frame:
         """Every pair of rows with equal keys; keys of two types are compared in columns of their own."""

@@ -16,11 +16,11 @@ from gpupipe.backend.sorting import group_by_keys
 from gpupipe.backend.time_distance import Distance, check_distance, convert_distance, order_dtype
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.durations import microseconds_of
+from gpupipe.support.durations import parse_duration_us
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_name, check_names
 from gpupipe.transforms.lookup import Lookup
-from gpupipe.transforms.table_join import TableJoin, gathered
+from gpupipe.transforms.table_join import TableJoin, take_or_missing
 
 __all__ = ["JoinAsOf"]
 
@@ -135,7 +135,7 @@ class JoinAsOf(TableJoin):
         table, lookup = self._prepared(dtype, backend)
         rows = lookup.find(backend.column(frame, self.on), {key: backend.column(frame, key) for key in self._by})
         self._count(len(frame), rows < 0)
-        return backend.assign(frame, {out: gathered(table[name], rows) for name, out in names.items()})
+        return backend.assign(frame, {out: take_or_missing(table[name], rows) for name, out in names.items()})
 
     def _prepared(self, dtype: str, backend: Backend) -> tuple[Mapping[str, Column], _History]:
         with self._lock:
@@ -196,7 +196,7 @@ class _History:
             examples = {name: key.take(found.first) for name, key in keys.items()}
             remedy = "Dataset.join_asof(...), which takes any numbers"
             self._lookup, groups = Lookup(examples, backend, where, remedy), found.ids
-        times, there = _ordered(on, dtype, xp)
+        times, there = _to_comparable(on, dtype, xp)
         if dtype != "float64":  # what becomes known beyond the last time there is never does
             there = there & (times <= np.iinfo(times.dtype).max - lag)
         rows = xp.flatnonzero(there)
@@ -215,7 +215,7 @@ class _History:
         Memory: four arrays of n int64 at a time.
         """
         xp = self._backend.xp
-        times, there = _ordered(on, self._dtype, xp)
+        times, there = _to_comparable(on, self._dtype, xp)
         groups = xp.zeros(len(on), dtype="int64") if self._lookup is None else self._lookup.find(keys, self._backend)
         first = groups * (len(self._times) + 1)
         rank = xp.searchsorted(self._times, times, side=self._side) - 1
@@ -229,7 +229,7 @@ class _History:
         return xp.where(there, self._rows[place], -1)
 
 
-def _ordered(column: Column, dtype: str, xp: Any) -> tuple[Array, Array]:
+def _to_comparable(column: Column, dtype: str, xp: Any) -> tuple[Array, Array]:
     """The n times in the type they are compared in, and where they are not missing."""
     kind = "int64" if dtype == "timestamp" else dtype
     missing = column.missing(xp)
@@ -239,5 +239,5 @@ def _ordered(column: Column, dtype: str, xp: Any) -> tuple[Array, Array]:
 
 def _text(length: Any) -> Any:
     """Write a length of time as text, which can be saved; a number stays one."""
-    found = None if isinstance(length, str) else microseconds_of(length, least=0)
+    found = None if isinstance(length, str) else parse_duration_us(length, least=0)
     return length if found is None else f"{found}us"

@@ -10,7 +10,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.support.text import as_list, counted
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_callable, check_names
 from gpupipe.transforms.transform import Transform
 
@@ -72,7 +72,13 @@ class Map(Transform):
         dtypes = self.dtypes_ or dict.fromkeys(self.adds or (), "float64")
         sources = [schema[name] for name in read]
         made = [
-            Field.derived(name, _stored(dtype), sources, "Map", written_as="" if dtype == _stored(dtype) else dtype)
+            Field.derived(
+                name,
+                _get_field_type(dtype),
+                sources,
+                "Map",
+                written_as="" if dtype == _get_field_type(dtype) else dtype,
+            )
             for name, dtype in dtypes.items()
         ]
         if self.adds is None and dtypes:
@@ -151,8 +157,8 @@ class Map(Transform):
             raise SchemaMismatch(
                 self._where,
                 "the function changed the rows, their order or the index",
-                got=counted(len(result), "row"),
-                expected=f"the {counted(num_rows, 'row')} it was given, in their order",
+                got=format_count(len(result), "row"),
+                expected=f"the {format_count(num_rows, 'row')} it was given, in their order",
                 remedy="Filter(...) to drop rows",
             )
         for name in self.adds or ():
@@ -183,10 +189,10 @@ class Map(Transform):
                     expected=f"{dtype}, as in the first partition",
                     remedy=f"frame[{name!r}].astype({dtype!r}) in the function",
                 )
-            typed[name] = missing_column(_stored(dtype), len(column), backend.xp)
+            typed[name] = missing_column(_get_field_type(dtype), len(column), backend.xp)
         return backend.assign(coded, typed) if typed else coded
 
 
-def _stored(dtype: str) -> str:
+def _get_field_type(dtype: str) -> str:
     """The field type of one that `dtypes_` names: dates and times with a zone are timestamps."""
     return "timestamp" if dtype.startswith(("timestamp", "date32")) else dtype

@@ -13,7 +13,7 @@ import polars as pl
 
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import ROW, Field, Schema
-from gpupipe.support.durations import microseconds_of
+from gpupipe.support.durations import parse_duration_us
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_integer, check_names, is_integer, refuse_argument
 from gpupipe.transforms.window_transform import WholeTableTransform
@@ -113,7 +113,7 @@ class _Windowed(WholeTableTransform):
         for name, outs in values.items():
             for stat, out in outs.items():
                 least = 1 if stat == "count" else min(max(self._least, 1), window)
-                value = self._over(_of_last(before[name], stat, window, least), backend)
+                value = self._over(_aggregate_last(before[name], stat, window, least), backend)
                 if stat == "count" or (stat == "sum" and not self._least):
                     value = value.fill_null(0)
                 made[out] = self._where_known(value, schema)
@@ -169,7 +169,7 @@ class Rolling(_Windowed):
     ) -> None:
         super().__init__(by, order_by)
         check_names(self, columns=columns)
-        if not is_integer(window, 1) and not (isinstance(window, str) and microseconds_of(window)):
+        if not is_integer(window, 1) and not (isinstance(window, str) and parse_duration_us(window)):
             expected = "a number of rows, or one of seconds, minutes, hours, days or weeks"
             raise refuse_argument(self, "window", window, expected, "window='7 days'")
         self.columns = as_list(columns)
@@ -213,7 +213,7 @@ class Rolling(_Windowed):
     @property
     def _microseconds(self) -> int | None:
         """The window's length in time; None where it is one in rows."""
-        return microseconds_of(self.window) if isinstance(self.window, str) else None
+        return parse_duration_us(self.window) if isinstance(self.window, str) else None
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         if self._microseconds is None:
@@ -228,7 +228,7 @@ class Rolling(_Windowed):
         rows = self._of_earlier_times(rows, time, asked, backend)
         if self.closed == "right":
             rows = self._of_same_time(rows, time, asked, backend)
-        found = _of_earlier if self.closed == "left" else _of_both
+        found = _read_earlier if self.closed == "left" else _merge_sides
         made = {}
         for name, outs in values.items():
             for stat, out in outs.items():
@@ -273,7 +273,7 @@ class Rolling(_Windowed):
         made = {}
         for name, stat in parts:
             if backend == "gpu":
-                value = _of_last(_value(name), stat, _LONGEST, 1).over([*self.keys, time], order_by=ROW)
+                value = _aggregate_last(_value(name), stat, _LONGEST, 1).over([*self.keys, time], order_by=ROW)
             else:
                 value = self._over(_of_window(_value(name), stat, _place_in_runs(time), _RUN, "right"), backend)
             made[_SAME.format(name, stat)] = value
@@ -340,21 +340,21 @@ def _value(name: str) -> pl.Expr:
     return pl.col(f"⟨value⟩ {name}")
 
 
-def _valued(value: pl.Expr, stat: str) -> tuple[pl.Expr, str]:
+def _choose_function(value: pl.Expr, stat: str) -> tuple[pl.Expr, str]:
     """Name the function of Polars that makes a statistic, and what of; a count is the sum of ones."""
     return (value.is_not_null().cast(pl.Int64), "sum") if stat == "count" else (value, stat)
 
 
-def _of_last(value: pl.Expr, stat: str, rows: int, least: int) -> pl.Expr:
+def _aggregate_last(value: pl.Expr, stat: str, rows: int, least: int) -> pl.Expr:
     """Make a statistic of so many last rows."""
-    value, function = _valued(value, stat)
+    value, function = _choose_function(value, stat)
     made: pl.Expr = getattr(value, f"rolling_{function}")(rows, min_samples=least)
     return made
 
 
 def _of_window(value: pl.Expr, stat: str, by: pl.Expr, window: str, closed: str) -> pl.Expr:
     """Make a statistic of the rows that lie in a window of another column."""
-    value, function = _valued(value, stat)
+    value, function = _choose_function(value, stat)
     made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=1)
     return made
 
@@ -364,23 +364,23 @@ def _place_in_runs(time: str) -> pl.Expr:
     return pl.col(time).rle_id().cast(pl.Int64) * (1 << 32) + pl.int_range(pl.len())
 
 
-def _of_earlier(name: str, stat: str) -> pl.Expr:
+def _read_earlier(name: str, stat: str) -> pl.Expr:
     value = pl.col(_EARLIER.format(name, stat))
     return value.fill_null(0) if stat in ("count", "sum") else value
 
 
-def _of_both(name: str, stat: str) -> pl.Expr:
+def _merge_sides(name: str, stat: str) -> pl.Expr:
     """Put the statistics of earlier times and of the same time together.
 
     Source: for deviations Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
         variances", 1979.
     """
     if stat in ("count", "sum"):
-        return _of_earlier(name, stat) + pl.col(_SAME.format(name, stat)).fill_null(0)
+        return _read_earlier(name, stat) + pl.col(_SAME.format(name, stat)).fill_null(0)
     if stat == "mean":
-        return _of_both(name, "sum") / _of_both(name, "count")
+        return _merge_sides(name, "sum") / _merge_sides(name, "count")
     if stat == "std":
-        return _of_both(name, "var").sqrt()
+        return _merge_sides(name, "var").sqrt()
     one, other = (pl.col(text.format(name, stat)) for text in (_EARLIER, _SAME))
     if stat != "var":
         return pl.min_horizontal(one, other) if stat == "min" else pl.max_horizontal(one, other)

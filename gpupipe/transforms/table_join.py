@@ -16,7 +16,7 @@ from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Transform
 
-__all__ = ["TableJoin", "gathered"]
+__all__ = ["TableJoin", "take_or_missing"]
 
 
 class TableJoin(Transform):
@@ -157,7 +157,7 @@ class TableJoin(Transform):
             self.rows_unmatched_ += int(unmatched.sum())
 
 
-def gathered(column: Column, rows: Any) -> Column:
+def take_or_missing(column: Column, rows: Any) -> Column:
     """Take the values at these rows, missing at -1, without a mask where all are there."""
     taken = column.take(rows)
     if taken.valid is not None and bool(taken.valid.all()):

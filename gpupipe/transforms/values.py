@@ -17,7 +17,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.text import as_list, counted
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names, check_number, is_bool, refuse_argument
 from gpupipe.transforms.transform import Transform
 
@@ -63,7 +63,7 @@ class Clip(Transform):
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.columns, "Clip")
-        items = [_of_type(schema[name], (*INTEGERS, *FLOATS, "timestamp"), "Clip") for name in self.columns]
+        items = [_require_type(schema[name], (*INTEGERS, *FLOATS, "timestamp"), "Clip") for name in self.columns]
         for item in items:
             ends = [end for end in self._ends(item) if end is not None]
             if ends != sorted(ends):
@@ -120,8 +120,8 @@ class Log1p(Transform):
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.columns, "Log1p")
-        items = [_of_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
-        return schema.assign(replace(item, dtype=_float_of(item.dtype), step="Log1p", units="") for item in items)
+        items = [_require_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
+        return schema.assign(replace(item, dtype=_get_float_type(item.dtype), step="Log1p", units="") for item in items)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         return set(wanted)
@@ -132,7 +132,7 @@ class Log1p(Transform):
             return frame
         signed = {name: column for name, column in columns.items() if not column.dtype.startswith(("u", "b"))}
         self._check(signed, backend)
-        made = {n: apply_function("log1p", c, _float_of(c.dtype), backend.xp) for n, c in columns.items()}
+        made = {n: apply_function("log1p", c, _get_float_type(c.dtype), backend.xp) for n, c in columns.items()}
         return backend.assign(frame, made)
 
     def _check(self, columns: Mapping[str, Column], backend: Backend) -> None:
@@ -143,7 +143,7 @@ class Log1p(Transform):
             if count:
                 raise BadData(
                     f"Log1p of column {name!r}",
-                    f"{counted(int(count), 'value')} of -1 or less",
+                    f"{format_count(int(count), 'value')} of -1 or less",
                     got=backend.to_host(columns[name].data[mask][:1])[0].item(),
                     expected="numbers above -1",
                     remedy=f"Clip({name!r}, 0) or Filter('{name} > -1') before it",
@@ -204,19 +204,21 @@ class Replace(Transform):
         made = {}
         for name in (name for name in self.values if name in wanted):
             column = backend.column(frame, name)
-            how = replace_texts if column.dictionary is not None else _replaced
+            how = replace_texts if column.dictionary is not None else _replace_values
             made[name] = how(column, *self._stored(schema[name]), backend)
         return backend.assign(frame, made) if made else frame
 
     def _stored(self, item: Field) -> tuple[list[Any], list[Any], Any]:
         """Old and new values as the column stores them, and what stands for missing ones."""
-        pairs = {_stored_or_none(old, item): _stored_or_none(new, item) for old, new in self.values[item.name].items()}
+        pairs = {
+            _convert_or_none(old, item): _convert_or_none(new, item) for old, new in self.values[item.name].items()
+        }
         fill = pairs.pop(None, None)
         olds = sorted(pairs)
         return olds, [pairs[old] for old in olds], fill
 
 
-def _replaced(column: Column, olds: list[Any], news: list[Any], fill: Any, backend: Backend) -> Column:
+def _replace_values(column: Column, olds: list[Any], news: list[Any], fill: Any, backend: Backend) -> Column:
     """Numbers, booleans and times; `olds` ascend."""
     xp, data, own = backend.xp, column.data, column.data.dtype
     missing = column.missing(xp)
@@ -239,7 +241,7 @@ def _replaced(column: Column, olds: list[Any], news: list[Any], fill: Any, backe
     return Column(column.dtype, data, None if absent is None else ~absent)
 
 
-def _of_type(item: Field, dtypes: Sequence[str], where: str) -> Field:
+def _require_type(item: Field, dtypes: Sequence[str], where: str) -> Field:
     if item.dtype not in dtypes:
         raise SchemaMismatch(
             f"{where} of column {item.name!r}",
@@ -251,7 +253,7 @@ def _of_type(item: Field, dtypes: Sequence[str], where: str) -> Field:
     return item
 
 
-def _float_of(dtype: str) -> str:
+def _get_float_type(dtype: str) -> str:
     return dtype if dtype in FLOATS else "float64"
 
 
@@ -295,7 +297,7 @@ def _limits(dtype: str) -> tuple[Any, Any]:
     return np.asarray(limits.min).item(), np.asarray(limits.max).item()
 
 
-def _stored_or_none(value: Any, item: Field) -> Any:
+def _convert_or_none(value: Any, item: Field) -> Any:
     """The same for a value to replace, or to replace it by; NaN is missing as None is."""
     return None if value is None or _is_nan(value) else _stored(value, item, "Replace")
 

@@ -95,7 +95,7 @@ def test_waits_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for _ in range(20):
         with pytest.raises(BadFile, match="4 attempts failed, the last with OSError: no"):
-            retry.retried(fail, "x", "read")
+            retry.call_with_retries(fail, "x", "read")
     for number, wait in enumerate(waits):
         assert 0.25 * 2 ** (number % 3) <= wait <= 0.75 * 2 ** (number % 3)
     assert len(set(waits)) == len(waits) == 60
@@ -114,8 +114,8 @@ def test_what_is_not_there_or_not_allowed_is_not_tried_again(s3: str, caplog: py
     options = options_for(s3)
     for path in ("s3://bytes/none", "s3://no-such-bucket/none"):
         with pytest.raises(BadFile, match=r"it cannot be read \(FileNotFoundError: .*\n.*\nTry: the right path"):
-            remote_file.look_at(path, options)
-        assert remote_file.stamp_of(path, options) is None
+            remote_file.get_stat(path, options)
+        assert remote_file.get_stamp(path, options) is None
     assert not caplog.records
 
 
@@ -126,7 +126,7 @@ def test_credentials_come_from_the_environment(s3: str, monkeypatch: pytest.Monk
         ("AWS_ENDPOINT_URL", s3),
     ):
         monkeypatch.setenv(name, value)
-    assert remote_file.look_at(FILE).size == len(DATA)
+    assert remote_file.get_stat(FILE).size == len(DATA)
 
 
 def test_nobody_to_ask_for_credentials(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_nobody_to_ask_for_credentials(s3: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     with pytest.raises(BadFile, match=r"NoCredentialsError: .*\n.*\nTry: .* storage_options= or the environment"):
-        remote_file.look_at(FILE, {"client_kwargs": {"endpoint_url": s3}})
+        remote_file.get_stat(FILE, {"client_kwargs": {"endpoint_url": s3}})
 
 
 def test_urls_nobody_knows() -> None:
@@ -148,8 +148,8 @@ def test_urls_nobody_knows() -> None:
 def test_no_secret_shows(s3: str) -> None:
     options = options_for(s3, wrong_option=SECRET)
     for ask in (
-        remote_file.look_at,
-        remote_file.stamp_of,
+        remote_file.get_stat,
+        remote_file.get_stamp,
         lambda path, given: remote_file.fetch(path, [(0, 1)], given),
     ):
         with pytest.raises(BadFile, match="wrong_option") as raised:
@@ -162,7 +162,7 @@ def test_a_stamp_changes_with_the_file(s3: str) -> None:
     store = fsspec.filesystem("s3", **options)
     store.pipe_file("s3://bytes/changing.bin", b"one")
     store.ls("s3://bytes")  # and remember what is there
-    stamp = remote_file.stamp_of("s3://bytes/changing.bin", options)
+    stamp = remote_file.get_stamp("s3://bytes/changing.bin", options)
     assert stamp is not None and remote_file.change_since("s3://bytes/changing.bin", stamp, options) is None
     fsspec.filesystem("s3", skip_instance_cache=True, **options).pipe_file("s3://bytes/changing.bin", b"two")
     change = remote_file.change_since("s3://bytes/changing.bin", stamp, options)
@@ -174,13 +174,13 @@ def test_a_stamp_changes_with_the_file(s3: str) -> None:
 def test_a_file_is_read_as_a_stream(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_file, "STREAM_BYTES", 10_000)
     proxy.first(1, "cut", "GET", "data.bin")
-    with remote_file.opened(FILE, options_for(proxy.url)) as file:
+    with remote_file.open_stored(FILE, options_for(proxy.url)) as file:
         assert file.read(10) == DATA[:10]
         assert file.seek(-20, 2) == len(DATA) - 20
         assert file.read() == DATA[-20:]
         assert (file.seek(100), file.tell(), file.read(20_000)) == (100, 100, DATA[100:20_100])
         assert (file.seek(len(DATA) + 5), file.read(5)) == (len(DATA) + 5, b"")
-    with remote_file.opened(FILE, options_for(proxy.url)) as file:
+    with remote_file.open_stored(FILE, options_for(proxy.url)) as file:
         assert file.read() == DATA
 
 
@@ -190,7 +190,7 @@ def test_a_stream_is_of_one_version(s3: str) -> None:
     store.pipe_file("s3://bytes/changing.bin", b"one")
 
     def read(meanwhile: Callable[[], object]) -> bytes:
-        with remote_file.opened("s3://bytes/changing.bin", options) as file:
+        with remote_file.open_stored("s3://bytes/changing.bin", options) as file:
             content = file.read()
             meanwhile()
             return content

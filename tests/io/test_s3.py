@@ -158,7 +158,7 @@ def test_every_format_is_read_from_there(store: Any, s3: str, tmp_path: Path) ->
         url = f"s3://tables/formats/t.{name}"
         dataset = reader(url, storage_options=options)
         assert plain(dataset.compute()) == table.to_pylist()
-        assert dataset.source.inputs() == {url: remote_file.stamp_of(url, options)}
+        assert dataset.source.inputs() == {url: remote_file.get_stamp(url, options)}
 
 
 def test_secrets_show_nowhere(store: Any, s3: str, wide: str, tmp_path: Path) -> None:

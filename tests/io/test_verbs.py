@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.jobs.parquet_writer import write_file
-from gpupipe.io.run import over_partitions
+from gpupipe.io.run import run_partitions
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
 
@@ -251,7 +251,7 @@ def test_rows_that_are_needed_together_are_never_halved() -> None:
         raise MemoryError("no room")
 
     with pytest.raises(PartitionFailed, match=r"needed together, and memory does not suffice(?s:.*)partition_bytes"):
-        list(over_partitions(greedy, numbers(), "cpu", "sort", whole=True))
+        list(run_partitions(greedy, numbers(), "cpu", "sort", whole=True))
 
 
 # written in a random order -------------------------------------------------------------------------------------------

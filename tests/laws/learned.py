@@ -19,7 +19,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.arrow import arrow_type
-from gpupipe.schema import LISTS, Field, list_of
+from gpupipe.schema import LISTS, Field, to_list_dtype
 
 Table = dict[str, tuple[str, list[Any]]]
 """Columns by name: type and values, None where missing."""
@@ -215,7 +215,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-_VALUES |= {list_of(dtype): st.lists(st.none() | values, max_size=3) for dtype, values in _VALUES.items()}
+_VALUES |= {to_list_dtype(dtype): st.lists(st.none() | values, max_size=3) for dtype, values in _VALUES.items()}
 
 
 @st.composite

@@ -127,7 +127,7 @@ def test_a_summary_travels_between_processes(backend: Backend, example: learned.
 
 
 def _plain(dtype: str) -> list[Any]:
-    element = schema.element_of(dtype)
+    element = schema.get_element_dtype(dtype)
     if element is not None:
         return [[], *([value, value] for value in _plain(element)[1:])]
     if dtype == "string":

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import select
-from gpupipe.schema import element_of
+from gpupipe.schema import get_element_dtype
 
 from . import learned
 
@@ -31,7 +31,7 @@ NUMBERS = [[1, 5, 2, 8, 3, 13], [7, 2, 2, 9, 1, 4]]
 
 
 def values(dtype: str, place: int) -> list[Any]:
-    element = element_of(dtype)
+    element = get_element_dtype(dtype)
     if element is None:
         return VALUES.get(dtype, NUMBERS[place % 2])
     return [values(element, place)[first : first + first % 3] for first in range(6)]

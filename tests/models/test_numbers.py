@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, Periodic, PiecewiseLinear
-from gpupipe.models.numeric_embeddings import numbers_from
+from gpupipe.models.numeric_embeddings import parse_numbers
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Block, Loader
 
@@ -105,7 +105,7 @@ def test_no_rows_and_one_number_tell_nothing() -> None:
 
 def test_settings_go_through_json() -> None:
     for numbers in (Periodic(dim=5, sigma=0.2), PiecewiseLinear([[0.0, 1.0], []], dim=4)):
-        assert numbers_from(numbers.to_json()) == numbers
+        assert parse_numbers(numbers.to_json()) == numbers
 
 
 def test_what_makes_no_sense_is_refused() -> None:

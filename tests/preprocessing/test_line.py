@@ -8,7 +8,7 @@ import sklearn.cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.preprocessing.summaries.kmeans_1d import centres_on_a_line
+from gpupipe.preprocessing.summaries.kmeans_1d import cluster_sorted_values
 
 
 def start(values: np.ndarray, k: int) -> np.ndarray:
@@ -34,7 +34,7 @@ def inertia(values: np.ndarray, centres: np.ndarray) -> float:
 @pytest.mark.parametrize("power", [1, 3, 5])
 def test_as_scikit_learn(power: int, k: int, scale: float) -> None:
     values = np.random.default_rng(k).normal(size=4000) ** power * scale
-    found, wanted = np.sort(centres_on_a_line(np.sort(values), np.ones(4000, dtype=np.int64), k)), peer(values, k)
+    found, wanted = np.sort(cluster_sorted_values(np.sort(values), np.ones(4000, dtype=np.int64), k)), peer(values, k)
     if len(np.unique(nearest(values, start(values, k)))) == k:
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-9 * np.ptp(values))
     else:  # which row a centre without any gets is a matter of rounding there
@@ -48,6 +48,6 @@ def test_counts_stand_for_rows(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
     values, counts = np.unique(rng.normal(size=30)), rng.integers(1, 9, 30)
     rows = np.repeat(values, counts)
-    found = centres_on_a_line(values, counts, k)
-    wanted = centres_on_a_line(rows, np.ones(len(rows), dtype=np.int64), k)
+    found = cluster_sorted_values(values, counts, k)
+    wanted = cluster_sorted_values(rows, np.ones(len(rows), dtype=np.int64), k)
     np.testing.assert_allclose(np.sort(found), np.sort(wanted), rtol=1e-9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import PowerTransformer
-from gpupipe.preprocessing.summaries.power_lambda import Bent, likeliest_power
+from gpupipe.preprocessing.summaries.power_lambda import Bent, find_likeliest_power
 from tests.examples import examples
 
 METHODS = ["yeo-johnson", "box-cox"]
@@ -61,7 +61,7 @@ def test_as_scikit_learn(method: str, standardize: bool) -> None:
 def test_no_other_power_is_likelier(method: str, values: list[float]) -> None:
     data = np.sort(np.array(values))
     data = data if method == "box-cox" else data - np.median(data)
-    power = likeliest_power(data, np.ones(len(data)), method)
+    power = find_likeliest_power(data, np.ones(len(data)), method)
     likelihood = scipy.stats.boxcox_llf if method == "box-cox" else scipy.stats.yeojohnson_llf
     best = likelihood(power, data)
     _, theirs = (scipy.stats.boxcox if method == "box-cox" else scipy.stats.yeojohnson)(data)
@@ -73,8 +73,8 @@ def test_counts_stand_for_rows() -> None:
     rng = np.random.default_rng(0)
     values, counts = np.sort(rng.normal(size=50)), rng.integers(1, 9, 50)
     rows = np.repeat(values, counts)
-    wanted = likeliest_power(rows, np.ones(len(rows)), "yeo-johnson")
-    assert likeliest_power(values, counts, "yeo-johnson") == pytest.approx(wanted, rel=1e-9)
+    wanted = find_likeliest_power(rows, np.ones(len(rows)), "yeo-johnson")
+    assert find_likeliest_power(values, counts, "yeo-johnson") == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from gpupipe.tensors.prefetch import ahead
+from gpupipe.tensors.prefetch import prefetch
 
 
 def threads() -> list[str]:
@@ -36,15 +36,15 @@ class Source:
 
 def test_all_items_in_order_from_another_thread() -> None:
     source = Source(100)
-    assert list(ahead(source.items())) == list(range(100))
+    assert list(prefetch(source.items())) == list(range(100))
     assert source.closed_in == "gpupipe-prefetch" and threads() == []
-    assert list(ahead(Source(0).items())) == []
+    assert list(prefetch(Source(0).items())) == []
 
 
 def test_a_fault_comes_at_the_place_of_its_item() -> None:
     seen: list[int] = []
     with pytest.raises(ZeroDivisionError, match="planted"):
-        seen.extend(ahead(Source(9, fault=5).items(), depth=2))
+        seen.extend(prefetch(Source(9, fault=5).items(), depth=2))
     assert seen == [0, 1, 2, 3, 4] and threads() == []
 
 
@@ -52,7 +52,7 @@ def test_a_fault_comes_at_the_place_of_its_item() -> None:
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_early_end_closes_the_source_and_ends_the_thread(taken: int, depth: int) -> None:
     source = Source(10**9)
-    items = ahead(source.items(), depth)
+    items = prefetch(source.items(), depth)
     for _ in range(taken):
         next(items)
     items.close()
@@ -65,11 +65,11 @@ def test_one_inside_another() -> None:
     inner = Source(10**9)
 
     def doubled() -> Generator[int]:
-        with closing(ahead(inner.items())) as items:
+        with closing(prefetch(inner.items())) as items:
             for item in items:
                 yield 2 * item
 
-    with closing(ahead(doubled())) as items:
+    with closing(prefetch(doubled())) as items:
         assert [next(items) for _ in range(4)] == [0, 2, 4, 6]
     assert threads() == [] and inner.closed_in == "gpupipe-prefetch"
 
@@ -83,8 +83,8 @@ def test_a_fault_while_it_is_closed_is_told(caplog: pytest.LogCaptureFixture) ->
             raise ZeroDivisionError("at the end")
 
     with pytest.raises(ZeroDivisionError, match="at the end"):
-        list(ahead(broken()))
-    items = ahead(broken())
+        list(prefetch(broken()))
+    items = prefetch(broken())
     next(items)
     items.close()
     assert threads() == [] and "at the end" in caplog.text

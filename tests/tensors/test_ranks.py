@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing
 
 from gpupipe import errors
 from gpupipe.tensors import Loader
-from gpupipe.tensors.sharding import Ranks, who_am_i
+from gpupipe.tensors.sharding import Ranks, get_rank
 
 from .tables import block_of, rows_of
 
@@ -82,7 +82,7 @@ def test_padding_is_told_before_it_comes() -> None:
 
 
 def test_no_rank_of_a_group() -> None:
-    assert who_am_i(None, None) == (0, 1)
+    assert get_rank(None, None) == (0, 1)
     for rank, world_size in ((0, None), (None, 2), (2, 2), (-1, 2)):
         with pytest.raises(errors.BadConfig, match="no rank of a group"):
             Loader(block_of(1), rank=rank, world_size=world_size)

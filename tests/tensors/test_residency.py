@@ -14,7 +14,7 @@ from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.device import host_memory
 from gpupipe.pipeline import loading
 from gpupipe.tensors import Loader
-from gpupipe.tensors.placement import choose_residency, room_on
+from gpupipe.tensors.placement import choose_residency, get_free_bytes
 
 from .tables import block_of
 
@@ -37,12 +37,12 @@ def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory.current").write_text("2048\n")
     monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(host_memory, "_CGROUP", tmp_path)
-    assert room_on(CPU) == 8192
+    assert get_free_bytes(CPU) == 8192
     (tmp_path / "memory.max").write_text("4096\n")
-    assert room_on(CPU) == 1638, "a container may have less than its machine"
+    assert get_free_bytes(CPU) == 1638, "a container may have less than its machine"
     monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "none")
     monkeypatch.setattr(host_memory, "_CGROUP", tmp_path / "none")
-    assert room_on(CPU) is None
+    assert get_free_bytes(CPU) is None
 
 
 def test_what_a_table_cannot_be_used_as() -> None:
@@ -62,10 +62,10 @@ def test_what_is_kept_for_reuse_counts_as_free(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(CpuBackend, "trim", lambda _: done.append("backend"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("torch"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", free)
-    assert room_on(GPU) == 62 << 30
+    assert get_free_bytes(GPU) == 62 << 30
     assert done == ["torch", "asked cuda"]
     done.clear()
-    monkeypatch.setattr(loading, "room_on", lambda device: done.append(f"asked {device}"))
+    monkeypatch.setattr(loading, "get_free_bytes", lambda device: done.append(f"asked {device}"))
     frame = pd.DataFrame({"x": [1.0, 2.0]})
     gp.Pipeline([], gp.Features(["x"]), backend="cpu").fit(frame).loader(frame)
     assert done == ["backend", "asked cpu"]

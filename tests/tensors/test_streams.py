@@ -139,9 +139,9 @@ def run(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, lists: list[str], *, steps:
     monkeypatch.setattr(host_table, "batches_of", lambda rows, steps, **_: iter(steps))
     slab = SimpleNamespace(device=GPU, tensors=[], words=None)
     like = SimpleNamespace(device=GPU, row_bytes=host_table.SLAB_BYTES, empty_like=lambda *_, **__: slab)
-    opened = host_table.through_slabs(
+    opened = host_table.iterate_slabs(
         like,  # type: ignore[arg-type]
-        lambda: stream_table.in_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
+        lambda: stream_table.open_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
         Ranks(ROWS, 2, drop_last=False),
         0,
         GPU,

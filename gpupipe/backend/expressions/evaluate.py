@@ -30,7 +30,7 @@ from gpupipe.backend.expressions.strings import length, matches, pick_text, rewr
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, ExpressionError
 from gpupipe.expressions import Expression
-from gpupipe.expressions.dtypes import dtype_of
+from gpupipe.expressions.dtypes import infer_operation
 from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS, FUNCTIONS
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation
 
@@ -97,7 +97,7 @@ class _Rows:
                 raise self._source.no_column(node.span, node.name, self._columns)
             return self._columns[node.name]
         values = [self.value(operand) for operand in node.operands]
-        dtype = dtype_of(node, [value.dtype for value in values], self._source)
+        dtype = infer_operation(node, [value.dtype for value in values], self._source)
         if isinstance(node, Comparison):
             return reduce(and_, map(self._compare, node.operators, pairwise(values)))
         call = _Call(node.name, self._ensure_column(values), dtype, self)

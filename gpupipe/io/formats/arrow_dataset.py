@@ -1,4 +1,4 @@
-"""Datasets of pyarrow, and of what gives such (Delta tables by deltalake): their files, read lazily by row group."""
+"""Datasets of pyarrow, and of libraries that return such (Delta tables by deltalake), read lazily by row group."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pyarrow.dataset as pads
 from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.arrow_file import HostFile
-from gpupipe.io.formats.bad_files import Admission, open_all
-from gpupipe.io.formats.parquet import bounds_of
+from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
+from gpupipe.io.formats.parquet import parse_bounds
 from gpupipe.io.planning.statistics import Bounds, exactly
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input
 
-__all__ = ["fragments_of"]
+__all__ = ["list_fragments"]
 
 
 @dataclass(frozen=True)
 class _Place(Input):
-    """Where a file is; pyarrow's own file system tells what has become of it."""
+    """File location; pyarrow's own file system reports changes."""
 
     fragment: Any = None
 
@@ -41,7 +41,7 @@ class _Place(Input):
 
 @dataclass(frozen=True)
 class _Fragment(HostFile):
-    """A file as its dataset sees it: `schema` is the dataset's, and pyarrow fills in what the file does not hold.
+    """File of a pyarrow dataset: `schema` is the dataset's, and pyarrow fills in columns that the file lacks.
 
     Columns of other types than the dataset's come as the file has them: pyarrow would round what it casts.
     """
@@ -57,7 +57,7 @@ class _Fragment(HostFile):
         return fragment.to_table(schema=pa.schema(schema), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """From the fragment's partition, or from the statistics of a Parquet row group."""
+        """Return the bounds from the fragment's partition, or from the statistics of a Parquet row group."""
         keys = pads.get_partition_keys(self.fragment.partition_expression)
         if name in keys:
             return exactly(keys[name])
@@ -69,13 +69,13 @@ class _Fragment(HostFile):
         if not found or name not in found or dtype_from_arrow(kind) != dtype_from_arrow(self.schema.field(name).type):
             return None
         try:
-            return bounds_of(found[name]["min"], found[name]["max"], kind)
+            return parse_bounds(found[name]["min"], found[name]["max"], kind)
         except (ValueError, OverflowError):  # a time Python's datetime cannot say
             return None
 
 
-def fragments_of(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
-    """The dataset's files; None where it is filtered, so that its files' rows are not its own, or is no set of files.
+def list_fragments(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
+    """Return the dataset's files; None where it is filtered, so that row counts differ, or has no files.
 
     Raises:
         BadFile: a file cannot be opened.
@@ -90,7 +90,7 @@ def fragments_of(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
     def opener(place: Any) -> _Fragment:
         fragment = place.fragment
         try:
-            rows, num_bytes = _measured(fragment)
+            rows, num_bytes = _measure(fragment)
         except (OSError, pa.ArrowException) as cause:
             raise BadFile(
                 fragment.path,
@@ -100,7 +100,7 @@ def fragments_of(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
             ) from cause
         return _Fragment(place, dataset.schema, rows, num_bytes, fragment=fragment)
 
-    return open_all([_Place(fragment.path, fragment=fragment) for fragment in fragments], opener, Admission())
+    return open_all([_Place(fragment.path, fragment=fragment) for fragment in fragments], opener, BadFilePolicy())
 
 
 def _differ(one: pa.Field, other: pa.Field | None) -> bool:
@@ -111,8 +111,8 @@ def _differ(one: pa.Field, other: pa.Field | None) -> bool:
     )
 
 
-def _measured(fragment: Any) -> tuple[tuple[int, ...], int]:
-    """Rows of each group, and bytes; a file that is not Parquet is one group."""
+def _measure(fragment: Any) -> tuple[tuple[int, ...], int]:
+    """Return the rows of each group, and bytes; a file that is not Parquet is one group."""
     if isinstance(fragment, pads.ParquetFileFragment):
         groups = fragment.row_groups
         return tuple(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)

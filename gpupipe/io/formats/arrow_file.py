@@ -20,7 +20,7 @@ __all__ = ["HostFile", "host_table", "narrowest"]
 
 @dataclass(frozen=True)
 class HostFile:
-    """A file that tells its rows by group, and little else.
+    """Base class of files that report only their rows by group.
 
     Args:
         origin: the file.
@@ -40,11 +40,11 @@ class HostFile:
         return self.origin.change()
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """All rows of these groups, these columns at least."""
+        """Read all rows of these groups, these columns at least."""
         raise NotImplementedError
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """Decoded by pyarrow.
+        """Decode by pyarrow.
 
         Memory: the groups on the host; on the GPU copied there.
         """
@@ -52,25 +52,25 @@ class HostFile:
         return backend.from_arrow(host_table(table, fields), fields)
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """Not known without reading."""
+        """Return None: unavailable without reading."""
         return None
 
     def null_count(self, name: str) -> int | None:
-        """Not known without reading."""
+        """Return None: unavailable without reading."""
         return None
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
-        """A guess: an even share of the file."""
+        """Estimate an equal part of the file's size for each group."""
         return self.stored_bytes(group, names)
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """A guess: an even share of the file."""
+        """Estimate an equal part of the file's size for each group."""
         cells = max(1, sum(self.group_rows) * len(self.schema))
         return self.num_bytes * self.group_rows[group] * len(names) // cells
 
 
 def narrowest(schema: pa.Schema) -> str:
-    """The column that is fetched where only rows are counted.
+    """Return the column that is fetched where only rows are counted.
 
     Example:
         >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
@@ -87,7 +87,7 @@ def narrowest(schema: pa.Schema) -> str:
 
 
 def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
-    """A table's columns in the types of the fields; a NaN that becomes another type is missing.
+    """Cast a table's columns to the dtypes of the fields; a NaN that becomes another dtype is missing.
 
     A column without a value fits any type. A float64 is rounded to float32 only where the cast need not be `exact`.
 
@@ -95,10 +95,10 @@ def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) 
         BadData: a value does not fit; has its `row`.
         SchemaMismatch: nothing connects the two types.
     """
-    return pa.table({item.name: _typed(table.column(item.name), item, exact=exact) for item in fields})
+    return pa.table({item.name: _cast(table.column(item.name), item, exact=exact) for item in fields})
 
 
-def _typed(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
+def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
     own = dtype_from_arrow(column.type)
     if column.null_count == len(column):
         return conform(pa.nulls(len(column)), item)

@@ -1,4 +1,4 @@
-"""Files that cannot be used as they are: an error, or a choice of the caller's that is written down."""
+"""Bad file policy: raise for files that cannot be used, or skip or convert and record them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpupipe.io.planning.partitions import FileNote, conversions
 from gpupipe.io.stores.find_files import Input
 from gpupipe.support.validation import check_choice
 
-__all__ = ["Admission", "open_all"]
+__all__ = ["BadFilePolicy", "open_all"]
 
 _AT_ONCE = 16
 _AHEAD = 256
@@ -22,8 +22,8 @@ _AHEAD = 256
 _log = logging.getLogger("gpupipe")
 
 
-class Admission:
-    """What the caller chose for files that differ or cannot be read, and what came of it.
+class BadFilePolicy:
+    """Bad file policy: the caller's choice for files that differ or cannot be read, and its outcome.
 
     Args:
         on_mismatch: `"raise"`, `"cast"`, `"skip"` or `"quarantine"`, for files with other columns or types than the
@@ -44,7 +44,7 @@ class Admission:
         self._on_mismatch, self._on_bad = on_mismatch, on_bad
 
     def refuse(self, name: str, error: BadFile | SchemaMismatch) -> None:
-        """Leave a file out and write down why, or raise the error if that is the choice."""
+        """Skip a file and record why, or raise the error if that is the choice."""
         choice = self._on_bad if isinstance(error, BadFile) else self._on_mismatch
         if choice in ("raise", "cast"):
             raise error
@@ -66,7 +66,7 @@ class Admission:
                 self.left_out[column] = str(kind)
 
     def close(self, num_files: int) -> tuple[FileNote, ...]:
-        """The notes, logged; nothing is more to come.
+        """Return the notes, logged; no more may follow.
 
         Raises:
             BadFile: no file is left.
@@ -89,17 +89,17 @@ class Admission:
 def open_all(
     inputs: Sequence[Input],
     opener: Callable[[Input], Any],
-    admission: Admission,
+    policy: BadFilePolicy,
     *,
     finish: Callable[[Any], Any] = lambda opened: opened,
     at_once: int = _AT_ONCE,
 ) -> dict[int, Any]:
-    """Open every file, by its position; `admission` says what is done about those that cannot be used.
+    """Open every file, by its position; `policy` says what is done about those that cannot be used.
 
     Args:
         inputs: the files.
         opener: raises BadFile or SchemaMismatch for a file that cannot be used; called in threads.
-        admission: gets every such error.
+        policy: gets every such error.
         finish: makes the result of what `opener` gave, in the calling thread: what a library allocates in many short
             threads stays with the process long after it is freed.
         at_once: how many threads open files; with one, they are opened in order.
@@ -121,7 +121,7 @@ def open_all(
                         raise found
                     opened[number] = finish(found)
                 except (BadFile, SchemaMismatch) as error:
-                    admission.refuse(inputs[number].path, error)
+                    policy.refuse(inputs[number].path, error)
     return opened
 
 

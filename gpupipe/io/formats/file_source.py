@@ -1,4 +1,4 @@
-"""Files of one table as a source: partitions are groups of their rows, cut by what the files tell of themselves."""
+"""File source: the files of one table, partitioned by groups of rows with the files' own metadata."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import arrow_type, dtype_from_arrow
 from gpupipe.backend.lists import plain_table
-from gpupipe.io.formats.bad_files import Admission
-from gpupipe.io.formats.read_file import frame_of, frame_of_files, holds, listed, table_of
-from gpupipe.io.formats.schema_check import agreed
+from gpupipe.io.formats.bad_files import BadFilePolicy
+from gpupipe.io.formats.read_file import describe_groups, holds, read_frame, read_frame_from_files, read_table
+from gpupipe.io.formats.schema_check import agree_on_schema
 from gpupipe.io.formats.table_file import TableFile
 from gpupipe.io.formats.temp_parquet import Spool
-from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span, row_bytes
+from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, row_bytes
 from gpupipe.io.planning.statistics import Bounds, exactly
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
 
@@ -30,14 +30,14 @@ _AT_ONCE = 64
 
 
 class FileSource:
-    """The rows of files that share their columns.
+    """Source of the rows of files that have the same columns.
 
     Args:
         files: at least one, by their position among those that were found.
         columns: the columns the files have to share; all of the first file's by default.
         limit: decoded bytes of a partition; one group of a file is the least.
-        admission: says what is done about files that differ, and knows of those that could not be opened.
-        spool: kept alive as long as the source: the temporary folder the files lie in.
+        policy: handles files that differ, and holds notes on those that could not be opened.
+        spool: kept alive as long as the source: the temporary folder of the files.
 
     Raises:
         SchemaMismatch: a file has other columns or types than the first; names both.
@@ -53,15 +53,15 @@ class FileSource:
         *,
         columns: Sequence[str] | None = None,
         limit: int,
-        admission: Admission | None = None,
+        policy: BadFilePolicy | None = None,
         spool: Spool | None = None,
     ) -> None:
-        admission = admission or Admission()
-        readings, self.files = agreed(files, columns, admission)
+        policy = policy or BadFilePolicy()
+        readings, self.files = agree_on_schema(files, columns, policy)
         dtypes = {name: str(reading.dtype) for name, reading in readings.items()}
-        self.left_out: Mapping[str, str] = admission.left_out
-        self.notes: Sequence[FileNote] = admission.close(len(self.files))
-        self.reads = Reads()
+        self.left_out: Mapping[str, str] = policy.left_out
+        self.notes: Sequence[FileNote] = policy.close(len(self.files))
+        self.reads = ReadCounter()
         self._spool = spool
         nullable, units = self._nullable(dtypes), _units(self.files.values())
         self.schema = Schema(
@@ -85,29 +85,29 @@ class FileSource:
         if not fields:
             return backend.frame({}, partition.num_rows)
         if len(files) == 1:
-            return frame_of(*files[0], fields, backend)
+            return read_frame(*files[0], fields, backend)
         if not files or backend.name == "cpu":  # a frame for each of thousands of small files would take far more room
-            return backend.from_arrow(_joined(files, fields), fields)
-        whole = frame_of_files(files, fields, backend)
+            return backend.from_arrow(_concat_tables(files, fields), fields)
+        whole = read_frame_from_files(files, fields, backend)
         if whole is not None:
             return whole
-        frames = (frame_of(*file, fields, backend) for file in files)
+        frames = (read_frame(*file, fields, backend) for file in files)
         return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _AT_ONCE)), [])])
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         """Read exactly these columns; see `Source.table`, and `read` for what it raises."""
         files = self._count(partition, fields)
         # Row groups have dictionaries of their own, which nobody needs as one here.
-        return plain_table(_joined([(file, [span]) for file, spans in files for span in spans], fields))
+        return plain_table(_concat_tables([(file, [span]) for file, spans in files for span in spans], fields))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """The partitions' own files; see `Source.only`."""
+        """Return the partitions' own files; see `Source.only`."""
         part = self._with({span.file for partition in partitions for span in partition.spans})
         part.partitions = list(partitions)
         return part
 
     def inputs(self) -> dict[str, str] | None:
-        """By the files' names; see `Source.inputs`."""
+        """Return the stamps by the files' names; see `Source.inputs`."""
         stamps = {file.origin.path: file.origin.stamp for file in self.files.values()}
         known = {name: stamp for name, stamp in stamps.items() if stamp is not None}
         return known if len(known) == len(stamps) else None
@@ -119,11 +119,11 @@ class FileSource:
         return part
 
     def files_of(self, partition: Partition) -> list[str]:
-        """In the partition's order."""
+        """List the files in the partition's order."""
         return list(dict.fromkeys(self.files[span.file].origin.path for span in partition.spans))
 
-    def _count(self, partition: Partition, fields: Sequence[Field]) -> list[tuple[TableFile, list[Span]]]:
-        """The partition's files and their spans, about to be read."""
+    def _count(self, partition: Partition, fields: Sequence[Field]) -> list[tuple[TableFile, list[RowRange]]]:
+        """Count and return the partition's files and their spans, just before they are read."""
         if self._spool is not None:
             self._spool.check()
         names = [item.name for item in fields]
@@ -135,15 +135,15 @@ class FileSource:
         part.files = {number: file for number, file in self.files.items() if number in numbers}
         return part
 
-    def bounds(self, span: Span, name: str) -> Bounds | None:
-        """From the folder's name or the file's statistics; see `Source.bounds`."""
+    def bounds(self, span: RowRange, name: str) -> Bounds | None:
+        """Return the bounds from the folder's name or the file's statistics; see `Source.bounds`."""
         file = self.files[span.file]
         if holds(file, name):
             return file.bounds(span.group, name) if self._is_as_agreed(file, name) else None
         return exactly(file.origin.keys[name].as_py()) if name in file.origin.keys else None
 
     def null_count(self, name: str) -> int | None:
-        """From what the files tell; unknown for floats, whose NaN counts as missing too."""
+        """Sum the files' null counts; None for floats, whose NaN counts as missing too."""
         if self.schema[name].dtype in FLOATS:
             return None
         total = 0
@@ -157,19 +157,19 @@ class FileSource:
     def _is_as_agreed(self, file: TableFile, name: str) -> bool:
         return dtype_from_arrow(file.schema.field(name).type) == self.schema[name].dtype
 
-    def _spans(self) -> Iterator[Span]:
+    def _spans(self) -> Iterator[RowRange]:
         for number, file in self.files.items():
             first = 0
             for group, rows in enumerate(file.group_rows):
                 if rows:
-                    yield Span(number, group, first, rows)
+                    yield RowRange(number, group, first, rows)
                 first += rows
 
     def cut(self) -> None:
         """Pack groups up to the limit; a file begins a partition unless all of it fits into the open one."""
         width, limit = row_bytes(self.schema), self._limit
         strings = [item.name for item in self.schema if item.dtype in ("string", *LISTS) or item.kind == Kind.PASSENGER]
-        packs: list[list[Span]] = [[]]
+        packs: list[list[RowRange]] = [[]]
         taken = [0]
         for number, spans in _by_file(self._spans()):
             file = self.files[number]
@@ -190,11 +190,12 @@ class FileSource:
             for index, (spans, text) in enumerate(zip(packs, described, strict=True))
         ]
 
-    def _described(self, spans: Sequence[Span], num_bytes: int) -> str:
+    def _described(self, spans: Sequence[RowRange], num_bytes: int) -> str:
         files = _by_file(spans)
         shown = files if len(files) < 4 else [files[0], files[-1]]
         parts = [
-            f"{self.files[n].origin.path} {listed(self.files[n].unit, [s.group for s in own])}" for n, own in shown
+            f"{self.files[n].origin.path} {describe_groups(self.files[n].unit, [s.group for s in own])}"
+            for n, own in shown
         ]
         text = ", ".join(parts) if len(files) < 4 else f"{parts[0]} ... {parts[1]} ({len(files)} files)"
         if num_bytes <= self._limit:
@@ -209,7 +210,7 @@ class FileSource:
         return found
 
     def stored_bytes(self, partition: Partition, names: Sequence[str]) -> int:
-        """The bytes these columns of a partition take in the files."""
+        """Sum the bytes of these columns of a partition in the files."""
         total = 0
         for number, spans in _by_file(partition.spans):
             file = self.files[number]
@@ -218,10 +219,10 @@ class FileSource:
         return total
 
 
-def _joined(files: Sequence[tuple[TableFile, Sequence[Span]]], fields: Sequence[Field]) -> pa.Table:
+def _concat_tables(files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields: Sequence[Field]) -> pa.Table:
     if not files:
         return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
-    return pa.concat_tables(table_of(*file, fields) for file in files)
+    return pa.concat_tables(read_table(*file, fields) for file in files)
 
 
 def _null_count(file: TableFile, name: str) -> int | None:
@@ -233,7 +234,7 @@ def _null_count(file: TableFile, name: str) -> int | None:
 
 
 def _units(files: Iterable[TableFile]) -> dict[str, str]:
-    """The units that the files' own metadata states, of columns for which all files that state any state the same."""
+    """Return the units in the files' metadata, of columns for which all files that state any agree."""
     stated: dict[str, set[str]] = {}
     for schema in {id(file.schema): file.schema for file in files}.values():
         for item in schema:
@@ -242,5 +243,5 @@ def _units(files: Iterable[TableFile]) -> dict[str, str]:
     return {name: next(iter(found)) for name, found in stated.items() if len(found) == 1}
 
 
-def _by_file(spans: Iterable[Span]) -> list[tuple[int, list[Span]]]:
+def _by_file(spans: Iterable[RowRange]) -> list[tuple[int, list[RowRange]]]:
     return [(number, list(own)) for number, own in groupby(spans, attrgetter("file"))]

@@ -1,4 +1,4 @@
-"""Arrow IPC files, which Feather files are too, read by record batch; IPC streams, read once."""
+"""Arrow IPC files, also known as Feather, read by record batch; IPC streams, read once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpupipe.backend.arrow_types import map_schema
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
-from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.table_file import TableFile
 from gpupipe.io.formats.temp_parquet import Spool
@@ -74,7 +74,7 @@ def read_ipc(
         1    NaN
     """
     check_names("read_ipc", None, columns=columns)
-    admission, limit = Admission(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
+    policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     spool, one_at_a_time = Spool(limit), Lock()
 
     def opener(one: Input) -> TableFile:
@@ -86,18 +86,18 @@ def read_ipc(
         except (OSError, pa.ArrowException) as cause:
             raise unreadable(one, cause, "an Arrow file", _FILE) from cause
         with one_at_a_time:
-            return _open_stream(one, spool, admission)
+            return _open_stream(one, spool, policy)
 
-    files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, admission)
+    files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, policy)
     chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=limit, admission=admission, spool=spool)
+    source = FileSource(files, columns=chosen, limit=limit, policy=policy, spool=spool)
     dataset = Dataset(source, source.schema, backend)
     return dataset if chosen is None else dataset.select(chosen)
 
 
 @dataclass(frozen=True)
 class _IpcFile(HostFile):
-    """A file whose end tells where its record batches begin."""
+    """Arrow IPC file, whose footer contains the offsets of its record batches."""
 
     unit: ClassVar[str] = "record batch"
 
@@ -114,11 +114,11 @@ def _open(one: Input) -> _IpcFile:
     return _IpcFile(one, schema, rows, peek(one)[0])
 
 
-def _open_stream(one: Input, spool: Spool, admission: Admission) -> TableFile:
+def _open_stream(one: Input, spool: Spool, policy: BadFilePolicy) -> TableFile:
     try:
         with open_file(one) as source, pa.ipc.open_stream(_native(source)) as stream:
             fields, read = map_schema(stream.schema)
-            admission.convert(one.path, read)
+            policy.convert(one.path, read)
             return spool.write(stream, list(fields), one)
     except BadFile:
         raise
@@ -133,7 +133,7 @@ def _open_stream(one: Input, spool: Spool, admission: Admission) -> TableFile:
 
 @contextmanager
 def _reader(one: Input, columns: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
-    """A file of which only these columns are fetched; not mapped, or to cut it meanwhile would end the process."""
+    """Open a file to fetch only these columns; not memory-mapped, as truncation would then end the process."""
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
     with open_file(one) as source, pa.ipc.open_file(_native(source), options=options) as file:
         yield file

@@ -1,4 +1,4 @@
-"""Frames in memory as a source: sliced, not copied."""
+"""In-memory source: frames, sliced without a copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Source, Span, conversions, row_bytes
+from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, Source, conversions, row_bytes
 from gpupipe.schema import Field, Schema
 
 __all__ = ["FrameSource"]
@@ -42,11 +42,11 @@ class FrameSource(Source):
             name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
         }
         self.notes: Sequence[FileNote] = conversions("frame", readings)
-        self.reads = Reads()
+        self.reads = ReadCounter()
         self.partitions = [
             Partition(
                 index,
-                (Span(0, index, first, num_rows),) if num_rows else (),
+                (RowRange(0, index, first, num_rows),) if num_rows else (),
                 f"rows {first:,} to {first + num_rows:,} of a frame",
             )
             for index, (first, num_rows) in enumerate(cuts)
@@ -75,7 +75,7 @@ class FrameSource(Source):
         return owner.to_arrow(self.read(partition, fields, owner))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """A slice of the frame; see `Source.only`."""
+        """Return a slice of the frame; see `Source.only`."""
         rows = [span for partition in partitions for span in partition.spans]
         first = min((span.first_row for span in rows), default=self._first_row)
         last = max((span.first_row + span.num_rows for span in rows), default=first)
@@ -85,11 +85,11 @@ class FrameSource(Source):
         return part
 
     def inputs(self) -> dict[str, str] | None:
-        """None: rows in memory have no stamp."""
+        """Return None: rows in memory have no stamp."""
         return None
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """There are none to choose from."""
+        """Raise: there are no files to select."""
         return self
 
     def _rows(self, first: int, num_rows: int) -> Frame:

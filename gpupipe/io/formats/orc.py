@@ -15,7 +15,7 @@ from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
-from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores.file_errors import one_line, unreadable
@@ -74,10 +74,10 @@ def read_orc(
         1    LGA
     """
     check_names("read_orc", None, columns=columns)
-    admission = Admission(on_mismatch, on_bad)
-    files = open_all(find_files(path, [".orc"], storage_options), _open, admission)
+    policy = BadFilePolicy(on_mismatch, on_bad)
+    files = open_all(find_files(path, [".orc"], storage_options), _open, policy)
     chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=partition_limit(partition_bytes, backend), admission=admission)
+    source = FileSource(files, columns=chosen, limit=partition_limit(partition_bytes, backend), policy=policy)
     dataset = Dataset(source, source.schema, backend)
     return dataset if chosen is None else dataset.select(chosen)
 
@@ -89,7 +89,7 @@ class _OrcFile(HostFile):
     unit: ClassVar[str] = "stripe"
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """Decoded by the backend where pyarrow and cuDF give the same.
+        """Decode by the backend where pyarrow and cuDF give the same.
 
         Raises:
             BadFile: a time is outside the years that nanoseconds of 64 bits hold.
@@ -117,7 +117,7 @@ class _OrcFile(HostFile):
 
 
 def _is_plain(kind: pa.DataType, item: Field) -> bool:
-    """Whether a column has its field's own type, and one that cuDF's reader has too."""
+    """Return whether a column's type equals its field's dtype and cuDF's reader has that type."""
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     return not (zoned or is_passenger(item.dtype)) and dtype_from_arrow(kind) == item.dtype
 

@@ -1,4 +1,4 @@
-"""One Parquet file: what its footer tells, and its rows."""
+"""Parquet file: its footer, statistics and rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.statistics import Bounds, microseconds
 from gpupipe.io.stores.file_errors import unreadable
 from gpupipe.io.stores.find_files import Input
-from gpupipe.io.stores.remote_file import fetch, is_remote, look_at
-from gpupipe.schema import FLOATS, INTEGERS, Field, element_of, is_passenger
+from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
+from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
 from gpupipe.scratch import local_scratch
 
-__all__ = ["ParquetFile", "bounds_of", "end_of", "fetch_end", "local_part", "open_footer", "parse_end"]
+__all__ = ["ParquetFile", "fetch_end", "local_part", "open_footer", "parse_bounds", "parse_end", "read_end"]
 
 END_BYTES = 64 << 10
 """Fetched of a file's end at first; most footers are shorter."""
@@ -35,7 +35,7 @@ MAX_GAP = 16 << 10
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet file and its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
+    """Parquet file and its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
 
     Args:
         origin: the file that was named.
@@ -60,15 +60,15 @@ class ParquetFile:
     @property
     def metadata(self) -> pq.FileMetaData:
         """The footer."""
-        return _parsed(self.footer)[0]
+        return _parse_footer(self.footer)[0]
 
     @property
     def chunks(self) -> Mapping[str, Sequence[int]]:
-        """Where the chunks of each column stand in a row group: one, but of structs and maps several."""
-        return _parsed(self.footer)[1]
+        """The positions of each column's chunks in a row group: one, but several for structs and maps."""
+        return _parse_footer(self.footer)[1]
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """Decoded by the backend; on the host where a column has another type than its field."""
+        """Decode by the backend; on the host where a column's type differs from its field's."""
         names = [item.name for item in fields]
         if any(dtype_from_arrow(self.schema.field(item.name).type) != item.dtype for item in fields):
             return backend.from_arrow(host_table(self.table(groups, names), fields), fields)
@@ -76,13 +76,13 @@ class ParquetFile:
             return backend.read_parquet(source, groups, fields, self.metadata)
 
     def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
-        """Tell whether cuDF takes this file and another in one call: both are local, and their schemas are the same."""
+        """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
         is_local = not is_remote(self.stored.path)
         own = all(dtype_from_arrow(self.schema.field(item.name).type) == item.dtype for item in fields)
         return is_local and own and (self.schema is other.schema or self.schema.equals(other.schema))
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """Decoded on the host, strings as codes."""
+        """Decode on the host, strings as codes."""
         strings = [name for name in names if dtype_from_arrow(self.schema.field(name).type) == "string"]
         with (
             self._opened(groups, names, with_footer=False) as source,
@@ -91,18 +91,18 @@ class ParquetFile:
             return file.read_row_groups(list(groups), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """From the row group's statistics."""
+        """Return the bounds from the row group's statistics."""
         kind = self.schema.field(name).type
         statistics = None if pa.types.is_nested(kind) else self._chunk(group, name).statistics
         if statistics is None:
             return None
         try:
-            return bounds_of(statistics.min, statistics.max, kind)
+            return parse_bounds(statistics.min, statistics.max, kind)
         except (ValueError, OverflowError):  # a time Python's datetime cannot say
             return None
 
     def null_count(self, name: str) -> int | None:
-        """From the footer, which does not tell missing lists and structs from missing elements."""
+        """Return the footer's null count, which does not separate missing lists and structs from missing elements."""
         if pa.types.is_nested(self.schema.field(name).type):
             return None
         if self.metadata.schema.column(self.chunks[name][0]).max_definition_level == 0:
@@ -116,14 +116,14 @@ class ParquetFile:
         return total
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
-        """An upper bound of what it takes to read them."""
+        """Return an upper bound of the bytes of these columns' text."""
         return sum(self._text_bytes(group, name) for name in names)
 
     def _text_bytes(self, group: int, name: str) -> int:
         dtype = dtype_from_arrow(self.schema.field(name).type) or ""
         if is_passenger(dtype):
             return sum(int(chunk.total_uncompressed_size) for chunk in self._chunks(group, name))
-        chunk, element = self._chunk(group, name), element_of(dtype)
+        chunk, element = self._chunk(group, name), get_element_dtype(dtype)
         held = 0 if element is None else chunk.num_values * row_bytes([Field(name, element)])
         if element not in (None, "string"):
             return int(held)
@@ -133,7 +133,7 @@ class ParquetFile:
         return int(held + size + 8 * max(0, size - 4 * chunk.num_values))
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Exactly."""
+        """Return the exact size."""
         return sum(chunk.total_compressed_size for name in names for chunk in self._chunks(group, name))
 
     def change(self) -> str | None:
@@ -148,7 +148,7 @@ class ParquetFile:
         return [row_group.column(place) for place in self.chunks[name]]
 
     def _opened(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
-        """What is read: the file, or of one that is elsewhere as much as it takes. cuDF reads the footer anew."""
+        """Return the file, or of a remote file a local copy of the parts needed. cuDF reads the footer again."""
         if is_remote(self.stored.path):
             return local_part(self, groups, names, with_footer=with_footer)
         return nullcontext(self.stored.path)
@@ -161,25 +161,25 @@ def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
         BadFile: it cannot be read, or is no whole Parquet file; says what was seen.
     """
     is_here = copy is not None and not is_remote(copy)
-    return _opened(one, copy, copy if is_here else pa.BufferReader(end_of(Input(copy) if copy else one)))
+    return _open(one, copy, copy if is_here else pa.BufferReader(read_end(Input(copy) if copy else one)))
 
 
 def fetch_end(one: Input) -> tuple[Input, bytes]:
-    """What `parse_end` takes; the part of opening that waits for a disk or a store."""
-    return one, end_of(one)
+    """Fetch the argument of `parse_end`; the part of opening that waits for a disk or a store."""
+    return one, read_end(one)
 
 
 def parse_end(fetched: tuple[Input, bytes]) -> ParquetFile:
-    """The file whose end was fetched; see `open_footer`."""
+    """Parse the file whose end was fetched; see `open_footer`."""
     one, end = fetched
-    return _opened(one, None, pa.BufferReader(end))
+    return _open(one, None, pa.BufferReader(end))
 
 
-def _opened(one: Input, copy: str | None, source: Any) -> ParquetFile:
+def _open(one: Input, copy: str | None, source: Any) -> ParquetFile:
     try:
         metadata = pq.read_metadata(source)
         schema = metadata.schema.to_arrow_schema().remove_metadata()
-        schema = _shared(schema, tuple((item.metadata or {}).get(b"units") for item in schema))
+        schema = _intern_schema(schema, tuple((item.metadata or {}).get(b"units") for item in schema))
     except (OSError, pa.ArrowException) as cause:
         raise unreadable(one, cause, "a Parquet file", b"PAR1") from cause
     footer = pa.BufferOutputStream()
@@ -188,8 +188,8 @@ def _opened(one: Input, copy: str | None, source: Any) -> ParquetFile:
     return ParquetFile(one, copy, footer.getvalue().to_pybytes(), schema, rows)
 
 
-def bounds_of(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
-    """Statistics as the values rows are compared by; None for types whose statistics say less.
+def parse_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
+    """Convert statistics to bounds in the form that rows compare by; None for types without usable statistics.
 
     Raises:
         ValueError, OverflowError: a time Python's datetime cannot say.
@@ -205,7 +205,7 @@ def bounds_of(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
 
 
 @lru_cache(maxsize=32)
-def _parsed(footer: bytes) -> tuple[pq.FileMetaData, dict[str, Sequence[int]]]:
+def _parse_footer(footer: bytes) -> tuple[pq.FileMetaData, dict[str, Sequence[int]]]:
     metadata = pq.read_metadata(pa.BufferReader(footer))
     places: dict[str, Sequence[int]] = {}
     first = 0
@@ -217,7 +217,7 @@ def _parsed(footer: bytes) -> tuple[pq.FileMetaData, dict[str, Sequence[int]]]:
 
 
 def _num_leaves(kind: pa.DataType) -> int:
-    """How many columns a file has for one of a type."""
+    """Return the number of leaf columns in a file for one column of a type."""
     if isinstance(kind, pa.BaseExtensionType):
         return _num_leaves(kind.storage_type)
     if not pa.types.is_nested(kind):
@@ -226,17 +226,17 @@ def _num_leaves(kind: pa.DataType) -> int:
 
 
 @lru_cache(maxsize=32)
-def _shared(schema: pa.Schema, _: tuple[bytes | None, ...]) -> pa.Schema:
-    """One object for equal schemas of the same units (== looks at none), so that many files hold it once."""
+def _intern_schema(schema: pa.Schema, _: tuple[bytes | None, ...]) -> pa.Schema:
+    """Return one object for equal schemas of the same units (== ignores units), so that many files hold it once."""
     return schema
 
 
-def end_of(one: Input) -> bytes:
-    """The bytes of a Parquet file from somewhere before its footer.
+def read_end(one: Input) -> bytes:
+    """Return the last bytes of a Parquet file, with the whole footer.
 
     Memory: the footer.
     """
-    size = look_at(one.path, one.storage_options).size if one.size is None else one.size
+    size = get_stat(one.path, one.storage_options).size if one.size is None else one.size
     (end,) = fetch(one.path, [(max(0, size - END_BYTES), size)], one.storage_options)
     length = int.from_bytes(end[-8:-4], "little") + 8
     if len(end) < length <= size:
@@ -264,7 +264,7 @@ def local_part(
         # Page indexes lie between the last row group and the footer.
         last = file.metadata.num_row_groups - 1
         stop = max(_chunk_range(file, last, chunk)[1] for chunk in range(file.metadata.num_columns))
-        ranges.append((stop, look_at(one.path, one.storage_options).size))
+        ranges.append((stop, get_stat(one.path, one.storage_options).size))
     starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
     _, starts, stops = merge_offset_ranges([one.path] * len(ranges), starts, stops, max_gap=MAX_GAP)
     parts = fetch(one.path, list(zip(starts, stops, strict=True)), one.storage_options)
@@ -277,7 +277,7 @@ def local_part(
 
 
 def _chunk_range(file: ParquetFile, group: int, chunk: int) -> tuple[int, int]:
-    """First byte of a column chunk, and the one after its last."""
+    """Return the first byte of a column chunk, and the one after its last."""
     found = file.metadata.row_group(group).column(chunk)
     start = min(found.dictionary_page_offset or found.data_page_offset, found.data_page_offset)
     return start, start + found.total_compressed_size

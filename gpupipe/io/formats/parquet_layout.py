@@ -1,4 +1,4 @@
-"""How Parquet files are laid out, and what that costs a GPU."""
+"""Parquet layout: row groups, pages and compression, and their cost on a GPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, BinaryIO
 
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.stores.remote_file import is_remote, opened
-from gpupipe.support.text import counted
+from gpupipe.io.stores.remote_file import is_remote, open_stored
+from gpupipe.support.text import format_count
 
-__all__ = ["ParquetFacts", "layout_of"]
+__all__ = ["ParquetFacts", "describe_layout"]
 
 _FEW_ROWS, _FEW_PAGES = 1_000_000, 100
 _SLOW = {"GZIP", "BROTLI"}
@@ -22,7 +22,7 @@ _HEADER_BYTES = 512
 
 @dataclass(frozen=True)
 class ParquetFacts:
-    """How the row groups of Parquet files are laid out.
+    """Layout of the row groups of Parquet files.
 
     Args:
         groups: rows of each row group of all files.
@@ -54,13 +54,13 @@ class ParquetFacts:
         rows = f"{low:,} rows" if low == high else f"{low:,} to {high:,} rows"
         pages = "" if self.pages_per_chunk is None else f", {self.pages_per_chunk:g} pages a column chunk"
         written = ", ".join((*self.encodings, *self.compression))
-        facts = f"{counted(len(self.groups), 'row group')} of {rows}{pages}, {written}"
+        facts = f"{format_count(len(self.groups), 'row group')} of {rows}{pages}, {written}"
         remedy = f"{'; '.join(self.costs)}: write_parquet(..., layout='gpu')" if self.costs else "laid out well"
         return f"layout: {facts}\non a GPU: {remedy}"
 
 
-def layout_of(source: Any) -> ParquetFacts | None:
-    """Tell how the Parquet files of a source are laid out; None where it has no such files, or temporary ones.
+def describe_layout(source: Any) -> ParquetFacts | None:
+    """Describe the layout of a source's Parquet files; None where it has no such files, or temporary ones.
 
     Memory: some bytes of each page of one row group.
     """
@@ -73,7 +73,7 @@ def layout_of(source: Any) -> ParquetFacts | None:
     chunks = [group.column(place) for place in range(group.num_columns)]
     pages = None
     if not is_remote(first.origin.path):
-        with opened(first.origin.path) as file:
+        with open_stored(first.origin.path) as file:
             pages = median(_count_pages(file, chunk) for chunk in chunks)
     encodings = sorted({name for chunk in chunks for name in chunk.encodings})
     return ParquetFacts(groups, pages, tuple(encodings), tuple(sorted({chunk.compression for chunk in chunks})))
@@ -112,7 +112,7 @@ def _page_header(data: bytes) -> tuple[int, int, int]:
 
 
 class _Thrift:
-    """As much of Thrift's compact protocol as page headers are written in."""
+    """Decoder of the part of Thrift's compact protocol that page headers use."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.place = data, 0

@@ -1,4 +1,4 @@
-"""The rows of one file: as a frame, or as a table where those of many small files become one frame."""
+"""Reads of one file's rows: as a frame, or as a table where many small files become one frame."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gpupipe.errors import BadData, BadFile, SchemaMismatch
 from gpupipe.io.formats.arrow_file import host_table
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.formats.table_file import TableFile
-from gpupipe.io.planning.partitions import Span
+from gpupipe.io.planning.partitions import RowRange
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.hive import Keys
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 
-__all__ = ["frame_of", "frame_of_files", "holds", "listed", "table_of"]
+__all__ = ["describe_groups", "holds", "read_frame", "read_frame_from_files", "read_table"]
 
 
-def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
-    """The spans' rows with these columns, decoded as the file and the backend do best.
+def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
+    """Read the spans' rows with these columns as a frame, decoded as the file and the backend do best.
 
     Raises:
         BadFile: the file cannot be read, or is not what it was.
         SchemaMismatch: a value does not fit the type it is cast to.
     """
-    held, groups, num_rows = _asked(file, spans, fields)
-    with _named(file, groups):
+    held, groups, num_rows = _select_fields(file, spans, fields)
+    with _name_file_in_errors(file, groups):
         frame = file.read(groups, held, backend) if held else backend.frame({}, num_rows)
     _check(file, groups, len(frame), num_rows if held else None)
     pieces = _pieces(file, spans)
@@ -41,15 +41,15 @@ def frame_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field], ba
     if len(held) == len(fields):
         return frame
     added = [item for item in fields if item not in held]
-    arrays = {item.name: _repeated(file.origin.keys, item, len(frame)) for item in added}
-    with _named(file, groups):
+    arrays = {item.name: _repeat_key(file.origin.keys, item, len(frame)) for item in added}
+    with _name_file_in_errors(file, groups):
         constants = backend.from_arrow(host_table(pa.table(arrays), added), added)
     frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
     return backend.select(frame, [item.name for item in fields])
 
 
-def frame_of_files(
-    files: Sequence[tuple[TableFile, Sequence[Span]]], fields: Sequence[Field], backend: Backend
+def read_frame_from_files(
+    files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields: Sequence[Field], backend: Backend
 ) -> Frame | None:
     """Read whole row groups of Parquet files of one schema in one call; None where the files are not such, or damaged.
 
@@ -58,7 +58,7 @@ def frame_of_files(
     """
     (first, _), paths, row_groups = files[0], list[str](), list[list[int]]()
     for file, spans in files:
-        held, groups, num_rows = _asked(file, spans, fields)
+        held, groups, num_rows = _select_fields(file, spans, fields)
         is_whole = len(held) == len(fields) and _pieces(file, spans) == [(0, num_rows)]
         if not (is_whole and isinstance(file, ParquetFile) and isinstance(first, ParquetFile)):
             return None
@@ -76,13 +76,13 @@ def frame_of_files(
     return frame if len(frame) == wanted else None
 
 
-def table_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) -> pa.Table:
-    """The same on the host, as Arrow columns in the types that `backend.arrow.conform` gives; raises the same."""
-    held, groups, num_rows = _asked(file, spans, fields)
+def read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]) -> pa.Table:
+    """Read the same to the host, as Arrow columns in the types that `backend.arrow.conform` gives; raise the same."""
+    held, groups, num_rows = _select_fields(file, spans, fields)
     names = [item.name for item in held]
     columns: dict[str, pa.ChunkedArray] = {}
     if held:
-        with _named(file, groups):
+        with _name_file_in_errors(file, groups):
             table = host_table(file.table(groups, names), held)
         _check(file, groups, table.num_rows, num_rows)
         table = pa.concat_tables(table.slice(start, length) for start, length in _pieces(file, spans))
@@ -90,23 +90,25 @@ def table_of(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) ->
     kept = sum(span.num_rows for span in spans)
     for item in fields:
         if item not in held:
-            constant = pa.table({item.name: _repeated(file.origin.keys, item, kept)})
-            with _named(file, groups):
+            constant = pa.table({item.name: _repeat_key(file.origin.keys, item, kept)})
+            with _name_file_in_errors(file, groups):
                 columns[item.name] = host_table(constant, [item]).column(item.name)
     return pa.table({item.name: columns[item.name] for item in fields})
 
 
 def holds(file: TableFile, name: str) -> bool:
-    """Whether a column is in the file itself."""
+    """Return whether a column is in the file itself."""
     return bool(file.schema.get_field_index(name) >= 0)
 
 
-def listed(unit: str, groups: Sequence[int]) -> str:
-    """Groups in words.
+def describe_groups(unit: str, groups: Sequence[int]) -> str:
+    """Describe groups in words.
 
     Example:
-        >>> listed("row group", [4]), listed("stripe", [0, 1, 2]), listed("row group", [0, 2])
-        ('row group 4', 'stripes 0-2', 'row groups 0, 2')
+        >>> describe_groups("row group", [4]), describe_groups("stripe", [0, 1, 2])
+        ('row group 4', 'stripes 0-2')
+        >>> describe_groups("row group", [0, 2])
+        'row groups 0, 2'
     """
     if len(groups) == 1:
         return f"{unit} {groups[0]}"
@@ -115,14 +117,16 @@ def listed(unit: str, groups: Sequence[int]) -> str:
     return f"{unit}s {', '.join(map(str, groups))}"
 
 
-def _asked(file: TableFile, spans: Sequence[Span], fields: Sequence[Field]) -> tuple[list[Field], list[int], int]:
-    """The columns the file holds, the groups, and the rows these have."""
+def _select_fields(
+    file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]
+) -> tuple[list[Field], list[int], int]:
+    """Return the columns the file holds, the groups, and the rows these have."""
     groups = [span.group for span in spans]
     return [item for item in fields if holds(file, item.name)], groups, sum(file.group_rows[group] for group in groups)
 
 
-def _pieces(file: TableFile, spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """First row and number of rows of each span among those of the whole groups; spans that touch are one."""
+def _pieces(file: TableFile, spans: Sequence[RowRange]) -> list[tuple[int, int]]:
+    """List the first row and number of rows of each span within the whole groups; merge spans that touch."""
     pieces: list[tuple[int, int]] = []
     before = 0
     for span in spans:
@@ -135,8 +139,8 @@ def _pieces(file: TableFile, spans: Sequence[Span]) -> list[tuple[int, int]]:
     return pieces
 
 
-def _repeated(keys: Keys, item: Field, num_rows: int) -> pa.Array:
-    """A column of one value: a key's, or missing throughout."""
+def _repeat_key(keys: Keys, item: Field, num_rows: int) -> pa.Array:
+    """Build a column of one value: a key's, or missing throughout."""
     if item.name not in keys:
         return pa.nulls(num_rows)
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), num_rows), pa.array([keys[item.name]]))
@@ -148,9 +152,9 @@ def _check(file: TableFile, groups: Sequence[int], found: int, expected: int | N
     if found != expected:
         raise BadFile(
             file.origin.path,
-            f"{listed(file.unit, groups)} hold other rows than before",
+            f"{describe_groups(file.unit, groups)} hold other rows than before",
             got=found,
-            expected=counted(expected, "row"),
+            expected=format_count(expected, "row"),
             remedy="make the dataset again; the file was replaced",
         )
     _check_unchanged(file, groups)
@@ -160,14 +164,14 @@ def _check_unchanged(file: TableFile, groups: Sequence[int]) -> None:
     if change := file.change():
         raise BadFile(
             file.origin.path,
-            f"{listed(file.unit, groups)} may be of two versions of the file: {change}",
+            f"{describe_groups(file.unit, groups)} may be of two versions of the file: {change}",
             expected="files that stay as they are",
             remedy="make the dataset again",
         )
 
 
 @contextmanager
-def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
+def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
     """Name the file in whatever fails inside."""
     try:
         yield
@@ -176,7 +180,7 @@ def _named(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
             raise
         raise BadFile(
             file.origin.path,
-            f"{listed(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
+            f"{describe_groups(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
             expected="the rows its footer tells of",
             remedy="write the file again; it is damaged, or was replaced after the dataset was made",
         ) from cause

@@ -18,9 +18,9 @@ from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadConfig
 from gpupipe.io.formats.parquet import open_footer
 from gpupipe.io.formats.temp_parquet import Spool
-from gpupipe.io.planning.partitions import FileNote, Partition, Reads, Span
+from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange
 from gpupipe.io.planning.statistics import Bounds
-from gpupipe.io.stores.file_errors import lost
+from gpupipe.io.stores.file_errors import make_lost_file_error
 from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import Field, Schema
@@ -81,7 +81,7 @@ class MadeOfAll:
         self.schema, self.made_by, self._inputs = schema, made_by, inputs
         self.left_out: Mapping[str, str] = {}
         self.notes: Sequence[FileNote] = ()
-        self.reads = Reads()
+        self.reads = ReadCounter()
 
     def inputs(self) -> dict[str, str] | None:
         """Of what the rows are made of; see `Source.inputs`."""
@@ -95,7 +95,7 @@ class MadeOfAll:
         """None in particular."""
         return []
 
-    def bounds(self, span: Span, name: str) -> Bounds | None:
+    def bounds(self, span: RowRange, name: str) -> Bounds | None:
         """Not known without reading."""
         return None
 
@@ -167,7 +167,7 @@ class Spooled(MadeOfAll):
         return int(total) * num_columns // max(1, len(self.schema))
 
 
-def _rows(run: Run, spans: Sequence[Span], fields: Sequence[Field], backend: Backend) -> Frame:
+def _rows(run: Run, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
     groups = [span.group for span in spans]
     try:
         if is_remote(run.path):
@@ -175,7 +175,7 @@ def _rows(run: Run, spans: Sequence[Span], fields: Sequence[Field], backend: Bac
         else:
             frame = backend.read_parquet(run.path, groups, fields)
     except (OSError, pa.ArrowException) as cause:
-        raise lost(run.path, cause) from cause
+        raise make_lost_file_error(run.path, cause) from cause
     group_rows, first_rows, xp = run.group_rows, run.first_rows, backend.xp
     sizes = [group_rows[group] for group in groups]
     if sizes == [span.num_rows for span in spans]:

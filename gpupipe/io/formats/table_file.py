@@ -1,4 +1,4 @@
-"""A table file: what every file format offers for reading its rows in groups."""
+"""Table file: the protocol of every file format for reading rows in groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TableFile"]
 
 
 class TableFile(Protocol):
-    """One file whose rows are read in groups: row groups, stripes, record batches."""
+    """File whose rows are read in groups: row groups, stripes, record batches."""
 
     unit: ClassVar[str]
     """What its groups are called."""
@@ -34,22 +34,22 @@ class TableFile(Protocol):
         """Rows of each group."""
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """All rows of these groups as a coded frame of these columns, which are among its own."""
+        """Read all rows of these groups as a coded frame of these columns, which are among its own."""
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """All rows of these groups, these columns at least, as the file has them."""
+        """Read all rows of these groups, these columns at least, in the file's types."""
 
     def bounds(self, group: int, name: str) -> Bounds | None:
         """See `Source.bounds`."""
 
     def null_count(self, name: str) -> int | None:
-        """Nulls of a column in all rows; None where that is not known."""
+        """Return the nulls of a column in all rows; None where the number is unavailable."""
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
-        """An upper bound, or a guess, of the bytes of these columns' dictionaries."""
+        """Return an upper bound, or an estimate, of the bytes of these columns' dictionaries."""
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """The bytes these columns take in the file."""
+        """Return the bytes of these columns in the file."""
 
     def change(self) -> str | None:
-        """In words, what has become of the file since it was opened; None where it is as it was, or cannot change."""
+        """Describe how the file has changed since it was opened; None where it has not, or cannot."""

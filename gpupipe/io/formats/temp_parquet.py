@@ -24,8 +24,8 @@ from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import is_remote, locate
-from gpupipe.io.stores.retry import retried
-from gpupipe.schema import Field, element_of
+from gpupipe.io.stores.retry import call_with_retries
+from gpupipe.schema import Field, get_element_dtype
 from gpupipe.scratch import ScratchFolder, writing_scratch
 
 __all__ = ["Spool"]
@@ -71,7 +71,7 @@ class Spool:
             fs.put_file(str(file), inner)
 
         try:
-            retried(put, url, "written")
+            call_with_retries(put, url, "written")
         finally:
             file.unlink(missing_ok=True)
         return url
@@ -152,7 +152,7 @@ def _remove(url: str, owner: int) -> None:
 
 def _stored_type(item: Field) -> pa.DataType:
     """What `arrow.conform` gives, times with their zone."""
-    element = element_of(item.dtype)
+    element = get_element_dtype(item.dtype)
     if element is not None:
         return pa.large_list(_stored_type(Field("", element)))
     return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else get_file_type(item)

@@ -17,7 +17,7 @@ from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, map_schema
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.bad_files import Admission, open_all
+from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.formats.temp_parquet import Spool
@@ -261,7 +261,7 @@ class _Parser(ABC):
         backend: str,
     ) -> None:
         self._asked, self._chosen = asked, None if columns is None else as_list(columns)
-        self._admission = Admission(on_mismatch, on_bad)
+        self._admission = BadFilePolicy(on_mismatch, on_bad)
         self._limit, self._backend = partition_limit(partition_bytes, backend), backend
         self._engine = get_executor().resolve(backend)
         self._spool = Spool(self._limit)
@@ -285,7 +285,7 @@ class _Parser(ABC):
 
                 files = open_all(inputs, parse, self._admission, at_once=1)
             source = FileSource(
-                files, columns=self._chosen, limit=self._limit, admission=self._admission, spool=self._spool
+                files, columns=self._chosen, limit=self._limit, policy=self._admission, spool=self._spool
             )
         except BaseException:
             self._spool.remove()

@@ -19,8 +19,8 @@ from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.jobs.manifest import MANIFEST, QUARANTINE, RECORDS, Manifest, Part, list_quarantined
 from gpupipe.io.planning.partitions import FileNote
-from gpupipe.io.stores.remote_file import StorageOptions, find_kind, is_remote, locate, stamp_of
-from gpupipe.io.stores.retry import retried
+from gpupipe.io.stores.remote_file import StorageOptions, find_kind, get_stamp, is_remote, locate
+from gpupipe.io.stores.retry import call_with_retries
 from gpupipe.scratch import local_scratch
 from gpupipe.support.files import publish, replacing, sync, writing
 
@@ -85,7 +85,7 @@ def create_file(where: str, storage_options: StorageOptions | None, *, overwrite
     """
     if is_remote(where):
         parent, _, name = where.rpartition("/")
-        if not overwrite and stamp_of(where, storage_options) is not None:
+        if not overwrite and get_stamp(where, storage_options) is not None:
             raise BadFile(where, "something is there already", expected="a new URL", remedy="overwrite=True")
         with _local_folder() as folder:
             yield folder / name
@@ -343,7 +343,7 @@ class StoreFolder:
         """Call `work` with the file system and a path in it, with retries."""
         fs, inner = locate(self.where, self.storage_options)
         where, path = (f"{folder}/{name}".rstrip("/") for folder in (self.where, inner))
-        return retried(lambda: work(fs, path), where, doing)
+        return call_with_retries(lambda: work(fs, path), where, doing)
 
 
 def _left_by_jobs(names: Collection[str]) -> set[str]:

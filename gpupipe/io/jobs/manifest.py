@@ -10,8 +10,8 @@ from typing import Any
 
 from gpupipe.errors import BadFile
 from gpupipe.io.planning.partitions import FileNote
-from gpupipe.io.stores.remote_file import StorageOptions, opened, stamp_of
-from gpupipe.support.text import counted
+from gpupipe.io.stores.remote_file import StorageOptions, get_stamp, open_stored
+from gpupipe.support.text import format_count
 
 __all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "list_quarantined"]
 
@@ -96,10 +96,10 @@ class Manifest:
             BadFile: it is there but damaged.
         """
         path = f"{str(folder).rstrip('/')}/{MANIFEST}"
-        if stamp_of(path, storage_options) is None:
+        if get_stamp(path, storage_options) is None:
             return None
         try:
-            with opened(path, storage_options) as file:
+            with open_stored(path, storage_options) as file:
                 body: dict[str, Any] = json.load(file)
             parts = tuple(Part(**part) for part in body["parts"])
             notes = tuple(FileNote(**note) for note in body["notes"])
@@ -113,7 +113,7 @@ class Manifest:
     def __repr__(self) -> str:
         new = len(self.parts) - self.num_done
         before = f", {self.num_done} of them before" if self.num_done else ""
-        parts = f"{counted(len(self.parts), 'part')}{before}; {new} written now"
+        parts = f"{format_count(len(self.parts), 'part')}{before}; {new} written now"
         rows = f"{self.rows_out:,} of {self.rows_in:,} rows in {parts}"
         return "\n".join([rows, *map(str, self.notes), *(line for part in self.parts for line in part.halved)])
 

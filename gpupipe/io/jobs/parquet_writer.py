@@ -23,7 +23,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.stores.hive import check_folder_text, folder_name
-from gpupipe.schema import FLOATS, Schema, element_of
+from gpupipe.schema import FLOATS, Schema, get_element_dtype
 from gpupipe.support.validation import check_choice, check_integer
 
 __all__ = ["ParquetOptions", "cut_rows", "file_types", "group_rows", "with_dates", "write_file", "write_hive"]
@@ -66,7 +66,7 @@ class ParquetOptions:
         for_gpu = self.layout == "gpu"
         rows = self.rows_per_group or (_gpu_group_rows(schema) if for_gpu else _GROUP_ROWS)
         # A dictionary of floats costs a hash per value and is thrown away when it has grown too large.
-        coded = (item.name for item in schema if (element_of(item.dtype) or item.dtype) not in FLOATS)
+        coded = (item.name for item in schema if (get_element_dtype(item.dtype) or item.dtype) not in FLOATS)
         return ParquetLayout(rows, self.compression, frozenset(coded), has_many_pages=for_gpu)
 
 

@@ -37,7 +37,7 @@ from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.planned import Planned, largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
-from gpupipe.io.run import in_halves, over_partitions
+from gpupipe.io.run import in_halves, run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
 
 __all__ = ["write_dataset"]
@@ -183,7 +183,7 @@ def _write_parts(dataset: Table, writer: _PartWriter, done: Container[str]) -> I
                 if (name := writer.name(index)) not in done:
                     yield writer.write(Part(name, {}, sum(table.num_rows for table in tables), []), tables, dataset)
     elif missing := [partition for partition in dataset.partitions if writer.name(partition.index) not in done]:
-        for part in over_partitions(writer, dataset.of_partitions(missing), writer.backend, "write", whole=True):
+        for part in run_partitions(writer, dataset.of_partitions(missing), writer.backend, "write", whole=True):
             for line in part.halved:
                 _log.warning(line)
             yield part
@@ -206,13 +206,11 @@ def _write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: s
         with closing(plan.batches()) as batches:
             write_file(batches, dataset.schema, path, options)
         return sum(group_rows(path))
-    with closing(
-        over_partitions(partial(_read_frame, backend, options), dataset, backend, "write", whole=True)
-    ) as made:
+    with closing(run_partitions(partial(_read_frame, backend, options), dataset, backend, "write", whole=True)) as made:
         frames = [partial(next, made)] * dataset.num_partitions if get_executor().in_process else []
         is_written = _write_on_device(frames, dataset, backend, options, path, _log.warning)
     if not is_written:
-        with closing(over_partitions(partial(_read_table, backend, options), dataset, backend, "write")) as tables:
+        with closing(run_partitions(partial(_read_table, backend, options), dataset, backend, "write")) as tables:
             write_file(tables, dataset.schema, path, options)
     return sum(partition.num_rows for partition in dataset.partitions)
 

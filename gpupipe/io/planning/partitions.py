@@ -1,4 +1,4 @@
-"""Where frames come from: partitions, what a source owes, and the count of what was read."""
+"""Partitions and sources of frames, and the count of what was read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpupipe.backend.device.probe import choose_backend, this_machine
 from gpupipe.cluster import default_threads
 from gpupipe.config import BACKENDS, settings
 from gpupipe.io.planning.statistics import Bounds
-from gpupipe.schema import Field, Schema, element_of, is_passenger
+from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["FileNote", "Partition", "Reads", "Source", "Span", "conversions", "partition_limit", "row_bytes"]
+__all__ = ["FileNote", "Partition", "ReadCounter", "RowRange", "Source", "conversions", "partition_limit", "row_bytes"]
 
 _HOST_BYTES, _MOST_DEVICE_BYTES = 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
@@ -33,8 +33,8 @@ _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Consecutive rows of one file that are read together: a row group, a stripe, a record batch.
+class RowRange:
+    """Row range: consecutive rows of one file that are read together: a row group, a stripe, a record batch.
 
     Args:
         file: the file's position among those that were found, the ones that are skipped too.
@@ -55,15 +55,15 @@ class Span:
         """The first row's identity; those of the others follow it."""
         return (self.file << _FILE_SHIFT) + self.first_row if self.first_id is None else self.first_id
 
-    def piece(self, start: int, num_rows: int) -> Span:
-        """So many of its rows, from its row `start` on."""
+    def piece(self, start: int, num_rows: int) -> RowRange:
+        """Return `num_rows` of its rows, from its row `start` on."""
         first_id = None if self.first_id is None else self.first_id + start
         return replace(self, first_row=self.first_row + start, num_rows=num_rows, first_id=first_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The rows that are worked on at a time; there may be none.
+    """Partition: the rows that are processed at a time; may be empty.
 
     Args:
         index: its position in the source; unique in a dataset.
@@ -72,7 +72,7 @@ class Partition:
     """
 
     index: int
-    spans: tuple[Span, ...]
+    spans: tuple[RowRange, ...]
     description: str
 
     @property
@@ -85,19 +85,19 @@ class Partition:
         """The first row's number in its file."""
         return self.spans[0].first_row if self.spans else 0
 
-    def keep(self, spans: Iterable[Span]) -> Partition:
-        """The same partition with these of its spans only."""
+    def keep(self, spans: Iterable[RowRange]) -> Partition:
+        """Return the partition with these of its spans only."""
         return replace(self, spans=tuple(spans))
 
     def split_at(self, num_rows: int) -> tuple[Partition, Partition]:
-        """The first `num_rows` rows, and the rest.
+        """Return the first `num_rows` rows and the rest as two partitions.
 
         Example:
-            >>> [part.num_rows for part in Partition(0, (Span(0, 0, 0, 4), Span(0, 1, 4, 1)), "").split_at(2)]
+            >>> [part.num_rows for part in Partition(0, (RowRange(0, 0, 0, 4), RowRange(0, 1, 4, 1)), "").split_at(2)]
             [2, 3]
         """
-        left: list[Span] = []
-        right: list[Span] = []
+        left: list[RowRange] = []
+        right: list[RowRange] = []
         for span in self.spans:
             taken = min(num_rows, span.num_rows)
             left.append(span.piece(0, taken))
@@ -107,12 +107,12 @@ class Partition:
         return first, rest
 
     def row_ids(self, xp: ModuleType) -> Array:
-        """uint64 per row, the same however the rows are partitioned: file and row number in the file, or in the table.
+        """Return a row id (uint64) per row, the same under any partitioning: file and row number in the file or table.
 
         Memory: allocates 8 bytes per row.
 
         Example:
-            >>> Partition(0, (Span(file=1, group=0, first_row=5, num_rows=2),), "").row_ids(np) - (1 << 40)
+            >>> Partition(0, (RowRange(file=1, group=0, first_row=5, num_rows=2),), "").row_ids(np) - (1 << 40)
             array([5, 6], dtype=uint64)
         """
         ids = [xp.arange(span.num_rows, dtype="uint64") + np.uint64(span.identity) for span in self.spans]
@@ -121,11 +121,11 @@ class Partition:
 
 @dataclass(frozen=True)
 class FileNote:
-    """A file, or a column, that is not read as it is.
+    """Note on a file or column that is skipped or converted.
 
     Args:
         file: its name; of a table in memory `"frame"` or `"stream"`.
-        action: of a file `"skipped"`, `"quarantined"` (skipped, and a file beside what is written says so) or `"cast"`;
+        action: of a file `"skipped"`, `"quarantined"` (skipped, and recorded in a file next to the output) or `"cast"`;
             of a column `"converted"` or `"left out"`.
         reason: why, or the column's type and what becomes of it.
         column: its name, where it is about one.
@@ -142,7 +142,7 @@ class FileNote:
 
 
 def conversions(file: str, columns: Mapping[str, tuple[object, Reading]]) -> list[FileNote]:
-    """A logged note for each column that does not come out as it went in, given its type and what it is read as."""
+    """List a logged note for each column that is converted, given its type and the dtype it is read as."""
     found = []
     for name, (kind, reading) in columns.items():
         if reading.change:
@@ -153,8 +153,8 @@ def conversions(file: str, columns: Mapping[str, tuple[object, Reading]]) -> lis
     return found
 
 
-class Reads:
-    """What this process has read of a source so far.
+class ReadCounter:
+    """Read counts of a source in this process.
 
     Attributes:
         row_groups: how often each (file, row group) was read.
@@ -167,13 +167,13 @@ class Reads:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset all counts."""
         self.row_groups: Counter[tuple[int, int]] = Counter()
         self.columns: Counter[str] = Counter()
         self.num_bytes = 0
         self._lock = Lock()
 
-    def add(self, spans: Iterable[Span], names: Sequence[str], num_bytes: int) -> None:
+    def add(self, spans: Iterable[RowRange], names: Sequence[str], num_bytes: int) -> None:
         with self._lock:
             for span in spans:
                 self.row_groups[span.file, span.group] += 1
@@ -185,37 +185,37 @@ class Reads:
         """How often the row group read most often was read."""
         return max(self.row_groups.values(), default=0)
 
-    def __reduce__(self) -> tuple[type[Reads], tuple[()]]:
-        return Reads, ()
+    def __reduce__(self) -> tuple[type[ReadCounter], tuple[()]]:
+        return ReadCounter, ()
 
     def __repr__(self) -> str:
-        return f"Reads(passes={self.passes}, row_groups={self.row_groups.total()}, num_bytes={self.num_bytes})"
+        return f"ReadCounter(passes={self.passes}, row_groups={self.row_groups.total()}, num_bytes={self.num_bytes})"
 
 
 class Source(Protocol):
-    """What a Dataset reads from: columns of a known type in partitions of whole spans, at least one partition."""
+    """Source of a Dataset: columns of known dtypes in partitions of whole spans, at least one partition."""
 
     schema: Schema
     left_out: Mapping[str, str]
     """Columns that are there but cannot be carried, and their type."""
     notes: Sequence[FileNote]
-    """The files and columns that are not read, or not as they are."""
-    reads: Reads
+    """The files and columns that are skipped or converted."""
+    reads: ReadCounter
     made_by: str | None
     """What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     None where a function that made them has no name."""
 
     @property
     def partitions(self) -> Sequence[Partition]:
-        """The parts it is read in, at least one."""
+        """The partitions it is read in, at least one."""
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """The partition's rows as a coded frame of exactly these columns, counted from 0."""
+        """Read a partition as a coded frame of exactly these columns, with row numbers from 0."""
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """The same on the host as Arrow columns: strings plain or as codes, no NaN."""
+        """Read a partition to the host as Arrow columns: strings plain or as codes, no NaN."""
 
-    def bounds(self, span: Span, name: str) -> Bounds | None:
+    def bounds(self, span: RowRange, name: str) -> Bounds | None:
         """What all present values of a span lie between; None where that is not known without reading."""
         return None
 
@@ -224,13 +224,13 @@ class Source(Protocol):
         return None if self.schema[name].nullable else 0
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """The same source cut into these partitions, whose rows are among its own; holds no more than they need."""
+        """Return the source with these partitions, whose rows are among its own, and no more than they need."""
 
     def inputs(self) -> dict[str, str] | None:
-        """A stamp of each file, which changes with it, by the file's name; None where rows come from elsewhere."""
+        """Return a stamp of each file by name, which changes with the file; None where rows come from elsewhere."""
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """The same source with these of its files only, cut into partitions anew."""
+        """Return the source with these of its files only, partitioned anew."""
 
     def files_of(self, partition: Partition) -> list[str]:
         """The names of the files a partition's rows are in; none for rows from elsewhere."""
@@ -238,7 +238,7 @@ class Source(Protocol):
 
 
 def partition_limit(partition_bytes: int | None, backend: str) -> int:
-    """The decoded bytes a partition may have: as asked, as configured, or what suits the memory of the backend.
+    """Return the decoded bytes a partition may have: as requested, as configured, or by the backend's memory.
 
     Raises:
         BadConfig: less than one byte, or no such backend.
@@ -246,7 +246,7 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
     check_choice("read", BACKENDS, backend=backend)
     if partition_bytes is None:
         configured = settings()
-        kind = _kind_of(configured.backend if backend == "auto" else backend)
+        kind = _resolve_backend(configured.backend if backend == "auto" else backend)
         if configured.partition_bytes is not None:
             return configured.partition_bytes
         if kind == "gpu":
@@ -259,19 +259,19 @@ def partition_limit(partition_bytes: int | None, backend: str) -> int:
 
 
 @cache
-def _kind_of(backend: str) -> str:
+def _resolve_backend(backend: str) -> str:
     return backend if backend in ("cpu", "gpu") else choose_backend(backend, this_machine())[0]
 
 
 @cache
 def _device_bytes() -> int:
-    """A share of the smallest GPU that is visible, 1 GiB at most; 1 GiB where none tells its memory."""
+    """Return a fraction of the smallest visible GPU's memory, 1 GiB at most; 1 GiB where the size is unavailable."""
     known = [gpu.memory_total for gpu in this_machine().gpus if gpu.memory_total]
     return min(max(min(known) // _DEVICE_SHARE, _HOST_BYTES), _MOST_DEVICE_BYTES) if known else _MOST_DEVICE_BYTES
 
 
 def row_bytes(fields: Iterable[Field]) -> int:
-    """The bytes a row takes in a coded frame, without dictionaries and masks; lists are guessed to be of ten elements.
+    """Compute the bytes of a row in a coded frame, without dictionaries and masks; lists count as ten elements.
 
     Example:
         >>> row_bytes([Field("x", "float64"), Field("ok", "bool"), Field("origin", "string")])
@@ -286,7 +286,7 @@ def _width(dtype: str) -> int:
             return int(arrow_type(dtype).bit_width + 7) // 8
         except ValueError:  # of varying width
             return _VARYING
-    element = element_of(dtype)
+    element = get_element_dtype(dtype)
     if element is not None:
         return 8 + 10 * _width(element)
     return _WIDTHS.get(dtype) or np.dtype(dtype).itemsize

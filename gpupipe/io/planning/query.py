@@ -1,4 +1,4 @@
-"""What is done to the rows of a source before anybody sees them."""
+"""Query: selections and functions applied to a source's rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.io.planning.partitions import Partition
-from gpupipe.io.planning.row_filters import Between, Draw, Listed, Selection, StratifiedDraw
+from gpupipe.io.planning.row_filters import Between, RandomSplit, RowIdFilter, Selection, StratifiedSplit
 from gpupipe.io.planning.statistics import Condition
 
 __all__ = ["EVERYTHING", "FrameFunction", "Mapped", "Query"]
@@ -18,7 +18,7 @@ FrameFunction: TypeAlias = Callable[..., Frame]
 
 @dataclass(frozen=True)
 class Mapped:
-    """A function's result in the place of the frame.
+    """Function whose result replaces the frame.
 
     Args:
         function: of a coded frame with the columns `reads`, and its backend.
@@ -39,14 +39,14 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Query:
-    """Choices by row identity, which act on the source's rows whatever else is done; then the stages in order."""
+    """Query: first selections by row id, which apply to the source's rows; then the stages in order."""
 
-    draws: tuple[Draw | Listed, ...] = ()
+    draws: tuple[RandomSplit | RowIdFilter, ...] = ()
     stages: tuple[Selection | Mapped, ...] = ()
 
-    def then(self, stage: Selection | Mapped | Listed) -> Query:
-        """The query with one more selection or function."""
-        if isinstance(stage, Listed) or (isinstance(stage, Draw) and stage.by is None):
+    def then(self, stage: Selection | Mapped | RowIdFilter) -> Query:
+        """Return the query with one more selection or function."""
+        if isinstance(stage, RowIdFilter) or (isinstance(stage, RandomSplit) and stage.by is None):
             return replace(self, draws=(*self.draws, stage))
         return replace(self, stages=(*self.stages, stage))
 
@@ -57,12 +57,12 @@ class Query:
 
     @property
     def repeats_rows(self) -> bool:
-        """Whether several rows may come out for one of the source, which would share its identity."""
+        """Whether a source row may become several rows, which would have its row id in common."""
         return any(isinstance(stage, Mapped) and not stage.keeps_rows for stage in self.stages)
 
     @property
     def own(self) -> frozenset[str]:
-        """The columns that come out in memory nobody else holds; selections share or copy what they are given."""
+        """The columns that come out in memory nobody else references; selections may return their input or copy it."""
         return next((stage.own for stage in reversed(self.stages) if isinstance(stage, Mapped)), frozenset())
 
     @property
@@ -71,20 +71,20 @@ class Query:
         return not any(isinstance(stage, Mapped) for stage in self.stages)
 
     def identity(self) -> str | None:
-        """What tells this query apart from any other, in any process; None where a function has no name."""
+        """Return an id of this query, equal in any process; None where a function has no name."""
         parts = [stage.identity() if isinstance(stage, Mapped) else repr(stage) for stage in self.stages]
         return None if None in parts else repr((self.draws, parts))
 
     @property
     def num_draws(self) -> int:
         """How many random draws were made."""
-        return sum(isinstance(stage, Draw) for stage in (*self.draws, *self.stages))
+        return sum(isinstance(stage, RandomSplit) for stage in (*self.draws, *self.stages))
 
     def cuts_history(self, keys: Sequence[str]) -> bool:
-        """Whether a split has taken rows away that come before others with the same keys, or between them."""
+        """Return whether a split has removed rows that precede or separate others with the same keys."""
         stages = (*self.draws, *self.stages)
         later = any(isinstance(stage, Between) and stage.low is not None for stage in stages)
-        return later or any(isinstance(stage, Draw) and stage.by not in keys for stage in stages)
+        return later or any(isinstance(stage, RandomSplit) and stage.by not in keys for stage in stages)
 
     @property
     def conditions(self) -> list[Condition]:
@@ -97,27 +97,27 @@ class Query:
         return found
 
     def reads(self, names: Sequence[str]) -> set[str]:
-        """The source's columns it takes to get `names`."""
+        """Return the source's columns needed to compute `names`."""
         return self._needed(names)[0]
 
     def run(self, frame: Frame, partition: Partition, names: Sequence[str], backend: Backend) -> Frame:
-        """The columns `names` of what comes out; `frame` is the partition as read, with the columns `reads(names)`."""
+        """Compute the columns `names` of a partition; `frame` holds the columns `reads(names)` as read."""
         if self.draws:
             frame = backend.filter(frame, self.drawn(partition, backend))
         for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
             if isinstance(stage, Mapped):
                 ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
-                frame = stage.function(_narrowed(frame, stage.reads, backend), backend, *ids)
+                frame = stage.function(_select_existing(frame, stage.reads, backend), backend, *ids)
             else:
-                if isinstance(stage, StratifiedDraw):
+                if isinstance(stage, StratifiedSplit):
                     keep = stage.keep_drawn(frame, partition.row_ids(backend.xp), backend)
                 else:
                     keep = stage.keep(frame, backend)
-                frame = backend.filter(_narrowed(frame, needed, backend), keep)
+                frame = backend.filter(_select_existing(frame, needed, backend), keep)
         return backend.select(frame, names)
 
     def drawn(self, partition: Partition, backend: Backend) -> Array:
-        """A boolean per row of a partition: whether all choices by identity keep it; there is one at least."""
+        """Compute a boolean per row of a partition: whether all selections by row id keep it; there is at least one."""
         row_ids = partition.row_ids(backend.xp)
         keep, *others = (draw.keep_rows(row_ids, backend) for draw in self.draws)
         for other in others:
@@ -125,7 +125,7 @@ class Query:
         return keep
 
     def _needed(self, names: Sequence[str]) -> list[set[str]]:
-        """The columns needed before the first stage, after it, and so on to the last."""
+        """List the columns needed before the first stage, after it, and so on to the last."""
         needed = [set(names)]
         for stage in reversed(self.stages):
             needed.append(set(stage.reads) if isinstance(stage, Mapped) else needed[-1] | stage.reads)
@@ -135,5 +135,5 @@ class Query:
 EVERYTHING = Query()
 
 
-def _narrowed(frame: Frame, names: frozenset[str] | set[str], backend: Backend) -> Frame:
+def _select_existing(frame: Frame, names: frozenset[str] | set[str], backend: Backend) -> Frame:
     return backend.select(frame, [name for name in frame.columns if name in names])

@@ -1,4 +1,4 @@
-"""Which rows a dataset has: those of a predicate, of a range of one column, or of a seeded draw."""
+"""Row filters: predicates, ranges of one column, and seeded random splits."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
 from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
 from gpupipe.io.planning.statistics import Condition
-from gpupipe.io.stores.file_errors import lost
-from gpupipe.io.stores.remote_file import fetch, is_remote, look_at
+from gpupipe.io.stores.file_errors import make_lost_file_error
+from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.scratch import writing_scratch
 
-__all__ = ["Between", "Draw", "Listed", "Selection", "StratifiedDraw", "Where", "drawn_in_class"]
+__all__ = ["Between", "RandomSplit", "RowIdFilter", "Selection", "StratifiedSplit", "Where", "draw_in_class"]
 
 
 class Selection(Protocol):
-    """Keeps some rows, looking at each row alone."""
+    """Row filter that depends on each row alone."""
 
     @property
     def reads(self) -> AbstractSet[str]:
-        """The columns it looks at."""
+        """The columns it reads."""
 
     @property
     def conditions(self) -> Sequence[Condition]:
         """What every row it keeps satisfies."""
 
     def keep(self, frame: Frame, backend: Backend) -> Array:
-        """A boolean per row of a coded frame that holds `reads`."""
+        """Compute a boolean per row of a coded frame that holds `reads`."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """The rows for which an expression is true; not those for which it is missing."""
+    """Filter for the rows where an expression is true; a missing result drops the row."""
 
     text: str
 
@@ -68,7 +68,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Between:
-    """The rows with `low <= column < high`; a bound that is None is open."""
+    """Range filter: `low <= column < high`; a bound that is None is open."""
 
     column: str
     low: Any
@@ -93,13 +93,13 @@ class Between:
 
 
 def _constant_dtype(dtype: str, bound: Any) -> str:
-    """What a bound is as a constant: a fraction beside integers stays one."""
+    """Return the dtype of a bound as a constant: a fraction stays one even where the column has integers."""
     return ("float64" if isinstance(bound, float) else "int64") if dtype in (*INTEGERS, *FLOATS) else dtype
 
 
 @dataclass(frozen=True)
-class Draw:
-    """The rows whose 64 random bits lie in `low <= bits < high`.
+class RandomSplit:
+    """Random split: the rows whose 64 random bits satisfy `low <= bits < high`.
 
     Args:
         seed: 64 bits; the bits are a function of it and the row's identity.
@@ -127,7 +127,7 @@ class Draw:
         return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))
 
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
-        """A boolean per row, given the rows' identities."""
+        """Compute a boolean per row, given the row ids."""
         return self._inside(splitmix64(self.seed, row_ids))
 
     def _inside(self, bits: Array) -> Array:
@@ -137,8 +137,8 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class StratifiedDraw(Draw):
-    """The rows whose bits, drawn by identity, lie between bounds of their class: the value of the column `by`.
+class StratifiedSplit(RandomSplit):
+    """Stratified random split: rows whose bits, drawn by row id, are between the bounds of their class in column `by`.
 
     `low` and `high` are for a class that is not listed. All bounds are of the upper 63 bits.
 
@@ -151,9 +151,9 @@ class StratifiedDraw(Draw):
     bounds: tuple[tuple[int, int], ...] = ()
 
     def keep_drawn(self, frame: Frame, row_ids: Array, backend: Backend) -> Array:
-        """A boolean per row of a coded frame, given the identities of the rows its index counts."""
+        """Compute a boolean per row of a coded frame, given the row ids that its index counts."""
         xp = backend.xp
-        of_class, bits = drawn_in_class(backend.column(frame, self.by or ""), self.seed, row_ids, frame, backend)
+        of_class, bits = draw_in_class(backend.column(frame, self.by or ""), self.seed, row_ids, frame, backend)
         known = backend.to_device(np.array([*self.classes, 0], dtype=np.uint64))
         plain = self.low, 1 << 63 if self.high is None else self.high
         bounds = backend.to_device(np.array([*self.bounds, plain], dtype=np.uint64))
@@ -163,15 +163,15 @@ class StratifiedDraw(Draw):
         return ~inside if self.outside else inside
 
 
-def drawn_in_class(column: Column, seed: int, row_ids: Array, frame: Frame, backend: Backend) -> tuple[Array, Array]:
-    """For each row of a frame 64 bits of its class, and 63 bits of its identity."""
+def draw_in_class(column: Column, seed: int, row_ids: Array, frame: Frame, backend: Backend) -> tuple[Array, Array]:
+    """Draw for each row of a frame 64 bits of its class, and 63 bits of its row id."""
     bits = splitmix64(seed, row_ids[backend.positions(frame)]) >> np.uint64(1)
     return hash_column(column, 0, backend), bits
 
 
 @dataclass(frozen=True)
-class Listed:
-    """The rows whose identity is listed.
+class RowIdFilter:
+    """Filter for the rows whose id is listed.
 
     Args:
         file: the identities, an ascending array of uint64 (`.npy`); only what a partition needs is read, or all of it
@@ -202,7 +202,7 @@ class Listed:
         return cls(spool.keep(path), made_by, spool)
 
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
-        """A boolean per row, given the rows' identities."""
+        """Compute a boolean per row, given the row ids."""
         xp = backend.xp
         if not len(row_ids):
             return xp.ones(0, dtype=bool)
@@ -217,13 +217,13 @@ class Listed:
 
 
 def _between(file: str, first: np.uint64, last: np.uint64) -> Any:
-    """The part of an ascending array on disk that lies between two values, both included."""
+    """Return the part of an ascending array on disk between two values, both included."""
     try:
         if is_remote(file):
-            (whole,) = fetch(file, [(0, look_at(file).size)])
+            (whole,) = fetch(file, [(0, get_stat(file).size)])
             listed = np.load(io.BytesIO(whole))
         else:
             listed = np.load(file, mmap_mode="r")
     except (OSError, ValueError) as cause:
-        raise lost(file, cause) from cause
+        raise make_lost_file_error(file, cause) from cause
     return np.array(listed[np.searchsorted(listed, first) : np.searchsorted(listed, last, side="right")])

@@ -1,4 +1,4 @@
-"""The parts a dataset is split into."""
+"""Dataset splits: ranges of a column and random parts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.io.planning.row_filters import Between, Draw
+from gpupipe.io.planning.row_filters import Between, RandomSplit
 from gpupipe.io.planning.statistics import comparable
 from gpupipe.schema import FLOATS, INTEGERS, Field
-from gpupipe.support.durations import microseconds_of
+from gpupipe.support.durations import parse_duration_us
 from gpupipe.support.validation import check_integer, is_integer, is_number, is_sequence
 
-__all__ = ["check_call", "check_complete", "draw_parts", "folds", "ranges", "shares_of"]
+__all__ = ["check_call", "check_complete", "draw_parts", "folds", "get_fractions", "ranges"]
 
 
 def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap: Any) -> None:
-    """Raise unless the arguments of `split` say one way to do it, by one column."""
+    """Raise unless the arguments of `split` name exactly one way to do it, by one column."""
     for name, column in (("by", by), ("stratify", stratify)):
         if not (column is None or isinstance(column, str)):
             raise BadConfig(
@@ -47,7 +47,7 @@ def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap
 
 
 def check_complete(item: Field, num_missing: int) -> None:
-    """Raise where a value is missing, whose row would lie on neither side of a cut."""
+    """Raise where a value is missing, as its row would be on neither side of a cut."""
     if num_missing:
         shown = item.name if item.name.isidentifier() else f"col({item.name!r})"
         raise BadData(
@@ -59,7 +59,7 @@ def check_complete(item: Field, num_missing: int) -> None:
 
 
 def ranges(item: Field, at: Any, gap: Any = None) -> list[Between]:
-    """A range per part, cut at one value or at ascending ones; `gap` is left out before each cut.
+    """Return a range per part, cut at one value or at ascending ones; `gap` is excluded before each cut.
 
     Raises:
         BadConfig: values that do not ascend, or cannot be compared with the column's; a gap that is none.
@@ -82,10 +82,10 @@ def ranges(item: Field, at: Any, gap: Any = None) -> list[Between]:
 
 
 def _width(gap: Any, item: Field) -> int | float:
-    """A gap as the column's values are: times in microseconds."""
+    """Convert a gap to the column's unit: times in microseconds."""
     width: int | float | None = None
     if item.dtype == "timestamp":
-        width = microseconds_of(gap)
+        width = parse_duration_us(gap)
     elif item.dtype in (*INTEGERS, *FLOATS) and is_number(gap):
         width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
@@ -100,22 +100,22 @@ def _width(gap: Any, item: Field) -> int | float:
     return width
 
 
-def draw_parts(shares: Sequence[float], seed: int, level: int, by: str | None) -> list[Draw]:
-    """One draw per part; together they take every row once.
+def draw_parts(shares: Sequence[float], seed: int, level: int, by: str | None) -> list[RandomSplit]:
+    """Return one random split per part; together they contain every row once.
 
     Args:
-        shares: of each part, as `shares_of` gives them.
+        shares: of each part, as `get_fractions` gives them.
         seed: any integer.
         level: how many draws were made before on the same rows: a draw from a drawn part must not repeat it.
         by: the column whose value is drawn instead of the row.
     """
     cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
     own = int(splitmix64(seed, np.array([level]))[0])
-    return [Draw(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
+    return [RandomSplit(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
 
 
 def folds(n_splits: int) -> list[float]:
-    """The shares of `n_splits` equal parts.
+    """Return the fractions of `n_splits` equal parts.
 
     Raises:
         BadConfig: fewer than two.
@@ -124,8 +124,8 @@ def folds(n_splits: int) -> list[float]:
     return [1 / n_splits] * int(n_splits)
 
 
-def shares_of(fraction: float | Sequence[float]) -> list[float]:
-    """The share of each part.
+def get_fractions(fraction: float | Sequence[float]) -> list[float]:
+    """Return the fraction of each part.
 
     Raises:
         BadConfig: shares that are not positive or do not sum to 1.

@@ -1,4 +1,4 @@
-"""What lies between a lowest and a highest value: constants held against a file's statistics."""
+"""Statistics: minimum and maximum of a file's values, and constants compared with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def excludes(condition: Condition, bounds: Bounds, item: Field) -> bool:
-    """Whether no value within `bounds` can satisfy the condition, so that its rows need not be read."""
+    """Return whether no value within `bounds` can satisfy the condition, so that its rows need not be read."""
     _, sign, constant = condition
     if sign == "in":
         return all(excludes((item.name, "==", one), bounds, item) for one in constant)
@@ -51,7 +51,7 @@ def _is_outside(sign: str, low: Any, high: Any, wanted: Any) -> bool:
 
 
 def comparable(value: Any, item: Field, where: str) -> Any:
-    """A constant as the column's values are compared: times as microseconds.
+    """Convert a constant to the form in which the column's values compare: times to microseconds.
 
     Raises:
         BadConfig: it cannot be compared with them.
@@ -87,7 +87,7 @@ _EXAMPLES = {"timestamp": "2013-10-01", "string": "M"}
 
 
 def exactly(value: Any) -> Bounds | None:
-    """The bounds of rows that all have this value; None where it is missing.
+    """Return the bounds of rows that all have this value; None where it is missing.
 
     Example:
         >>> exactly("JFK"), exactly(date(1970, 1, 2)), exactly(None)
@@ -100,7 +100,7 @@ def exactly(value: Any) -> Bounds | None:
 
 
 def microseconds(value: date) -> int:
-    """A date or time as timestamps are stored: microseconds since 1970 in UTC; without a zone it is UTC.
+    """Convert a date or time to a stored timestamp: microseconds since 1970 in UTC; without a zone it is UTC.
 
     Example:
         >>> microseconds(date(1970, 1, 2))

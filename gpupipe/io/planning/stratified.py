@@ -1,4 +1,4 @@
-"""Parts that have the same share of every class: where the rows of a class, in a drawn order, have to be cut."""
+"""Stratified splits: parts with the same fraction of every class."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpupipe.backend import Array, select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
-from gpupipe.io.planning.row_filters import StratifiedDraw, drawn_in_class
+from gpupipe.io.planning.row_filters import StratifiedSplit, draw_in_class
 from gpupipe.io.planning.table import Table
-from gpupipe.io.run import over_partitions
+from gpupipe.io.run import run_partitions
 
-__all__ = ["stratified_parts"]
+__all__ = ["stratify_parts"]
 
 _BINS = 1 << 12  # a first look counts rows by class and the upper 12 bits, a second one sorts those in the bins to cut
 _NEVER = 1 << 63  # beyond all bits
@@ -25,8 +25,8 @@ _MOST_CLASSES = 10_000  # whose bins take 320 MB
 _Table: TypeAlias = dict[int, Any]  # by class: counts of its bins, or the bits of some of its rows
 
 
-def stratified_parts(dataset: Table, column: str, shares: Sequence[float], seed: int) -> list[StratifiedDraw]:
-    """A draw per part, each with its share of the rows of every class, to a row.
+def stratify_parts(dataset: Table, column: str, shares: Sequence[float], seed: int) -> list[StratifiedSplit]:
+    """Return a random split per part, each with its exact fraction of the rows of every class.
 
     The rows of a class are put in order by bits drawn by `seed` and a row's identity, and cut where the shares are.
 
@@ -39,8 +39,8 @@ def stratified_parts(dataset: Table, column: str, shares: Sequence[float], seed:
     own = int(splitmix64(seed, np.array([dataset.query.num_draws]))[0])
     nothing: _Table = {}
     counted = nothing
-    for table in over_partitions(partial(_counts, column, own, backend), dataset, backend, "split"):
-        counted = _summed(counted, table)
+    for table in run_partitions(partial(_counts, column, own, backend), dataset, backend, "split"):
+        counted = _add_tables(counted, table)
         _check_few(len(counted), column)
     ends = {key: np.cumsum(counts) for key, counts in sorted(counted.items())}
     upto = np.cumsum(shares)[:-1]
@@ -53,12 +53,12 @@ def stratified_parts(dataset: Table, column: str, shares: Sequence[float], seed:
         for (key, below), chance in zip(ends.items(), chances, strict=True)
     }
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
-    looked = over_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split")
+    looked = run_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split")
     found = reduce(_together, looked, nothing)
     edges = [[0, *_cuts(ranks[key], bins[key], below, found[key]), _NEVER] for key, below in ends.items()]
     whole = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
     return [
-        StratifiedDraw(
+        StratifiedSplit(
             own,
             whole[part],
             whole[part + 1],
@@ -71,7 +71,7 @@ def stratified_parts(dataset: Table, column: str, shares: Sequence[float], seed:
 
 
 def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
-    """The bits of the rows of these ranks in a class; `below` are its rows up to each bin, `bits` those in `bins`."""
+    """Return the bits at these ranks in a class; `below` counts its rows up to each bin, `bits` are those in `bins`."""
     ordered, cuts = np.sort(bits), []
     for rank, at in zip(ranks.tolist(), bins.tolist(), strict=True):
         if at == _BINS:
@@ -82,19 +82,19 @@ def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
     return cuts
 
 
-def _drawn(column: str, seed: int, backend_name: str, part: Table) -> tuple[Any, Array, Array, Array]:
-    """The classes of one partition, on the host; each row's place among them, its bits, and the bin of those."""
+def _draw(column: str, seed: int, backend_name: str, part: Table) -> tuple[Any, Array, Array, Array]:
+    """Return the classes of one partition, on the host, and each row's class index, bits and bin."""
     backend, partition = select(backend_name), part.partitions[0]
     frame = part.read(partition, [column], backend)
     row_ids = partition.row_ids(backend.xp)
-    of_class, bits = drawn_in_class(backend.column(frame, column), seed, row_ids, frame, backend)
+    of_class, bits = draw_in_class(backend.column(frame, column), seed, row_ids, frame, backend)
     classes, place = backend.xp.unique(of_class, return_inverse=True)
     return backend.to_host(classes), place, bits, (bits >> np.uint64(51)).astype("int64")
 
 
 def _counts(column: str, seed: int, backend_name: str, part: Table) -> _Table:
-    """Rows of one partition by class and bin."""
-    classes, place, _, upper = _drawn(column, seed, backend_name, part)
+    """Count the rows of one partition by class and bin."""
+    classes, place, _, upper = _draw(column, seed, backend_name, part)
     backend = select(backend_name)
     _check_few(len(classes), column)
     table = backend.xp.bincount(place * _BINS + upper, minlength=len(classes) * _BINS)
@@ -102,8 +102,8 @@ def _counts(column: str, seed: int, backend_name: str, part: Table) -> _Table:
 
 
 def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Table) -> _Table:
-    """The bits of the rows of one partition that lie in bins to cut, by class."""
-    classes, place, bits, upper = _drawn(column, seed, backend_name, part)
+    """Return the bits of the rows of one partition in bins to cut, by class."""
+    classes, place, bits, upper = _draw(column, seed, backend_name, part)
     backend, keys = select(backend_name), classes.tolist()
     wanted = np.zeros((len(keys), _BINS + 1), dtype=bool)
     for number, key in enumerate(keys):
@@ -123,7 +123,7 @@ def _check_few(num_classes: int, column: str) -> None:
         )
 
 
-def _summed(left: _Table, right: _Table) -> _Table:
+def _add_tables(left: _Table, right: _Table) -> _Table:
     return left | {key: left[key] + counts if key in left else counts for key, counts in right.items()}
 
 

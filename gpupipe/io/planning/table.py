@@ -1,4 +1,4 @@
-"""A table: a source of partitions, a schema and a query; what every module between files and `Dataset` works on."""
+"""Table: a source of partitions, a schema and a query; the base of `Dataset`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.io.planning.partitions import Partition, Source, Span
+from gpupipe.io.planning.partitions import Partition, RowRange, Source
 from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.planning.statistics import Condition, excludes
 from gpupipe.schema import Schema
@@ -23,7 +23,7 @@ AnyTable = TypeVar("AnyTable", bound="Table")
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Table:
-    """A lazy, immutable table in partitions: what modules below `Dataset` need of one.
+    """Lazy, immutable table in partitions: what modules below `Dataset` need of one.
 
     Args:
         source: gives the rows of each partition.
@@ -44,7 +44,7 @@ class Table:
 
     @property
     def partitions(self) -> list[Partition]:
-        """The parts it is read in, at least one; row groups that cannot hold a row of it are left out."""
+        """The partitions it is read in, at least one; row groups that statistics exclude are left out."""
         # Not a cached_property, whose one lock for all datasets would be held while a pass or a plan runs.
         if "_partitions" not in vars(self):
             found, conditions = list(self.source.partitions), self.query.conditions
@@ -60,7 +60,7 @@ class Table:
         return len(self.partitions)
 
     def read(self, partition: Partition, columns: Sequence[str] | None = None, backend: Backend | None = None) -> Frame:
-        """One partition as a coded frame of these columns (all by default), in this order.
+        """Read one partition as a coded frame of these columns (all by default), in this order.
 
         The index says which of the partition's rows they are. Of the files, only these columns and those that
         predicates look at are read.
@@ -77,20 +77,20 @@ class Table:
         return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
 
     def parts(self) -> Iterator[Self]:
-        """A dataset for each partition, which holds no more of the source than that takes."""
+        """Yield a dataset for each partition, which holds no more of the source than it needs."""
         for partition in self.partitions:
             yield self.of_partitions([partition])
 
     def of_partitions(self, partitions: Sequence[Partition]) -> Self:
-        """The rows of these partitions only, which are this dataset's own or pieces of them."""
+        """Return the rows of these partitions only, which are this dataset's own or pieces of them."""
         return replace(self, source=self.source.only(partitions))
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """The rows of these files only."""
+        """Return the rows of these files only."""
         return replace(self, source=self.source.of_files(names))
 
     def job_id(self, *options: object) -> str | None:
-        """What tells this table, its files apart, from any other computation; None where a function has no name."""
+        """Return an id of this table's computation, without its files; None where a function has no name."""
         query, made_by = self.query.identity(), self.source.made_by
         if query is None or made_by is None:
             return None
@@ -109,7 +109,7 @@ class Table:
         draws_rows: bool = False,
         own: Iterable[str] = (),
     ) -> Self:
-        """A dataset whose partitions are `function(frame, backend)` of this one's.
+        """Return a dataset whose partitions are `function(frame, backend)` of this one's.
 
         Args:
             function: from a coded frame to a coded frame with the columns of `schema`; a pure map over rows.
@@ -145,7 +145,7 @@ class Table:
                 )
             raise ColumnNotFound.among(where, name, self.columns)
 
-    def _may_hold(self, span: Span, conditions: Sequence[Condition]) -> bool:
+    def _may_hold(self, span: RowRange, conditions: Sequence[Condition]) -> bool:
         for condition in conditions:
             bounds = self.source.bounds(span, condition[0])
             if bounds is not None and excludes(condition, bounds, self.source.schema[condition[0]]):

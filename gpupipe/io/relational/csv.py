@@ -21,7 +21,7 @@ from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.relational.text_file import REWRITTEN, TextFile
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse
 from gpupipe.scratch import writing_scratch
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 
 __all__ = ["NULL_VALUES", "CsvFile", "CsvForm"]
 
@@ -292,9 +292,9 @@ class CsvFile(TextFile):
                 if len(row) != len(self.names):
                     raise BadFile(
                         self._path,
-                        f"row {num_rows} has {counted(len(row), 'value')}",
+                        f"row {num_rows} has {format_count(len(row), 'value')}",
                         got=self._form.delimiter.join(row),
-                        expected=f"{counted(len(self.names), 'value')}, as in the first row",
+                        expected=f"{format_count(len(self.names), 'value')}, as in the first row",
                         remedy="quotes around values that hold the delimiter, or delimiter=",
                     )
                 writer.writerow(row)

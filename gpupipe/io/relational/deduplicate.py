@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from gpupipe.cluster import get_executor
-from gpupipe.io.planning.row_filters import Listed
+from gpupipe.io.planning.row_filters import RowIdFilter
 from gpupipe.io.planning.table import AnyTable
 from gpupipe.io.relational.cuts import by_hash
 from gpupipe.io.relational.engine import buckets_of, run
@@ -44,4 +44,4 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = origin_of("deduplicate", [table], on, keep, inputs).made_by
-    return replace(table, query=table.query.then(Listed.of(kept.column(ROW), kept.num_rows, made_by)))
+    return replace(table, query=table.query.then(RowIdFilter.of(kept.column(ROW), kept.num_rows, made_by)))

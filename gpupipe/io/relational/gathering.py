@@ -23,10 +23,10 @@ from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.spill_source import Run, Spooled, from_all_files
 from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
-from gpupipe.io.planning.partitions import Partition, Source, Span, row_bytes
+from gpupipe.io.planning.partitions import Partition, RowRange, Source, row_bytes
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.table import Table
-from gpupipe.schema import FLOATS, Field, Schema, element_of
+from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
 
 __all__ = ["Gathered", "Origin", "batch_rows", "kept_share", "memory", "origin_of", "types_of"]
@@ -213,7 +213,7 @@ class Gathered:
         if self._writer is None:
             path = self._new_path()
             # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
-            fields = [item for item in self.fields if (element_of(item.dtype) or item.dtype) not in FLOATS]
+            fields = [item for item in self.fields if (get_element_dtype(item.dtype) or item.dtype) not in FLOATS]
             coded = [parquet_path(item) for item in fields]
             self._writer = pq.ParquetWriter(path, self.types, use_dictionary=coded, write_statistics=False)
             self._groups: list[tuple[int, int]] = []
@@ -288,12 +288,12 @@ def _facts(origin: Origin) -> tuple[str | None, dict[str, str] | None]:
 
 
 def _partitions(runs: Sequence[Run], limit: int, title: str) -> list[Partition]:
-    packs: list[list[Span]] = [[]]
+    packs: list[list[RowRange]] = [[]]
     found = 0
     for file, run in enumerate(runs):
         for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
             for start in range(0, num_rows, limit):
-                span = Span(file, group, first_row + start, min(limit, num_rows - start), found + start)
+                span = RowRange(file, group, first_row + start, min(limit, num_rows - start), found + start)
                 if sum(one.num_rows for one in packs[-1]) + span.num_rows > limit and packs[-1]:
                     packs.append([])
                 packs[-1].append(span)

@@ -16,7 +16,7 @@ from gpupipe.io.relational.engine import PlannedRun, collect
 from gpupipe.io.relational.gathering import origin_of
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import scan
-from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, list_of, made_usable
+from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive
 
 __all__ = ["GroupBy"]
@@ -104,7 +104,7 @@ class GroupBy(Generic[AnyTable]):
                     f"column {one.column!r} holds {'lists' if dtype in LISTS else dtype}",
                     got=one.function,
                     expected=", ".join(_OF_LISTS),
-                    remedy=length if dtype in LISTS else made_usable(one.column, dtype),
+                    remedy=length if dtype in LISTS else suggest_conversion(one.column, dtype),
                 )
             if one.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
                 raise SchemaMismatch(
@@ -138,7 +138,7 @@ class _Wanted:
         if self.function in ("size", "count", "nunique"):
             return Field(self.name, "int64", nullable=False).as_source()
         if self.function == "list":
-            return Field(self.name, list_of(item.dtype), nullable=False).as_source()
+            return Field(self.name, to_list_dtype(item.dtype), nullable=False).as_source()
         if self.function == "sum":
             wide = "uint64" if item.dtype.startswith("uint") else "int64"
             return Field(self.name, item.dtype if item.dtype in FLOATS else wide, nullable=False).as_source()

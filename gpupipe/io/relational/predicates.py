@@ -14,7 +14,7 @@ import polars as pl
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, value_as
-from gpupipe.io.planning.row_filters import Between, Draw, StratifiedDraw, Where
+from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
 from gpupipe.io.relational.random_bits import number, random_bits
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 
@@ -72,7 +72,7 @@ def _chosen(one: object, schema: Schema) -> pl.Expr:
         name = Name(one.column, _NOWHERE)
         ends = ((sign, (name, Constant(bound, "", _NOWHERE))) for _, sign, bound in one.conditions)
         return reduce(and_, (_pair(sign, pair, schema) for sign, pair in ends))
-    if isinstance(one, Draw) and not isinstance(one, StratifiedDraw) and one.by is None:
+    if isinstance(one, RandomSplit) and not isinstance(one, StratifiedSplit) and one.by is None:
         bits, low = random_bits(one.seed, pl.col(ROW)), number(one.low)
         inside = bits >= low if one.high is None else (bits >= low) & (bits < number(one.high))
         return ~inside if one.outside else inside

@@ -12,10 +12,10 @@ from gpupipe.backend import select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
-from gpupipe.io.planning.row_filters import Draw
+from gpupipe.io.planning.row_filters import RandomSplit
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.sort import numbered
-from gpupipe.io.run import over_partitions
+from gpupipe.io.run import run_partitions
 
 __all__ = ["draw"]
 
@@ -25,12 +25,12 @@ def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     table, backend = numbered(table), get_executor().resolve(table.backend)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
-    with closing(over_partitions(_Lowest(own, n, backend), table, backend, "sample")) as found:
+    with closing(run_partitions(_Lowest(own, n, backend), table, backend, "sample")) as found:
         for bits, of_partition in found:
             lowest, num_rows = _least(np.concatenate([lowest, bits]), n), num_rows + of_partition
     if not 0 <= n <= num_rows:
         raise BadConfig("sample", "not so many rows", got=n, expected=f"0 to {num_rows:,}", remedy=f"n={num_rows}")
-    return replace(table, query=table.query.then(Draw(own, 0, int(lowest.max()) + 1 if n else 0)))
+    return replace(table, query=table.query.then(RandomSplit(own, 0, int(lowest.max()) + 1 if n else 0)))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.gathering import Gathered, memory
 from gpupipe.io.relational.planned import Planned
 from gpupipe.io.relational.predicates import predicates
-from gpupipe.io.run import over_partitions
+from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, ID, ROW, Field
@@ -193,7 +193,7 @@ def _of_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
 
 def _of_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
     work = _HostRows(rows, tuple(fields), get_executor().resolve(table.backend))
-    batches = over_partitions(work, table, work.backend, title)
+    batches = run_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
     with explained([], title):
         found.gather(batches)

@@ -21,7 +21,7 @@ from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.text_values import Column, zoned_change
 from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, decompressed, is_packed, peek, refuse_packed
+from gpupipe.io.stores.find_files import Input, is_packed, open_decompressed, peek, refuse_packed
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.scratch import writing_scratch
 
@@ -52,7 +52,7 @@ def open_text(one: Input, folder: Path, kind: str, encoding: str = "utf-8", skip
     try:
         if is_remote(one.path) or is_packed(one.path) or skip_rows or encoding != "utf-8" or _is_marked(text, kind):
             text = folder / "text"
-            with writing_scratch(folder), decompressed(one) as packed, text.open("wb") as out:
+            with writing_scratch(folder), open_decompressed(one) as packed, text.open("wb") as out:
                 plain = encoding == "utf-8"
                 source: IO[Any] = packed if plain else io.TextIOWrapper(packed, encoding, newline="")
                 for _ in range(skip_rows):

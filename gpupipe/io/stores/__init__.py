@@ -1,1 +1,1 @@
-"""Where files are: finding them, folders with values in their names, object stores and retries."""
+"""File storage: file discovery, Hive partitioning, object stores and retries."""

@@ -1,20 +1,20 @@
-"""What is wrong with a file that cannot be opened, told from its size and its ends."""
+"""File errors: why a file cannot be opened, judged by its size and its first and last bytes."""
 
 from __future__ import annotations
 
 from gpupipe.errors import BadFile
 from gpupipe.io.stores.find_files import Input, peek
 
-__all__ = ["lost", "one_line", "unreadable"]
+__all__ = ["make_lost_file_error", "one_line", "unreadable"]
 
 
 def one_line(cause: Exception) -> str:
-    """A library's words for what failed, to be put into a sentence."""
+    """Format a library's exception in one line, for use in a sentence."""
     return " ".join(str(cause).split())
 
 
 def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile:
-    """An error that says whether a file is not there, empty, of another kind, or damaged.
+    """Build the error for a file that is missing, empty, of another format, or damaged.
 
     Args:
         one: the file.
@@ -48,8 +48,8 @@ def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile
     )
 
 
-def lost(path: str, cause: Exception) -> BadFile:
-    """An error that says that a temporary file of ours is not what it was."""
+def make_lost_file_error(path: str, cause: Exception) -> BadFile:
+    """Build the error for a temporary file of ours that was altered or removed."""
     return BadFile(
         path,
         f"a temporary file cannot be read ({one_line(cause)})",

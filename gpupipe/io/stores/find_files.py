@@ -1,4 +1,4 @@
-"""From what a caller names to files: a path, a list, a pattern, a folder, a URL that fsspec knows."""
+"""File discovery: from a path, a list, a pattern, a folder or a URL that fsspec knows, to files."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fsspec.utils import infer_compression
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadFile
 from gpupipe.io.jobs.manifest import MANIFEST, RECORDS, Manifest
-from gpupipe.io.stores.hive import Keys, keys_in, typed
+from gpupipe.io.stores.hive import Keys, cast_keys, parse_keys
 from gpupipe.io.stores.remote_file import (
     StorageOptions,
     change_since,
     fetch,
     find_kind,
+    get_stat,
     is_local,
     is_remote,
     locate,
-    look_at,
-    opened,
+    open_stored,
 )
-from gpupipe.io.stores.retry import retried
+from gpupipe.io.stores.retry import call_with_retries
 from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
 
 __all__ = [
     "Input",
     "PathLike",
     "StorageOptions",
-    "decompressed",
     "find_files",
     "is_packed",
+    "open_decompressed",
     "open_file",
     "peek",
     "refuse_packed",
@@ -51,7 +51,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Input:
-    """A file that is meant.
+    """Input file: its path, options, and stamp.
 
     Args:
         path: a local path or a URL.
@@ -68,23 +68,23 @@ class Input:
     size: int | None = None
 
     def stamped(self) -> Input:
-        """The same file with the stamp and size it has now.
+        """Return the file with its current stamp and size.
 
         Raises:
             BadFile: there is none.
         """
-        found = look_at(self.path, self.storage_options)
+        found = get_stat(self.path, self.storage_options)
         return replace(self, stamp=found.stamp, size=found.size)
 
     def change(self) -> str | None:
-        """In words, what has become of the file since it was stamped; None where it is as it was."""
+        """Describe how the file has changed since it was stamped; None where it has not."""
         return None if self.stamp is None else change_since(self.path, self.stamp, self.storage_options)
 
 
 def find_files(
     paths: PathLike | Sequence[PathLike], suffixes: Sequence[str], storage_options: StorageOptions | None = None
 ) -> list[Input]:
-    """The files meant, in the order given; those of a folder or pattern sorted by name.
+    """Find the named files, in the order given; those of a folder or pattern sorted by name.
 
     A folder stands for the files below it whose names end in one of `suffixes`, in small or capital letters, but not
     for those with `.` or `_` at the beginning: writers use such names for what is not data. Where it has a manifest of
@@ -112,18 +112,18 @@ def find_files(
 
 @contextmanager
 def open_file(one: Input) -> Iterator[Any]:
-    """What readers take: the path itself where it is local, else the opened file; see `remote.opened`."""
+    """Open a file for readers: yield the path itself where it is local, else a file object (`open_stored`)."""
     if is_remote(one.path):
-        with opened(one.path, one.storage_options) as file:
+        with open_stored(one.path, one.storage_options) as file:
             yield file
     else:
         yield one.path
 
 
 @contextmanager
-def decompressed(one: Input) -> Iterator[Any]:
-    """A file's bytes, to be read in order; unpacked where its name ends in `.gz`, `.zst` and the like."""
-    with opened(one.path, one.storage_options) as packed:
+def open_decompressed(one: Input) -> Iterator[Any]:
+    """Open a file for sequential reading; decompress it where its name ends in `.gz`, `.zst` and the like."""
+    with open_stored(one.path, one.storage_options) as packed:
         if one.path.endswith(".zst"):
             # pyarrow brings the codec; fsspec would need another package.
             with pa.CompressedInputStream(packed, "zstd") as file:
@@ -133,7 +133,7 @@ def decompressed(one: Input) -> Iterator[Any]:
 
 
 def is_packed(path: str) -> bool:
-    """Tell whether a file has to be unpacked, by its name.
+    """Return whether a file's name says that it is compressed.
 
     Example:
         >>> is_packed("a.csv.gz"), is_packed("a.csv")
@@ -146,7 +146,7 @@ _MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", b"\xfd7z
 
 
 def refuse_packed(path: str, head: bytes) -> None:
-    """Raise `BadFile` for a packed file whose name does not say so, by its first bytes.
+    """Raise `BadFile` for a compressed file whose name does not say so, by its first bytes.
 
     Example:
         >>> refuse_packed("a.csv", b"x,y")
@@ -164,8 +164,8 @@ def refuse_packed(path: str, head: bytes) -> None:
 
 
 def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
-    """A file's size, its first and its last bytes."""
-    size = look_at(one.path, one.storage_options).size if one.size is None else one.size
+    """Read a file's size, its first and its last bytes."""
+    size = get_stat(one.path, one.storage_options).size if one.size is None else one.size
     num_bytes = min(num_bytes, size)
     head, tail = fetch(one.path, [(0, num_bytes), (size - num_bytes, size)], one.storage_options)
     return size, head, tail
@@ -177,7 +177,7 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
     if kind == "file" and not (is_remote(path) and path.endswith("/")):  # a store may have both of a name
         files = [Input(path if is_remote(path) or "://" not in path else inner)]
     elif kind is not None:
-        files = _located(fs, path, inner, *_inside(fs, path, inner, suffixes, storage_options))
+        files = _locate_files(fs, path, inner, *_inside(fs, path, inner, suffixes, storage_options))
     else:
         files = _matching(fs, path, inner, suffixes, storage_options)
     return [replace(file, storage_options=storage_options) for file in files] if storage_options else files
@@ -186,11 +186,11 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
 def _matching(
     fs: Any, path: str, pattern: str, suffixes: Sequence[str], storage_options: StorageOptions | None
 ) -> list[Input]:
-    matches = retried(lambda: dict(fs.glob(pattern, detail=True)), path, "listed")
+    matches = call_with_retries(lambda: dict(fs.glob(pattern, detail=True)), path, "listed")
     names = sorted(name for name in matches if not name.rstrip("/").rpartition("/")[2].startswith("."))
     fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
     if found := [name for name in names if matches[name]["type"] == "file"]:
-        return _located(fs, path, fixed, found, {})
+        return _locate_files(fs, path, fixed, found, {})
     folders = [name.rstrip("/") for name in names if matches[name]["type"] == "directory"]
     if not folders:
         raise _missing(fs, path, pattern)
@@ -200,15 +200,15 @@ def _matching(
         inside, types = _inside(fs, url, folder, suffixes, storage_options)
         found += inside
         dtypes |= types
-    return _located(fs, path, fixed, found, dtypes)
+    return _locate_files(fs, path, fixed, found, dtypes)
 
 
 def _inside(
     fs: Any, path: str, folder: str, suffixes: Sequence[str], storage_options: StorageOptions | None
 ) -> tuple[list[str], Mapping[str, str]]:
-    """The files a folder stands for, and the types of the columns its folders' names tell where those are known."""
+    """List the files in a folder, and the dtypes of its Hive columns where those are known."""
     below = _below if is_local(fs) else fs.find
-    listed = retried(lambda: list(below(folder)), path, "listed")
+    listed = call_with_retries(lambda: list(below(folder)), path, "listed")
     inside = {name: name[len(folder) :].strip("/").split("/") for name in listed}
     dtypes: Mapping[str, str] = {}
     names = sorted(n for n, parts in inside.items() if not any(part[:1] in "._" for part in parts))
@@ -235,7 +235,7 @@ def _inside(
 
 
 def _below(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """All files below a local folder, those in linked folders too; a link to a folder it lies in leads nowhere."""
+    """Yield all files below a local folder, also in linked folders; skip links to a parent folder."""
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -247,9 +247,9 @@ def _below(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
                 yield f"{folder.rstrip('/')}/{entry.name}"
 
 
-def _located(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapping[str, str]) -> list[Input]:
-    """Files below a folder as a caller would name them, with what their folders' names tell."""
-    keys = typed([keys_in(name[len(folder) :].split("/")[:-1]) for name in names], dtypes, path)
+def _locate_files(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapping[str, str]) -> list[Input]:
+    """List files below a folder under the caller's path, with their Hive keys."""
+    keys = cast_keys([parse_keys(name[len(folder) :].split("/")[:-1]) for name in names], dtypes, path)
     full = names if is_local(fs) else [fs.unstrip_protocol(name) for name in names]
     return [Input(name, own) for name, own in zip(full, keys, strict=True)]
 
@@ -257,7 +257,7 @@ def _located(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapp
 def _missing(fs: Any, path: str, inner: str) -> BadFile:
     parent, _, name = inner.rpartition("/")
     siblings: list[str] = []
-    with suppress(OSError):  # who may read a file need not be one who may list what is beside it
+    with suppress(OSError):  # permission to read a file does not imply permission to list its folder
         siblings = [item.rpartition("/")[2] for item in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
     near = get_close_matches(name, siblings, n=1, cutoff=0.5)
     if near:

@@ -1,4 +1,4 @@
-"""Folders whose names carry values, as in `year=2013/month=1/`: the values are columns."""
+"""Hive partitioning: folders such as `year=2013/month=1/`, whose values are columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gpupipe.backend.arrow_types import parse_type
 from gpupipe.errors import BadData, BadFile
 
-__all__ = ["Keys", "check_folder_text", "folder_name", "keys_in", "typed"]
+__all__ = ["Keys", "cast_keys", "check_folder_text", "folder_name", "parse_keys"]
 
 Keys = Mapping[str, pa.Scalar]
 """The columns whose one value a file's folders tell."""
@@ -20,11 +20,11 @@ Keys = Mapping[str, pa.Scalar]
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
-def keys_in(folders: Sequence[str]) -> dict[str, str | None]:
-    """What folder names say: text by column, None for a missing value.
+def parse_keys(folders: Sequence[str]) -> dict[str, str | None]:
+    """Parse folder names to text by column, None for a missing value.
 
     Example:
-        >>> keys_in(["2013", "month=1", "city=New%20York", "gate=__HIVE_DEFAULT_PARTITION__"])
+        >>> parse_keys(["2013", "month=1", "city=New%20York", "gate=__HIVE_DEFAULT_PARTITION__"])
         {'month': '1', 'city': 'New York', 'gate': None}
     """
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
@@ -32,7 +32,7 @@ def keys_in(folders: Sequence[str]) -> dict[str, str | None]:
 
 
 def folder_name(name: str) -> str:
-    """A column's name as it stands before `=`; `keys_in` reads it again.
+    """Escape a column's name for use before `=`; `parse_keys` parses it again.
 
     Example:
         >>> folder_name("größe"), folder_name("a=b"), folder_name("miles/hour")
@@ -58,8 +58,8 @@ def check_folder_text(name: str, values: pa.ChunkedArray) -> None:
         )
 
 
-def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
-    """The values of every file's keys in types that hold for all files.
+def cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
+    """Convert the keys of every file to dtypes that hold for all files.
 
     Args:
         keys: the texts, per file.
@@ -70,19 +70,19 @@ def typed(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], w
         BadFile: a text is no value of its known type.
 
     Example:
-        >>> [keys["month"].as_py() for keys in typed([{"month": "01"}, {"month": "12"}], {}, "flights")]
+        >>> [keys["month"].as_py() for keys in cast_keys([{"month": "01"}, {"month": "12"}], {}, "flights")]
         [1, 12]
     """
     texts: dict[str, set[str | None]] = {}
     for one in keys:
         for name, text in one.items():
             texts.setdefault(name, set()).add(text)
-    kinds = {name: parse_type(dtypes.get(name) or _dtype_of(found)) for name, found in texts.items()}
+    kinds = {name: parse_type(dtypes.get(name) or _infer_dtype(found)) for name, found in texts.items()}
     values = {(name, text): _value(name, text, kinds[name], where) for name, found in texts.items() for text in found}
     return [{name: values[name, text] for name, text in one.items()} for one in keys]
 
 
-def _dtype_of(texts: set[str | None]) -> str:
+def _infer_dtype(texts: set[str | None]) -> str:
     present = [text for text in texts if text is not None]
     return "int64" if present and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present) else "string"
 

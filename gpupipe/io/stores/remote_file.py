@@ -1,4 +1,4 @@
-"""Bytes of files in stores, by fsspec: only the ranges that are needed."""
+"""Remote files, by fsspec: reads of only the byte ranges that are needed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from gpupipe.errors import BackendMissing, BadConfig, BadFile
-from gpupipe.io.stores.retry import retried, status_of
+from gpupipe.io.stores.retry import call_with_retries, get_status
 
 __all__ = [
     "StorageOptions",
     "change_since",
     "fetch",
     "find_kind",
+    "get_stamp",
+    "get_stat",
     "is_local",
     "is_remote",
     "locate",
-    "look_at",
-    "opened",
-    "stamp_of",
+    "open_stored",
 ]
 
 StorageOptions: TypeAlias = Mapping[str, Any]
@@ -44,19 +44,19 @@ _PACKAGES = {
 
 
 class Stat(NamedTuple):
-    """A file's size in bytes, and what changes when it is replaced."""
+    """File size in bytes, and a stamp that changes when the file is replaced."""
 
     size: int
     stamp: str
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is a URL of something that is not on this machine's disks."""
+    """Return whether it is a URL of something that is not on this machine's disks."""
     return "://" in path and not path.startswith(("file://", "local://"))
 
 
 def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[Any, str]:
-    """The file system that a path or URL belongs to, and the name it has there.
+    """Return the file system of a path or URL, and the path in it.
 
     Args:
         path: a path, or a URL that fsspec knows.
@@ -82,12 +82,12 @@ def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[An
 
 
 def is_local(fs: Any) -> bool:
-    """Whether a file system is this machine's own."""
+    """Return whether a file system is this machine's own."""
     return isinstance(fs, LocalFileSystem)
 
 
-def info_of(fs: Any, inner: str) -> dict[str, Any]:
-    """What a store tells of a name, whatever was seen of it before.
+def get_info(fs: Any, inner: str) -> dict[str, Any]:
+    """Return a store's metadata of a path; never from a cache.
 
     Raises:
         FileNotFoundError: there is nothing of that name.
@@ -99,7 +99,7 @@ def info_of(fs: Any, inner: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         # fsspec's HTTP says so whatever the server has answered, and keeps the answer as the cause.
         answer = error.__cause__ if "http" in fs.protocol else None
-        if answer is None or status_of(answer) in (404, 410):
+        if answer is None or get_status(answer) in (404, 410):
             raise
         raise answer from None
 
@@ -111,31 +111,31 @@ def find_kind(path: str, storage_options: StorageOptions | None = None) -> str |
     def ask() -> str | None:
         fs.invalidate_cache()
         try:
-            return str(info_of(fs, inner)["type"])
+            return str(get_info(fs, inner)["type"])
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    return retried(ask, path, "read")
+    return call_with_retries(ask, path, "read")
 
 
-def look_at(path: str, storage_options: StorageOptions | None = None) -> Stat:
-    """How large a file is and what its stamp is now, whatever was seen of it before.
+def get_stat(path: str, storage_options: StorageOptions | None = None) -> Stat:
+    """Return the current size and stamp of a file; never from a cache.
 
     Raises:
         BadFile: there is none, or the store does not tell.
     """
     fs, inner = locate(path, storage_options)
-    info = retried(lambda: info_of(fs, inner), path, "read")
+    info = call_with_retries(lambda: get_info(fs, inner), path, "read")
     if info.get("size") is None:
         raise BadFile(path, "its size is not known", expected="a store that tells sizes", remedy="a copy of the file")
     changed = next((info[key] for key in _STAMPS if info.get(key)), "")
     return Stat(int(info["size"]), f"{info['size']} {changed}")
 
 
-def stamp_of(path: str, storage_options: StorageOptions | None = None) -> str | None:
-    """What changes when a file is replaced: size and time of change, or etag; None where there is no such file."""
+def get_stamp(path: str, storage_options: StorageOptions | None = None) -> str | None:
+    """Return a stamp that changes with the file: size and modification time, or etag; None if it is missing."""
     try:
-        return look_at(path, storage_options).stamp
+        return get_stat(path, storage_options).stamp
     except BadFile as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return None
@@ -143,16 +143,16 @@ def stamp_of(path: str, storage_options: StorageOptions | None = None) -> str | 
 
 
 def change_since(path: str, stamp: str, storage_options: StorageOptions | None = None) -> str | None:
-    """In words, what has become of a file that had this stamp; None where it still has, as had all that was read."""
-    now = stamp_of(path, storage_options)
+    """Describe how a file with this stamp has changed; None where it has not, and what was read was unchanged."""
+    now = get_stamp(path, storage_options)
     if now is None:
         return "it is gone"
     return None if now == stamp else f"it was replaced after it was first looked at: {stamp} then, {now} now"
 
 
 @contextmanager
-def opened(path: str, storage_options: StorageOptions | None = None) -> Iterator[Any]:
-    """A file open for reading; one in a store is read with patience.
+def open_stored(path: str, storage_options: StorageOptions | None = None) -> Iterator[Any]:
+    """Open a file for reading; one in a store is read with retries.
 
     Raises:
         BadFile: it cannot be read; or it was replaced meanwhile, so that what was read may be of both versions.
@@ -163,7 +163,7 @@ def opened(path: str, storage_options: StorageOptions | None = None) -> Iterator
         with Path(locate(path)[1]).open("rb") as file:
             yield file
         return
-    size, stamp = look_at(path, storage_options)
+    size, stamp = get_stat(path, storage_options)
     fs, inner = locate(path, storage_options)
     options = {"url": path, "storage_options": storage_options}
     with _RemoteFile(fs, inner, block_size=STREAM_BYTES, size=size, **options) as file:
@@ -173,10 +173,10 @@ def opened(path: str, storage_options: StorageOptions | None = None) -> Iterator
 
 
 def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | None = None) -> list[bytes]:
-    """The bytes of these ranges of a file, all asked for at once; what did not come whole is asked for again.
+    """Fetch these byte ranges of a file concurrently; request incomplete ones again.
 
     Raises:
-        BadFile: they did not come whole; see `retried`.
+        BadFile: they did not come whole; see `call_with_retries`.
 
     Memory: the bytes, on the host.
     """
@@ -200,19 +200,19 @@ def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | 
         for failure in failures:
             raise failure
 
-    retried(ask, path, "read")
+    call_with_retries(ask, path, "read")
     return [b"".join(found[piece] for piece in pieces[whole]) for whole in ranges]
 
 
 class _RemoteFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec ships no types
-    """A file in a store whose blocks come by `fetch`, as fsspec's own do not ask again for those that are not whole."""
+    """Remote file whose blocks come by `fetch`; fsspec's own does not ask again for blocks that are not whole."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return fetch(self.kwargs["url"], [(start, end)], self.kwargs["storage_options"])[0]
 
 
 def _pieces(start: int, stop: int) -> list[Range]:
-    """A range in pieces of a size that is worth a request.
+    """Split a range into pieces of a size that is worth a request.
 
     Example:
         >>> _pieces(5, 5 + PIECE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Calls to stores, made again where a store or the network fails."""
+"""Retries of calls to stores, after failures of the store or the network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpupipe.errors import BadFile
 
-__all__ = ["retried", "status_of"]
+__all__ = ["call_with_retries", "get_status"]
 
 Result = TypeVar("Result")
 
@@ -35,8 +35,8 @@ _REFUSALS = (400, 401, 403, 404, 405)
 _log = logging.getLogger("gpupipe")
 
 
-def retried(work: Callable[[], Result], path: str, doing: str) -> Result:
-    """What `work` returns; called again, a few times and after growing waits, where a store or the network fails.
+def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Result:
+    """Call `work`, a few times with growing waits where a store or the network fails; return its result.
 
     Stores' own libraries try again too, each what it knows of; this is for the rest, and says so in the log.
 
@@ -76,8 +76,8 @@ def retried(work: Callable[[], Result], path: str, doing: str) -> Result:
     raise AssertionError
 
 
-def status_of(cause: BaseException) -> int | None:
-    """The answer of HTTP that an error stands for, if any: aiohttp's has it, s3fs' has botocore's as its cause."""
+def get_status(cause: BaseException) -> int | None:
+    """Return the HTTP status of an error, if any: aiohttp's has it, s3fs' has botocore's as its cause."""
     response = getattr(cause.__cause__, "response", None)
     found = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
     status = getattr(cause, "status", found.get("HTTPStatusCode"))
@@ -85,14 +85,14 @@ def status_of(cause: BaseException) -> int | None:
 
 
 def _is_final(cause: BaseException) -> bool:
-    """Whether the same call again would fail the same."""
+    """Return whether the same call again would fail the same."""
     return (
         isinstance(cause, _FINAL)
         or type(cause).__name__ in _NOT_ASKED
-        or (status_of(cause) in _REFUSALS and not isinstance(cause, TimeoutError))
+        or (get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError))
     )
 
 
 def _words(cause: BaseException) -> str:
-    """A cause in a line."""
+    """Format a cause in one line."""
     return " ".join(f"{type(cause).__name__}: {cause}".split())

@@ -15,7 +15,7 @@ from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, floats, row_blocks
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.preprocessing.summaries.extremes import Extremes
-from gpupipe.preprocessing.summaries.kmeans_1d import centres_on_a_line
+from gpupipe.preprocessing.summaries.kmeans_1d import cluster_sorted_values
 from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING
 from gpupipe.schema import Field, Kind
@@ -64,12 +64,12 @@ class Bucketize(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_numeric(fields, "Bucketize")
-        return [_ids_of(item, len(self._edges_of(item.name)) + 1) for item in fields]
+        return [_make_id_field(item, len(self._edges_of(item.name)) + 1) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         side = "left" if self.right else "right"
         found = {name: (column, self._edges_of(name)) for name, column in columns.items()}
-        return {name: _binned(column, edges, backend, side) for name, (column, edges) in found.items()}
+        return {name: _assign_bins(column, edges, backend, side) for name, (column, edges) in found.items()}
 
     def _edges_of(self, name: str) -> Any:
         if isinstance(self.edges, Mapping) and name not in self.edges:
@@ -138,7 +138,7 @@ class KBinsDiscretizer(Invertible):
         wanted = self._wanted(len(fields))
         if self.encode == "ordinal":
             sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
-            return [_ids_of(item, size) for item, size in zip(fields, sizes, strict=True)]
+            return [_make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
         made = []
         for item, size in zip(fields, self.n_bins_ if self.is_fitted else wanted, strict=True):
             one = replace(item, dtype="float32", kind=Kind.CONTINUOUS, nullable=False, cardinality=None, classes=None)
@@ -187,7 +187,7 @@ class KBinsDiscretizer(Invertible):
         if self.strategy == "quantile":
             edges = histogram.quantiles(np.linspace(0, 100, size + 1) / 100, self.quantile_method)
         else:
-            centres = np.sort(centres_on_a_line(histogram.values, histogram.counts, size))
+            centres = np.sort(cluster_sorted_values(histogram.values, histogram.counts, size))
             edges = np.concatenate([[low], (centres[1:] + centres[:-1]) / 2, [high]])
         return edges[np.diff(edges, prepend=-np.inf) > _NARROWEST * min(1.0, high - low)]
 
@@ -202,7 +202,7 @@ class KBinsDiscretizer(Invertible):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, edges = backend.xp, dict(zip(self.names_in_, self.bin_edges_, strict=True))
-        ids = {name: _binned(column, edges[name][1:-1], backend, "right") for name, column in columns.items()}
+        ids = {name: _assign_bins(column, edges[name][1:-1], backend, "right") for name, column in columns.items()}
         if self.encode == "ordinal":
             return ids
         return {
@@ -227,12 +227,12 @@ class KBinsDiscretizer(Invertible):
         return made
 
 
-def _ids_of(item: Field, num_bins: int | None) -> Field:
+def _make_id_field(item: Field, num_bins: int | None) -> Field:
     size = None if num_bins is None else num_bins + FIRST
     return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=size, classes=None)
 
 
-def _binned(column: Column, edges: Any, backend: Backend, side: str) -> Column:
+def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Column:
     """n int32: 0 missing, and the bins from 2 up."""
     xp = backend.xp
     known, out = backend.to_device(edges), xp.empty(len(column), dtype="int32")

@@ -14,11 +14,11 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import whole_numbers
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.categories import check_categories, check_listed, ids_of, listed_by_column, listed_values
+from gpupipe.preprocessing.categories import check_categories, check_listed, make_id_field, match_lists, resolve_lists
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.list_columns import by_element
 from gpupipe.preprocessing.summaries.counts import CategoryCounts
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, column_at
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, take_values
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_integer
 
@@ -107,7 +107,7 @@ class Categorify(Invertible):
             self._given({item.name: item.dtype for item in fields})
         sizes = {name: len(values) for name, values in self.vocabularies_.items()} if self.is_fitted else {}
         behind = FIRST + (self.num_buckets or 0)
-        return [ids_of(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
+        return [make_id_field(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
 
     def _check_joint(self, fields: Sequence[Field]) -> None:
         if not self.joint:
@@ -136,7 +136,7 @@ class Categorify(Invertible):
             return {}
         where = "Categorify(vocabulary=)"
         if isinstance(self.vocabulary, Mapping):
-            lists = listed_by_column(self.vocabulary, list(dtypes), where)
+            lists = match_lists(self.vocabulary, list(dtypes), where)
         else:
             lists = dict.fromkeys(dtypes, self.vocabulary)
         if not isinstance(self.vocabulary, Mapping) and (self.min_frequency or self.max_categories):
@@ -147,7 +147,7 @@ class Categorify(Invertible):
                 expected="a vocabulary, or limits",
                 remedy="leave min_frequency and max_categories out",
             )
-        found = listed_values(lists, dtypes, where)
+        found = resolve_lists(lists, dtypes, where)
         for name, (_, has_missing) in found.items():
             if has_missing:
                 raise BadConfig(
@@ -214,5 +214,5 @@ class Categorify(Invertible):
         for name, column in columns.items():
             ids, there = whole_numbers(column, np.dtype("int64"), backend.xp)
             places = backend.xp.where(there, ids, MISSING) - FIRST
-            made[name] = column_at(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
+            made[name] = take_values(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
         return made

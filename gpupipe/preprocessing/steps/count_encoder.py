@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories, number_of
+from gpupipe.preprocessing.categories import CategoryStep, Learned, check_categories, make_number_field
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool
@@ -48,7 +48,7 @@ class CountEncoder(CategoryStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "CountEncoder")
-        return [number_of(item, item.name) for item in fields]
+        return [make_number_field(item, item.name) for item in fields]
 
     def _learn(self, name: str, found: Learned) -> None:
         self.counts_[name] = found.counts

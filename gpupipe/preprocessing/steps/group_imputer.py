@@ -15,8 +15,8 @@ from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.summaries.group_index import key_field
 from gpupipe.preprocessing.summaries.group_values import GroupedValues
-from gpupipe.preprocessing.summaries.target_stats import NumberCells, coded
-from gpupipe.preprocessing.vocabulary import FIRST, lookup_of
+from gpupipe.preprocessing.summaries.target_stats import NumberCells, encode_values
+from gpupipe.preprocessing.vocabulary import FIRST, make_lookup
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, check_name
 
@@ -106,7 +106,7 @@ class GroupImputer(FoldStep):
 
     def summarise(self, columns: Columns, backend: Backend) -> _Groups:
         xp = backend.xp
-        codes, groups = coded(columns[self.by], backend)
+        codes, groups = encode_values(columns[self.by], backend)
         made: list[tuple[Any, ...]] = []
         for name in self.output_names(list(columns)):
             values = floats(columns[name], xp)
@@ -172,7 +172,7 @@ class GroupImputer(FoldStep):
                 expected=self.key_dtype_,
                 remedy=f"Cast({{{self.by!r}: {self.key_dtype_!r}}})",
             )
-        ids = lookup_of(self.groups_, text=key.dtype == "string").ids(key, backend)
+        ids = make_lookup(self.groups_, text=key.dtype == "string").ids(key, backend)
         made, infinite = {}, []
         for name, known in zip(self.output_names(self.names_in_), self.statistics_, strict=True):
             column, values = columns[name], floats(columns[name], xp)

@@ -17,7 +17,7 @@ from gpupipe.preprocessing.learned_step import Columns, FoldStep
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.summaries.group_index import GroupKeys, key_field
 from gpupipe.preprocessing.summaries.group_table import GroupTable
-from gpupipe.preprocessing.summaries.target_stats import coded
+from gpupipe.preprocessing.summaries.target_stats import encode_values
 from gpupipe.preprocessing.vocabulary import FIRST, MISSING, Lookups
 from gpupipe.schema import Field
 from gpupipe.support.text import as_list
@@ -167,7 +167,7 @@ class GroupStats(FoldStep):
         cpu, by, wanted = select("cpu"), as_list(self.by), self._wanted(summary.names)
         groups = summary.table.merged()
         overall = summary.table.overall(groups)
-        keys = [_learned(cpu.column(groups, name), cpu) for name in by]
+        keys = [_learn_ids(cpu.column(groups, name), cpu) for name in by]
         ids = np.stack([ids for ids, _ in keys], axis=1)
         kept = (ids != MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
         self.categories_ = [values for _, values in keys]
@@ -251,9 +251,9 @@ def _result(stat: str, frame: Frame, name: str) -> Any:
     return floats(compute_result(stat, frame, Field(name, "float64"), select("cpu")), np)
 
 
-def _learned(column: Column, cpu: Backend) -> tuple[Any, Any]:
+def _learn_ids(column: Column, cpu: Backend) -> tuple[Any, Any]:
     """The id of each value (see `vocabulary`), and the distinct values in order."""
-    codes, values = coded(column, cpu)
+    codes, values = encode_values(column, cpu)
     present = codes < len(values)
     vocabulary = sort_values(values.take(np.unique(codes[present])))
     ids = np.append(find_positions(values, vocabulary) + FIRST, MISSING)

@@ -9,12 +9,12 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.preprocessing.categories import check_categories, ids_of
+from gpupipe.preprocessing.categories import check_categories, make_id_field
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.list_columns import by_element
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
 from gpupipe.preprocessing.stateless import StatelessStep
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, in_buckets
+from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, assign_buckets
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 
@@ -54,7 +54,7 @@ class HashBucket(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "HashBucket")
-        return [ids_of(item, self._size(item.name) + FIRST) for item in fields]
+        return [make_id_field(item, self._size(item.name) + FIRST) for item in fields]
 
     def _size(self, name: str) -> int:
         if isinstance(self.num_buckets, Mapping) and name not in self.num_buckets:
@@ -65,13 +65,15 @@ class HashBucket(StatelessStep):
         made = {}
         for name, column in columns.items():
             if column.dictionary is not None:
-                buckets = in_buckets(splitmix64(self.seed, hash_strings(column.dictionary)), self._size(name)) + FIRST
-                ids = _gathered(column, np.append(buckets, MISSING).astype(np.int32), backend)
+                buckets = (
+                    assign_buckets(splitmix64(self.seed, hash_strings(column.dictionary)), self._size(name)) + FIRST
+                )
+                ids = _gather(column, np.append(buckets, MISSING).astype(np.int32), backend)
             else:
                 ids = backend.xp.empty(len(column), dtype="int32")
                 for rows in row_blocks(len(column), backend):
                     block = column.take(rows)
-                    ids[rows] = in_buckets(hash_column(block, self.seed, backend), self._size(name)) + FIRST
+                    ids[rows] = assign_buckets(hash_column(block, self.seed, backend), self._size(name)) + FIRST
                     if block.valid is not None:
                         ids[rows][~block.valid] = MISSING
             made[name] = Column("int32", ids)
@@ -118,7 +120,7 @@ class HashedCross(StatelessStep):
                 remedy="HashBucket for one column",
             )
         made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
-        return [ids_of(made, self.num_buckets + FIRST)]
+        return [make_id_field(made, self.num_buckets + FIRST)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["_x_".join(names)]
@@ -138,7 +140,7 @@ class HashedCross(StatelessStep):
                 bits = splitmix64(seed, bits ^ own)
                 absent = block.missing(xp)
                 missing = absent if missing is None else missing if absent is None else missing | absent
-            found = in_buckets(bits, self.num_buckets) + FIRST
+            found = assign_buckets(bits, self.num_buckets) + FIRST
             ids[rows] = found if missing is None else xp.where(missing, MISSING, found)
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
 
@@ -150,7 +152,7 @@ def _by_text(column: Column, backend: Backend) -> Array | None:
     return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))
 
 
-def _gathered(column: Column, table: Array, backend: Backend) -> Array:
+def _gather(column: Column, table: Array, backend: Backend) -> Array:
     device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
     for rows in row_blocks(len(column), backend):
         out[rows] = device.take(column.data[rows])

@@ -14,7 +14,7 @@ from gpupipe.backend.float_kernels import fill_into
 from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, FoldStep
-from gpupipe.preprocessing.numeric import check_numeric, filled_matrix, refuse, row_blocks
+from gpupipe.preprocessing.numeric import check_numeric, fill_matrix, refuse, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
@@ -156,7 +156,7 @@ class SimpleImputer(FoldStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
         if isinstance(columns, Matrix) and not self.add_indicator:
-            return filled_matrix(columns, np.array([*self._fills(columns).values()]), backend, "SimpleImputer")
+            return fill_matrix(columns, np.array([*self._fills(columns).values()]), backend, "SimpleImputer")
         infinite: list[Array] = []
         fills = self._fills(columns)
         made = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
@@ -188,7 +188,7 @@ class SimpleImputer(FoldStep):
         """The column with `value` where it was missing; whether a block holds an infinity is added to `infinite`."""
         xp = backend.xp
         if column.dictionary is not None:
-            return _filled_strings(column, column.dictionary, value, backend)
+            return _fill_strings(column, column.dictionary, value, backend)
         if column.dtype in FLOATS:
             out = xp.empty_like(column.data)
             infinite += [
@@ -245,7 +245,7 @@ def _holds(dtype: str, value: Any) -> bool:
     return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max and value == int(value))
 
 
-def _filled_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
+def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
     """Missing codes made the value's code; its code is new where the dictionary does not have it."""
     xp = backend.xp
     if not isinstance(value, str):

@@ -14,7 +14,7 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.gathered import WholeFrameStep
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import check_numeric, floats, num_rows, refuse, row_blocks, stacked
+from gpupipe.preprocessing.numeric import check_numeric, floats, num_rows, refuse, row_blocks, stack_rows
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
@@ -159,7 +159,7 @@ class KMeans(WholeFrameStep):
         """One of Lloyd's iterations over all rows; a centre without rows stays."""
         step = moves.sums / np.maximum(moves.counts, 1)[:, None]
         least = max(self.tol, _ROUNDING) * moves.variance(self.cluster_centers_)
-        self.cluster_centers_ = _ordered(self.cluster_centers_ + step, moves.counts)
+        self.cluster_centers_ = _sort_centres(self.cluster_centers_ + step, moves.counts)
         self.num_passes_ += 1
         self.num_fitted_ = self.num_rows_
         self.unfinished = bool(np.square(step).sum() > least) and self.num_passes_ < self.max_passes
@@ -179,7 +179,7 @@ class KMeans(WholeFrameStep):
         start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state_)
         centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
-        self.cluster_centers_ = _ordered(centres, counts)
+        self.cluster_centers_ = _sort_centres(centres, counts)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, centres = backend.xp, self.cluster_centers_
@@ -190,7 +190,7 @@ class KMeans(WholeFrameStep):
             return {names[0]: Column("int32", labels)}
         outputs: list[Array] = [xp.empty(num_rows(columns), dtype=xp.float32) for _ in names]
         infinite = []
-        for rows, label, squares in _squared_distances(columns, centres, backend):
+        for rows, label, squares in _compute_squared_distances(columns, centres, backend):
             with np.errstate(over="ignore"):
                 outputs[label][rows] = xp.sqrt(squares)
             infinite.append(xp.isinf(outputs[label][rows]).any())
@@ -199,7 +199,7 @@ class KMeans(WholeFrameStep):
         return {name: Column("float32", out) for name, out in zip(names, outputs, strict=True)}
 
 
-def _ordered(centres: Any, counts: Any) -> Any:
+def _sort_centres(centres: Any, counts: Any) -> Any:
     return centres[np.lexsort([*centres.T[::-1], -counts])]
 
 
@@ -207,7 +207,7 @@ def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """n int32: the nearest centre's position; of equally near ones the first."""
     xp = backend.xp
     labels, best = xp.zeros(num_rows(columns), dtype="int32"), None
-    for rows, label, squares in _squared_distances(columns, centres, backend):
+    for rows, label, squares in _compute_squared_distances(columns, centres, backend):
         if label == 0:
             best = squares
         else:
@@ -216,7 +216,7 @@ def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     return labels
 
 
-def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iterator[tuple[slice, int, Array]]:
+def _compute_squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iterator[tuple[slice, int, Array]]:
     """The squared distances of a block of rows to one centre, R float64, for each centre of each block.
 
     By differences: the quicker |x|² - 2xc + |c|² loses what is near as soon as one centre is far. Refuses missing and
@@ -225,7 +225,7 @@ def _squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iter
     xp, finite = backend.xp, []
     device_centres = backend.to_device(centres[:, :, None])
     for rows in row_blocks(num_rows(columns), backend, len(columns)):
-        block = stacked(columns, rows, xp)
+        block = stack_rows(columns, rows, xp)
         for label in range(len(centres)):
             with np.errstate(over="ignore", invalid="ignore"):
                 deviation = block - device_centres[label]

@@ -14,7 +14,7 @@ from gpupipe.backend.ragged import locate_values
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.stateless import StatelessStep
-from gpupipe.schema import FLOATS, Field, element_of
+from gpupipe.schema import FLOATS, Field, get_element_dtype
 from gpupipe.support.validation import check_bool, check_integer, is_bool, is_number, refuse_argument
 
 __all__ = ["ListSlice"]
@@ -59,7 +59,7 @@ class ListSlice(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for item in fields:
-            element = element_of(item.dtype)
+            element = get_element_dtype(item.dtype)
             if element is None:
                 raise SchemaMismatch(
                     f"ListSlice, column {item.name!r}",

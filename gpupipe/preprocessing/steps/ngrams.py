@@ -12,7 +12,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import SchemaMismatch
-from gpupipe.preprocessing.categories import number_of
+from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import row_blocks
 from gpupipe.preprocessing.stateless import StatelessStep
@@ -94,7 +94,7 @@ class HashedNgrams(StatelessStep):
                     expected="strings",
                     remedy=f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers",
                 )
-        return [number_of(item, name) for item in fields for name in self.output_names([item.name])]
+        return [make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"{name}_ngram{place}" for name in names for place in range(self.n_features)]

@@ -16,15 +16,15 @@ from gpupipe.preprocessing.categories import (
     check_categories,
     check_distinct,
     check_listed,
-    listed_by_column,
-    listed_values,
-    number_of,
+    make_number_field,
+    match_lists,
+    resolve_lists,
 )
-from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
+from gpupipe.preprocessing.infrequent import check_limits, group_rare, rare
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts
-from gpupipe.preprocessing.vocabulary import column_at
+from gpupipe.preprocessing.vocabulary import take_values
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, is_sequence, refuse_argument
 
@@ -107,7 +107,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         if not self.is_fitted:
             self._given(dtypes)
             self._dropped(dtypes)
-        return [number_of(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
+        return [make_number_field(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [output for name in names for output in self._outputs(name)]
@@ -128,15 +128,15 @@ class OneHotEncoder(CategoryStep, Invertible):
         if isinstance(self.categories, str):
             return {}
         where = f"{_WHERE}(categories=)"
-        return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
+        return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
 
     def _dropped(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         """The category to leave out, by column name: a value, or missing."""
         if self.drop is None or isinstance(self.drop, str):
             return {}
         where = f"{_WHERE}(drop=)"
-        single = listed_by_column(self.drop, list(dtypes), where)
-        return listed_values({name: [value] for name, value in single.items()}, dtypes, where)
+        single = match_lists(self.drop, list(dtypes), where)
+        return resolve_lists({name: [value] for name, value in single.items()}, dtypes, where)
 
     # learning ---------------------------------------------------------------------------------------------------------
     @property
@@ -154,7 +154,7 @@ class OneHotEncoder(CategoryStep, Invertible):
     def _learn(self, name: str, found: Learned) -> None:
         counts = found.counts if found.has_missing else found.counts[:-1]
         is_rare = rare(counts, found.num_rows, self.min_frequency, self.max_categories)
-        groups, num_groups = groups_of(is_rare)
+        groups, num_groups = group_rare(is_rare)
         place = -1
         if self.drop == "first" or (self.drop == "if_binary" and num_groups == 2):
             place = 0 if num_groups else -1
@@ -202,7 +202,7 @@ class OneHotEncoder(CategoryStep, Invertible):
     def _table(self, name: str) -> Any:
         """The output that is 1 for missing, unknown and each category; none for some."""
         is_rare, dropped = self.infrequent_[name], self.drop_idx_[name]
-        groups, num_groups = groups_of(is_rare)
+        groups, num_groups = group_rare(is_rare)
         unknown = _REFUSED if self.handle_unknown == "error" else _NOWHERE
         size = len(self.categories_[name])
         missing = groups[size] if len(groups) > size else _NOWHERE
@@ -228,5 +228,5 @@ class OneHotEncoder(CategoryStep, Invertible):
                 if outputs:
                     flags = xp.stack([columns[output].data[rows] for output in outputs])
                     places[rows] = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), len(outputs))
-            made[name] = column_at(table[places], self.categories_[name], self.dtypes_in_[name], backend)
+            made[name] = take_values(table[places], self.categories_[name], self.dtypes_in_[name], backend)
         return made

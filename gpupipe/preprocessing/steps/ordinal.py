@@ -16,14 +16,14 @@ from gpupipe.preprocessing.categories import (
     Learned,
     check_categories,
     check_listed,
-    listed_by_column,
-    listed_values,
-    number_of,
+    make_number_field,
+    match_lists,
+    resolve_lists,
 )
-from gpupipe.preprocessing.infrequent import check_limits, groups_of, rare
+from gpupipe.preprocessing.infrequent import check_limits, group_rare, rare
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import floats
-from gpupipe.preprocessing.vocabulary import column_at
+from gpupipe.preprocessing.vocabulary import take_values
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, is_number, refuse_argument
 
@@ -99,7 +99,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
         nullable = any(math.isnan(number) for number in self._numbers.values())
-        return [number_of(item, item.name, self.dtype, nullable=nullable) for item in fields]
+        return [make_number_field(item, item.name, self.dtype, nullable=nullable) for item in fields]
 
     @property
     def _numbers(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         if isinstance(self.categories, str):
             return {}
         where = f"{_WHERE}(categories=)"
-        return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
+        return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
 
     # learning ---------------------------------------------------------------------------------------------------------
     @property
@@ -133,7 +133,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     def _learn(self, name: str, found: Learned) -> None:
         is_rare = rare(found.counts[:-1], found.num_rows, self.min_frequency, self.max_categories)
-        _, num_groups = groups_of(is_rare)
+        _, num_groups = group_rare(is_rare)
         for parameter, number in self._numbers.items():
             if 0 <= number < num_groups and number == int(number):
                 raise BadConfig(
@@ -165,7 +165,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         # An unknown value that is an error is infinite until it is found.
         unknown = self._numbers.get("unknown_value", np.inf)
         for name, column in columns.items():
-            groups, _ = groups_of(self.infrequent_[name])
+            groups, _ = group_rare(self.infrequent_[name])
             table = np.concatenate([[self.encoded_missing_value, unknown], groups]).astype(self.dtype)
             made[name] = Column(self.dtype, self._lookup(name, column).gathered(column, table, backend))
         if self._refuses_unknown and made:
@@ -182,5 +182,5 @@ class OrdinalEncoder(CategoryStep, Invertible):
             last, numbers = len(frequent) - 1, floats(column, xp)
             known = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
             places = frequent[xp.where(known, numbers, last).astype("int64")]
-            made[name] = column_at(places, self.categories_[name], self.dtypes_in_[name], backend)
+            made[name] = take_values(places, self.categories_[name], self.dtypes_in_[name], backend)
         return made

@@ -10,14 +10,14 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, Invertible, opened
+from gpupipe.preprocessing.learned_step import Columns, Invertible, to_columns
 from gpupipe.preprocessing.numeric import check_numeric, float32_rows
 from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.schema import Field
-from gpupipe.support.text import counted
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 
-__all__ = ["PCA", "IncrementalPCA", "signed"]
+__all__ = ["PCA", "IncrementalPCA", "fix_signs"]
 
 LIBRARY_BYTES = 64 << 20
 """With `solver="auto"`, columns of at most this many bytes as float64 are given to the library."""
@@ -77,7 +77,7 @@ class PCA(Invertible):
         if summary.count < 2:
             raise BadData(
                 type(self).__name__,
-                f"it was given {counted(summary.count, 'row')}",
+                f"it was given {format_count(summary.count, 'row')}",
                 expected="at least two",
                 remedy="fit on more rows, or leave the step out",
             )
@@ -91,7 +91,7 @@ class PCA(Invertible):
         else:
             variance, vectors = np.linalg.eigh(covariance)
             components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
-        self.mean_, self.components_ = summary.mean, signed(components)
+        self.mean_, self.components_ = summary.mean, fix_signs(components)
         self.explained_variance_ = np.maximum(variance, 0.0)
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
         self.n_samples_ = summary.count
@@ -190,12 +190,12 @@ class IncrementalPCA(PCA):
                 expected=str(self.names_in_),
                 remedy=f"partial_fit(frame[{self.names_in_}])",
             )
-        columns, fields, backend = opened(frame, None, type(self).__name__)
+        columns, fields, backend = to_columns(frame, None, type(self).__name__)
         self.output_fields(fields)
         return self.finish(self._seen + self.summarise(columns, backend))
 
 
-def signed(components: Any) -> Any:
+def fix_signs(components: Any) -> Any:
     """Each row with the sign that makes its largest loading positive; among equal ones (to 1e-6) the first decides."""
     size = np.abs(components)
     first = (size >= size.max(axis=1, keepdims=True) * (1 - 1e-6)).argmax(axis=1)

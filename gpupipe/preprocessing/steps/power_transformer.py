@@ -19,7 +19,7 @@ from gpupipe.preprocessing.numeric import (
     floats,
     row_blocks,
 )
-from gpupipe.preprocessing.summaries.power_lambda import Bent, likeliest_power
+from gpupipe.preprocessing.summaries.power_lambda import Bent, find_likeliest_power
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice
@@ -86,7 +86,7 @@ class PowerTransformer(Invertible):
             values = histogram.values
             if self.method == "box-cox" and values[0] <= 0:
                 _refuse(name, float(values[0]))
-            power = likeliest_power(values, histogram.counts, self.method) if len(values) > 1 else 1.0
+            power = find_likeliest_power(values, histogram.counts, self.method) if len(values) > 1 else 1.0
             centre = self._centre(values, histogram.counts) if self.standardize else 0.0
             mean, deviation = Bent.of(values, power, self.method, centre).moments(histogram.counts)
             scale = deviation if deviation > np.finfo(np.float64).eps * abs(mean) else 1.0
@@ -105,12 +105,14 @@ class PowerTransformer(Invertible):
         def bent(name: str, block: Array) -> Array:
             power, centre, mean, scale = learned[name]
             if self.method == "box-cox":
-                result = _powered(xp.log(block) - centre, power, xp)
+                result = _raise_to_power(xp.log(block) - centre, power, xp)
             else:
                 sign, near, far = _sides(power, centre)
                 size = xp.log1p(xp.abs(block))
-                beyond = _powered(size, far, xp) * np.exp(-near * abs(centre)) - _powered(-abs(centre), near, np)
-                result = xp.where(sign * block < 0, -beyond, _powered(size - abs(centre), near, xp)) * sign
+                beyond = _raise_to_power(size, far, xp) * np.exp(-near * abs(centre)) - _raise_to_power(
+                    -abs(centre), near, np
+                )
+                result = xp.where(sign * block < 0, -beyond, _raise_to_power(size - abs(centre), near, xp)) * sign
             return (result - mean) / scale
 
         return float32_columns(columns, bent, backend, "PowerTransformer")
@@ -123,14 +125,14 @@ class PowerTransformer(Invertible):
             power, centre, mean, scale = learned[name]
             block = block * scale + mean
             if self.method == "box-cox":
-                return xp.exp(_rooted(block, power, xp) + centre)
+                return xp.exp(_invert_power(block, power, xp) + centre)
             sign, near, far = _sides(power, centre)
             block = block * sign
-            beyond = _powered(-abs(centre), near, np) - block
+            beyond = _raise_to_power(-abs(centre), near, np) - block
             size = xp.where(
                 beyond > 0,
-                -xp.expm1(_rooted(beyond * np.exp(near * abs(centre)), far, xp)),
-                xp.expm1(_rooted(block, near, xp) + abs(centre)),
+                -xp.expm1(_invert_power(beyond * np.exp(near * abs(centre)), far, xp)),
+                xp.expm1(_invert_power(block, near, xp) + abs(centre)),
             )
             return size * sign
 
@@ -154,13 +156,13 @@ def _sides(power: float, centre: float) -> tuple[int, float, float]:
     return (-1, 2 - power, power) if centre < 0 else (1, power, 2 - power)
 
 
-def _powered(logarithm: Any, power: float, xp: ModuleType) -> Any:
+def _raise_to_power(logarithm: Any, power: float, xp: ModuleType) -> Any:
     """(e^(power x logarithm) - 1) / power, without losing digits where the power is small."""
     return logarithm if power == 0 else xp.expm1(power * logarithm) / power
 
 
-def _rooted(bent: Array, power: float, xp: ModuleType) -> Array:
-    """The logarithm that `_powered` made this of."""
+def _invert_power(bent: Array, power: float, xp: ModuleType) -> Array:
+    """The logarithm that `_raise_to_power` made this of."""
     if power == 0:
         return bent
     product = power * bent

@@ -12,7 +12,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.fused.program import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, float64_columns, scaled_columns
+from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, float64_columns, scale_columns
 from gpupipe.preprocessing.summaries.extremes import Extremes
 from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
@@ -38,7 +38,7 @@ class _Scaler(Invertible):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
         offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
-        return scaled_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
+        return scale_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         offsets, divisors = self._affine()

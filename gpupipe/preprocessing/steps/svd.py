@@ -12,7 +12,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_numeric, float32_rows
-from gpupipe.preprocessing.steps.pca import signed
+from gpupipe.preprocessing.steps.pca import fix_signs
 from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer
@@ -74,7 +74,7 @@ class TruncatedSVD(Invertible):
         gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
         squares, vectors = np.linalg.eigh(gram)
         kept = self.n_components
-        self.components_ = signed(vectors.T[::-1][:kept])
+        self.components_ = fix_signs(vectors.T[::-1][:kept])
         self.singular_values_ = np.sqrt(np.maximum(squares[::-1][:kept], 0.0))
         covariance = summary.m2 / summary.count
         variance = np.einsum("kf,fg,kg->k", self.components_, covariance, self.components_)

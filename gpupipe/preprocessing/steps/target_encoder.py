@@ -14,14 +14,14 @@ from gpupipe.preprocessing.categories import (
     check_categories,
     check_distinct,
     check_listed,
-    listed_by_column,
-    listed_values,
-    number_of,
+    make_number_field,
+    match_lists,
+    resolve_lists,
 )
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
-from gpupipe.preprocessing.summaries.moments import joined
+from gpupipe.preprocessing.summaries.moments import merge_moments
 from gpupipe.preprocessing.summaries.target_stats import ClassCells, NumberCells
 from gpupipe.preprocessing.summaries.target_summary import TargetSummary
 from gpupipe.preprocessing.vocabulary import Lookups
@@ -109,7 +109,7 @@ class TargetEncoder(CrossFittedStep):
         check_categories(fields, _WHERE)
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
-        return [number_of(item, name) for item in fields for name in self._outputs(item.name)]
+        return [make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [made for name in names for made in self._outputs(name)]
@@ -125,7 +125,7 @@ class TargetEncoder(CrossFittedStep):
         if isinstance(self.categories, str):
             return {}
         where = f"{_WHERE}(categories=)"
-        return listed_values(listed_by_column(self.categories, list(dtypes), where), dtypes, where)
+        return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
 
     # learning ---------------------------------------------------------------------------------------------------------
     def summarise(
@@ -145,7 +145,7 @@ class TargetEncoder(CrossFittedStep):
         # The rows all values are learned from, then for each fold those of the others.
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
         self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
-        self.target_mean_ = joined(*overall)[1]
+        self.target_mean_ = merge_moments(*overall)[1]
         check_distinct([made for name in summary.names for made in self._named(name)], _WHERE)
         self.names_in_ = list(summary.names)
         self.dtypes_in_ = dict(zip(summary.names, summary.dtypes, strict=True))
@@ -155,7 +155,10 @@ class TargetEncoder(CrossFittedStep):
             values, has_missing = given.get(name, (cells.categories, True))
             categories = sort_values(values)
             moments = _moments(_numbers(cells, classes).among(categories))
-            tables = [self._table(joined(*moments[:, rows]), joined(*overall[:, rows]), has_missing) for rows in every]
+            tables = [
+                self._table(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows]), has_missing)
+                for rows in every
+            ]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
             self._folds[name] = np.stack(tables[1:])
         return self

@@ -50,9 +50,9 @@ class ValueCounts:
     def of(cls, column: Column, backend: Backend) -> Self:
         """The counts of one partition's column."""
         if column.dictionary is not None:
-            values, counts, missing = _counted_codes(column, column.dictionary, backend)
+            values, counts, missing = _count_codes(column, column.dictionary, backend)
         else:
-            values, counts = _counted_numbers(column, backend)
+            values, counts = _count_numbers(column, backend)
             missing = len(column) - int(counts.sum())
         return cls(column.dtype, ((values, counts),), missing)
 
@@ -124,7 +124,7 @@ def integers(data: Array, dtype: str) -> Array:
     return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
 
 
-def _counted_codes(column: Column, dictionary: Dictionary, backend: Backend) -> tuple[Dictionary, Any, int]:
+def _count_codes(column: Column, dictionary: Dictionary, backend: Backend) -> tuple[Dictionary, Any, int]:
     codes = column.data.astype("int64") + 1
     counts = backend.to_host(backend.xp.bincount(codes, minlength=len(dictionary) + 1)).astype(np.int64)
     used = np.flatnonzero(counts[1:])
@@ -132,7 +132,7 @@ def _counted_codes(column: Column, dictionary: Dictionary, backend: Backend) -> 
     return values, counts[1:][used], int(counts[0])
 
 
-def _counted_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
+def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
     xp = backend.xp
     if column.dtype in FLOATS:
         data = floats(column, xp)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, select
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import check_squares, num_rows, row_blocks, stacked
+from gpupipe.preprocessing.numeric import check_squares, num_rows, row_blocks, stack_rows
 
 __all__ = ["Covariance"]
 
@@ -50,7 +50,7 @@ class Covariance:
         parts, sizes = [], []
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in row_blocks(num_rows(columns), backend, len(columns)):
-                deviation = stacked(columns, rows, xp)
+                deviation = stack_rows(columns, rows, xp)
                 mean = deviation.mean(axis=1, keepdims=True)
                 deviation -= mean
                 rest = deviation.mean(axis=1, keepdims=True)
@@ -100,6 +100,6 @@ class Covariance:
         Memory: on the device, twice the rows at its peak.
         """
         xp = self.backend.xp
-        rows = xp.concatenate([stacked(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
+        rows = xp.concatenate([stack_rows(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
         rows -= self.backend.to_device(self.mean[:, None])
         return xp.ascontiguousarray(rows.T)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["centres_on_a_line"]
+__all__ = ["cluster_sorted_values"]
 
 
-def centres_on_a_line(values: Any, counts: Any, k: int, *, max_iter: int = 300, tol: float = 1e-4) -> Any:
+def cluster_sorted_values(values: Any, counts: Any, k: int, *, max_iter: int = 300, tol: float = 1e-4) -> Any:
     """The centres Lloyd's iterations end with, from the middles of k bins of equal width.
 
     They stop, and a centre that has lost all its values is moved, as in scikit-learn's `KMeans`; ties, which there are
@@ -23,7 +23,7 @@ def centres_on_a_line(values: Any, counts: Any, k: int, *, max_iter: int = 300, 
         tol: stop when the centres' squared moves add up to this, relative to the variance.
 
     Example:
-        >>> centres_on_a_line(np.array([0.0, 1.0, 9.0, 11.0]), np.array([1, 1, 1, 1]), 2).tolist()
+        >>> cluster_sorted_values(np.array([0.0, 1.0, 9.0, 11.0]), np.array([1, 1, 1, 1]), 2).tolist()
         [0.5, 10.0]
     """
     low, width = values[0], values[-1] - values[0]

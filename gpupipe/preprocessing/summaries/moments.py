@@ -12,10 +12,10 @@ from gpupipe.backend import Backend
 from gpupipe.backend.float_kernels import compute_moments
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows, refuse, stacked, tabulate
+from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows, refuse, stack_rows, tabulate
 from gpupipe.preprocessing.summaries.extremes import Extremes
 
-__all__ = ["Moments", "joined"]
+__all__ = ["Moments", "merge_moments"]
 
 _SAMPLED = 1024
 
@@ -71,7 +71,7 @@ class Moments:
 
     def __add__(self, other: Self) -> Self:
         pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
-        return type(self)(self.extremes + other.extremes, *joined(*(np.stack(pair) for pair in pairs)))
+        return type(self)(self.extremes + other.extremes, *merge_moments(*(np.stack(pair) for pair in pairs)))
 
     def filled(self, values: Mapping[str, Any]) -> Self:
         """As if each missing value had been `values[name]`.
@@ -90,7 +90,7 @@ class Moments:
                     remedy="another fill_value",
                 )
         pairs = (self.count, self.missing), (self.mean, fill), (self.m2, np.zeros_like(fill))
-        return type(self)(self.extremes.filled(values), *joined(*(np.stack(pair) for pair in pairs)))
+        return type(self)(self.extremes.filled(values), *merge_moments(*(np.stack(pair) for pair in pairs)))
 
     @property
     def variance(self) -> Any:
@@ -106,7 +106,7 @@ def _centres(columns: Columns, backend: Backend) -> Any:
     difference keeps its digits.
     """
     xp, size = backend.xp, num_rows(columns)
-    some = stacked(columns, slice(0, size, size // _SAMPLED + 1), xp)
+    some = stack_rows(columns, slice(0, size, size // _SAMPLED + 1), xp)
     missing = xp.isnan(some)
     with np.errstate(over="ignore", invalid="ignore"):
         known = xp.where(missing, 0.0, some).sum(axis=1)
@@ -121,7 +121,7 @@ def _centres(columns: Columns, backend: Backend) -> Any:
     return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
 
 
-def joined(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
+def merge_moments(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
     """Moments of the union of parts; all three are parts x C, or parts x any one shape."""
     total = count.sum(axis=0)
     if not len(count):

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["Bent", "likeliest_power"]
+__all__ = ["Bent", "find_likeliest_power"]
 
 # e^700 is a float: no value is bent beyond.
 _LARGEST = 700.0
@@ -77,7 +77,7 @@ _FIRST = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0)
 _SECOND = (1 / 840, 1 / 144, 1 / 30, 1 / 8, 1 / 3, 1 / 2)
 
 
-def likeliest_power(values: Any, counts: Any, method: str) -> float:
+def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
     """The power with the largest likelihood, by the sign of its derivative: the likelihood has one peak.
 
     That it has is proved in Kouider, Chen, "Concavity of Box-Cox log-likelihood function" (1995), and for Yeo-Johnson
@@ -91,7 +91,7 @@ def likeliest_power(values: Any, counts: Any, method: str) -> float:
     Example:
         >>> logs = np.linspace(-3, 3, 101)
         >>> bell = np.exp(-np.square(logs) / 2)
-        >>> abs(round(likeliest_power(np.exp(logs), bell, "box-cox"), 6))
+        >>> abs(round(find_likeliest_power(np.exp(logs), bell, "box-cox"), 6))
         0.0
     """
     logs = np.log(values) if method == "box-cox" else np.log1p(np.abs(values))

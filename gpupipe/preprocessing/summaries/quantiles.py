@@ -53,16 +53,16 @@ class Histogram:
         xp = backend.xp
         values = floats(column, xp)
         values = values[~xp.isnan(values)]
-        keys, counts = xp.unique(_ordered(values), return_counts=True)
-        keys, counts, shift = _coarsened(keys, counts, 0, limit, xp)
+        keys, counts = xp.unique(_to_sortable(values), return_counts=True)
+        keys, counts, shift = _coarsen(keys, counts, 0, limit, xp)
         return cls(backend.to_host(keys), backend.to_host(counts), shift, len(column) - len(values), limit)
 
     def __add__(self, other: Self) -> Self:
         shift = max(self.shift, other.shift)
         keys = np.concatenate([self.keys >> (shift - self.shift), other.keys >> (shift - other.shift)])
         order = np.argsort(keys, kind="stable")
-        keys, counts = _grouped(keys[order], np.concatenate([self.counts, other.counts])[order], np)
-        keys, counts, shift = _coarsened(keys, counts, shift, self.limit, np)
+        keys, counts = _group_keys(keys[order], np.concatenate([self.counts, other.counts])[order], np)
+        keys, counts, shift = _coarsen(keys, counts, shift, self.limit, np)
         return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
 
     def filled(self, value: float) -> Self:
@@ -70,7 +70,7 @@ class Histogram:
         known = replace(self, missing=0)
         if not self.missing:
             return known
-        return known + replace(known, keys=_ordered(np.array([value])), counts=np.array([self.missing]), shift=0)
+        return known + replace(known, keys=_to_sortable(np.array([value])), counts=np.array([self.missing]), shift=0)
 
     @property
     def total(self) -> int:
@@ -125,9 +125,9 @@ class Histogram:
     def _bins(self, positions: Any) -> tuple[Any, Any]:
         """The smallest value a bin may hold, and how far the largest is from it."""
         first = self.keys[positions] << self.shift
-        low = _unordered(first)
+        low = _from_sortable(first)
         with np.errstate(over="ignore"):
-            return low, _unordered(first + (1 << self.shift) - 1) - low
+            return low, _from_sortable(first + (1 << self.shift) - 1) - low
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Quantiles:
         limit = sys.maxsize if exact else MAX_BINS
         histograms = tuple(Histogram.of(column, backend, limit) for column in columns.values())
         for item in histograms:
-            if len(item.keys) and not np.isfinite(_unordered(item.keys[[0, -1]] << item.shift)).all():
+            if len(item.keys) and not np.isfinite(_from_sortable(item.keys[[0, -1]] << item.shift)).all():
                 refuse(columns, backend, where)
         return cls(tuple(columns), histograms)
 
@@ -168,18 +168,18 @@ class Quantiles:
         return type(self)(self.names, tuple(item.filled(float(values[name])) for name, item in pairs))
 
 
-def _ordered(values: Array) -> Array:
+def _to_sortable(values: Array) -> Array:
     """Floats as int64 of the same order; both zeros are one."""
     bits = (values + 0.0).view(np.int64)
     return bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
 
 
-def _unordered(keys: Any) -> Any:
-    """The floats that `_ordered` made these integers of."""
+def _from_sortable(keys: Any) -> Any:
+    """The floats that `_to_sortable` made these integers of."""
     return (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
 
 
-def _coarsened(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
+def _coarsen(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
     """Ascending keys without as many trailing bits as have to go for at most `limit` to differ."""
     if len(keys) <= limit:
         return keys, counts, shift
@@ -188,10 +188,10 @@ def _coarsened(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleTyp
     gaps = (keys[1:] ^ keys[:-1]).view(np.uint64)
     widest = int(xp.partition(gaps, len(gaps) - limit)[len(gaps) - limit])
     bits = widest.bit_length()
-    return *_grouped(keys >> bits, counts, xp), shift + bits
+    return *_group_keys(keys >> bits, counts, xp), shift + bits
 
 
-def _grouped(keys: Array, counts: Array, xp: ModuleType) -> tuple[Array, Array]:
+def _group_keys(keys: Array, counts: Array, xp: ModuleType) -> tuple[Array, Array]:
     """Distinct keys of an ascending list, their counts added."""
     last = xp.flatnonzero(xp.append(keys[1:] != keys[:-1], True)) if len(keys) else xp.zeros(0, dtype=np.int64)
     sums = xp.cumsum(counts)[last]

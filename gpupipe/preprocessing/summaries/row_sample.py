@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import refuse, stacked
+from gpupipe.preprocessing.numeric import refuse, stack_rows
 
 __all__ = ["GatheredRows"]
 
@@ -56,7 +56,7 @@ class GatheredRows:
         Memory: one n x F float64 array on the device, which the summary keeps.
         """
         xp = backend.xp
-        block = xp.ascontiguousarray(stacked(columns, slice(None), xp).T)
+        block = xp.ascontiguousarray(stack_rows(columns, slice(None), xp).T)
         if backend.to_host(xp.isinf(block).any()[None])[0]:
             refuse(columns, backend, where)
         numbers = xp.arange(len(block)) if row_numbers is None else row_numbers

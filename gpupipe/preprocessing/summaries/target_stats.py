@@ -15,7 +15,7 @@ from gpupipe.preprocessing.numeric import floats
 from gpupipe.preprocessing.summaries.counts import integers
 from gpupipe.schema import FLOATS
 
-__all__ = ["ClassCells", "NumberCells", "coded"]
+__all__ = ["ClassCells", "NumberCells", "encode_values"]
 
 # Integers are numbered by direct addressing where their range is at most this, or the number of rows if that is more.
 _DIRECT_RANGE = 1 << 16
@@ -64,12 +64,14 @@ class NumberCells:
         table = backend.to_host(xp.stack(found, axis=-1)).reshape(num_folds, width, -1)
         used = np.append(table[:, :-1, 0].any(axis=0), True)
         table = table[:, used]
-        return cls(_taken(categories, used[:-1]), table[..., 0].astype(np.int64), table[..., 1::2], table[..., 2::2])
+        return cls(
+            _take_used(categories, used[:-1]), table[..., 0].astype(np.int64), table[..., 1::2], table[..., 2::2]
+        )
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
         """All rows of some parts, by the formula of Chan, Golub and LeVeque (see `Moments`)."""
-        categories, places = _united(parts)
+        categories, places = _unite_categories(parts)
         shape = (*parts[0].count.shape[:1], len(categories) + 1, *parts[0].mean.shape[2:])
         count, centre = np.zeros(shape[:2], np.int64), np.zeros(shape)
         for part, at in zip(parts, places, strict=True):
@@ -119,19 +121,19 @@ class ClassCells:
         Memory: two temporaries of 8 bytes a row; a count per cell and class goes to the host.
         """
         xp = backend.xp
-        of_class, classes = coded(target, backend)
+        of_class, classes = encode_values(target, backend)
         width, depth = len(categories) + 1, len(classes) + 1
         cell = (folds * width + codes) * depth + of_class
         table = backend.to_host(xp.bincount(cell, minlength=num_folds * width * depth))
         counts = table.reshape(num_folds, width, depth)[..., :-1].astype(np.int64)
         used = np.append(counts[:, :-1].any(axis=(0, 2)), True)
         there = counts.any(axis=(0, 1))
-        return cls(_taken(categories, used[:-1]), _taken(classes, there), counts[:, used][..., there])
+        return cls(_take_used(categories, used[:-1]), _take_used(classes, there), counts[:, used][..., there])
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
         """All rows of some parts."""
-        categories, places = _united(parts)
+        categories, places = _unite_categories(parts)
         classes = unite_dictionaries([part.classes for part in parts])
         counts = np.zeros((parts[0].counts.shape[0], len(categories) + 1, len(classes)), np.int64)
         for part, at in zip(parts, places, strict=True):
@@ -148,7 +150,7 @@ class ClassCells:
         return NumberCells(self.categories, total, mean, counts * (1 - mean))
 
 
-def coded(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
+def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     """For each row the place of its value in a dictionary of distinct ones, their number where it is missing.
 
     Memory: n int64 on the device, and a sort of the values where they are integers that lie far apart.
@@ -177,11 +179,11 @@ def coded(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     return codes, dictionary
 
 
-def _taken(values: Dictionary, used: Any) -> Dictionary:
+def _take_used(values: Dictionary, used: Any) -> Dictionary:
     return values if used.all() else values.take(np.flatnonzero(used))
 
 
-def _united(parts: Sequence[Any]) -> tuple[Dictionary, list[Any]]:
+def _unite_categories(parts: Sequence[Any]) -> tuple[Dictionary, list[Any]]:
     """The categories of all parts, and for each part the places of its own, missing last."""
     categories = unite_dictionaries([part.categories for part in parts])
     return categories, [

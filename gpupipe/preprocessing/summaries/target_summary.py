@@ -11,7 +11,7 @@ from gpupipe.backend.dictionaries import make_dictionary
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows
-from gpupipe.preprocessing.summaries.target_stats import ClassCells, NumberCells, coded
+from gpupipe.preprocessing.summaries.target_stats import ClassCells, NumberCells, encode_values
 from gpupipe.schema import INTEGERS
 
 __all__ = ["TargetSummary"]
@@ -77,7 +77,7 @@ class TargetSummary:
         else:
             if dtypes & {"string", "timestamp"}:
                 raise _unfit(where, target, "it is no number", "target_type='auto' for text, or the time since another")
-            values = [_checked(floats(item, xp), name, where, backend) for name, item in target.items()]
+            values = [_check_values(floats(item, xp), name, where, backend) for name, item in target.items()]
             made = [NumberCells.of(*codes, folds, num_folds, values, backend) for codes in _codes(columns, backend)]
         return cls(
             tuple(columns),
@@ -103,7 +103,7 @@ class TargetSummary:
 def _codes(columns: Columns, backend: Backend) -> Sequence[tuple[Array, Any]]:
     """Codes and dictionary of each column, and of one without a category."""
     none = backend.xp.zeros(num_rows(columns), dtype="int64"), make_dictionary([], "string")
-    return [*(coded(column, backend) for column in columns.values()), none]
+    return [*(encode_values(column, backend) for column in columns.values()), none]
 
 
 def _waiting(parts: _Parts) -> _Parts:
@@ -115,7 +115,7 @@ def _one(parts: _Parts) -> Any:
     return parts[0] if len(parts) == 1 else type(parts[0]).merged(parts)
 
 
-def _checked(values: Array, name: str, where: str, backend: Backend) -> Array:
+def _check_values(values: Array, name: str, where: str, backend: Backend) -> Array:
     xp = backend.xp
     bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
     if bad:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from gpupipe.errors import BadConfig, ClusterLost
-from gpupipe.tensors.process_group import on_hosts, stacked
-from gpupipe.tensors.sharding import who_am_i
+from gpupipe.tensors.process_group import gather_tensors, make_host_group
+from gpupipe.tensors.sharding import get_rank
 from gpupipe.training.distributed.collectives import packed, told_by_all, unpacked
 from gpupipe.training.distributed.failure_store import RollCall, host_for
 from gpupipe.training.optim.rowwise_adagrad import entries
@@ -227,11 +227,11 @@ def meeting(loader: object, timeout: float, *, alone: bool = False) -> Iterator[
         BadConfig: ranks with more batches than others, or a loader that deals to other ranks than there are.
         ClusterLost: a rank failed, is gone or hangs.
     """
-    rank, size = who_am_i(None, None)
+    rank, size = get_rank(None, None)
     if size == 1 or getattr(loader, "world_size", 1 if alone else size) == 1:
         yield Together()
         return
-    with on_hosts(timedelta(seconds=timeout)) as talk:
+    with make_host_group(timedelta(seconds=timeout)) as talk:
         together = Together(rank, size, talk, _roll_call(rank, size, talk))
         try:
             _check(together, loader)
@@ -246,7 +246,7 @@ def meeting(loader: object, timeout: float, *, alone: bool = False) -> Iterator[
 def _roll_call(rank: int, size: int, talk: Any) -> RollCall:
     """The store, which rank 0 opens and tells the others of."""
     mine = RollCall(rank, size) if rank == 0 else None
-    told = told_by_all((socket.gethostname(), mine.port if mine else 0), partial(stacked, group=talk))
+    told = told_by_all((socket.gethostname(), mine.port if mine else 0), partial(gather_tensors, group=talk))
     hosts, ports = zip(*told, strict=True)
     return mine or RollCall(rank, size, (host_for(hosts), ports[0]))
 
