@@ -167,7 +167,7 @@ def _often(job: Job, calls: int) -> Job:
     return lambda: [job() for _ in range(calls)]
 
 
-def _pipeline(steps: Sequence[pre.FoldStep]) -> gp.Pipeline:
+def _pipeline(steps: Sequence[pre.LearnedStep]) -> gp.Pipeline:
     return gp.Pipeline([], gp.Features((sel.numeric(), list(steps))), backend="cpu")
 
 

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpupipe.backend import Column, select
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.tensors import Block, Loader, Permutation
+from gpupipe.tensors import FeatureTable, Loader, Permutation
 
 Runs = dict[str, list[dict[str, float]]]  # by what was timed
 NUMBERS, IDS, BATCH, STOCK_BATCHES = 40, 8, 8192, 8
@@ -38,7 +38,7 @@ BARS = [  # ours, what it is put beside, how many times faster it should be
 ]
 
 
-def table(rows: int) -> tuple[Block, list[torch.Tensor]]:
+def table(rows: int) -> tuple[FeatureTable, list[torch.Tensor]]:
     """The same values as a block, and as three tensors: numbers, ids, target."""
     draw = np.random.default_rng(0)
     numbers = draw.standard_normal((rows, NUMBERS), dtype=np.float32)
@@ -49,12 +49,12 @@ def table(rows: int) -> tuple[Block, list[torch.Tensor]]:
     schema = Schema([*fields, Field("y", "float32", role=Role.TARGET)])
     columns = {f"x{i}": Column("float32", numbers[:, i]) for i in range(NUMBERS)}
     columns |= {f"c{i}": Column("int64", ids[:, i]) for i in range(IDS)}
-    block = Block.allocate(schema, rows, "cpu")
+    block = FeatureTable.allocate(schema, rows, "cpu")
     block.write(0, columns | {"y": Column("float32", target)}, select("cpu"))
     return block, [torch.from_numpy(values) for values in (numbers, ids, target)]
 
 
-def jobs(block: Block, tensors: list[torch.Tensor]) -> dict[str, Callable[[], Any]]:
+def jobs(block: FeatureTable, tensors: list[torch.Tensor]) -> dict[str, Callable[[], Any]]:
     """One epoch each, and what an epoch's order costs by itself."""
     rows = len(block)
     loader = Loader(block, batch_size=BATCH, shuffle="rows")

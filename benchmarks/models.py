@@ -98,7 +98,7 @@ def measure(seeds: list[int], wanted: list[str] | None) -> dict[str, Any]:
 def trained(model: Any, train: Any, stop: Any, seed: int, settings: dict[str, float]) -> tuple[gp.Trainer, float]:
     """The trainer after its fit, and the seconds that took."""
     started = time.perf_counter()
-    loader = Loader(train.block, batch_size=BATCH, shuffle="rows", seed=seed, target_units=train.target_units)
+    loader = Loader(train.table, batch_size=BATCH, shuffle="rows", seed=seed, target_units=train.target_units)
     early = gp.EarlyStopping(patience=3)
     trainer = gp.Trainer(
         model,

@@ -29,7 +29,7 @@ from loader import table
 from torch import nn
 
 from gpupipe.models import MLP
-from gpupipe.tensors import Batch, Block, Loader
+from gpupipe.tensors import Batch, FeatureTable, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.optim.optimizers import parameter_groups
 from gpupipe.training.optim.schedules import learning_rates
@@ -38,7 +38,7 @@ SMALL, LARGE = 64, 8192
 MOST_MS, MOST_SHARE, MOST_LARGE = 0.1, 0.10, 1.02
 
 
-def model_of(block: Block) -> MLP:
+def model_of(block: FeatureTable) -> MLP:
     """40 numbers, 8 ids of 1000, two hidden layers."""
     return MLP.from_schema(block.schema, hidden=(64, 32), seed=1)
 
@@ -48,7 +48,7 @@ def loss_of(output: torch.Tensor, batch: Batch) -> torch.Tensor:
     return F.mse_loss(output, batch.target)
 
 
-def ours(block: Block, batch: int) -> Callable[[], None]:
+def ours(block: FeatureTable, batch: int) -> Callable[[], None]:
     """One epoch of the trainer."""
     loader = Loader(block, batch_size=batch, shuffle="rows")
     model = model_of(block)
@@ -66,7 +66,7 @@ def optimizer_of(model: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=rate, fused=True)
 
 
-def by_hand(block: Block, batch: int) -> Callable[[], None]:
+def by_hand(block: FeatureTable, batch: int) -> Callable[[], None]:
     """The same epoch in ten lines."""
     model, rows = model_of(block), len(block)
 
@@ -90,7 +90,7 @@ def by_hand(block: Block, batch: int) -> Callable[[], None]:
     return run
 
 
-def accelerated(block: Block, batch: int) -> Callable[[], None]:
+def accelerated(block: FeatureTable, batch: int) -> Callable[[], None]:
     """Accelerate around model and optimiser; its loader would rebuild ours."""
     from accelerate import Accelerator
 
@@ -108,7 +108,7 @@ def accelerated(block: Block, batch: int) -> Callable[[], None]:
     return run
 
 
-def lightning(block: Block, batch: int) -> Callable[[], None]:
+def lightning(block: FeatureTable, batch: int) -> Callable[[], None]:
     """Lightning with all extras off."""
     import pytorch_lightning as pl
 
@@ -134,7 +134,7 @@ def lightning(block: Block, batch: int) -> Callable[[], None]:
     return run
 
 
-def framed(block: Block, batch: int) -> Callable[[], None]:
+def framed(block: FeatureTable, batch: int) -> Callable[[], None]:
     """PyTorch Frame's table and DataLoader; the loop is by hand, as in its examples."""
     from torch_frame import stype
     from torch_frame.data import DataLoader, TensorFrame

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing import Columns, FoldStep
+from gpupipe.preprocessing import Columns, LearnedStep
 from gpupipe.schema import Field
 
 
@@ -33,7 +33,7 @@ class Peaks:
         return Peaks({name: max(value, other.values[name]) for name, value in self.values.items()})
 
 
-class ShareOfPeak(FoldStep):
+class ShareOfPeak(LearnedStep):
     """Each value divided by the greatest one of the fit: a fold in four methods.
 
     A column's `data` is an array of NumPy or CuPy, so there is one program for both. Missing values are to be filled
@@ -45,12 +45,12 @@ class ShareOfPeak(FoldStep):
         [0.25, 1.0]
     """
 
-    def summarise(self, columns: Columns, backend: Backend) -> Peaks:
+    def summarize(self, columns: Columns, backend: Backend) -> Peaks:
         """What one partition knows: a number per column, which goes to the host by the one door there is."""
         greatest = {name: column.data.max()[None] for name, column in columns.items() if len(column)}
         return Peaks({name: float(backend.to_host(greatest[name])[0]) if name in greatest else 0.0 for name in columns})
 
-    def finish(self, summary: Peaks) -> Self:
+    def finalize(self, summary: Peaks) -> Self:
         """What is learned from all of them: attributes that end in `_`."""
         self.names_in_ = list(summary.values)
         self.peaks_ = list(summary.values.values())

@@ -454,7 +454,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "pipeline: drift": (lambda b: b.pipeline.drift(b.frame, True), CONFIG, "Pipeline.drift(thresholds=)", True, "gp.Drift", "gp.Drift("),
     "pipeline: the schema before fit": (lambda b: b.unfitted.schema, errors.NotFitted, "Pipeline", None, "fit first", "pipeline.fit(train)"),
     "pipeline: an executor": (lambda b: b.unfitted.fit(b.frame, executor=4), CONFIG, "executor", 4, "a gp.Cluster", "with gp.Cluster()"),
-    "features: an estimator that wants a target": (lambda b: gp.Features((["x"], [LogisticRegression()])), CONFIG, "WholeFrame(LogisticRegression)", LogisticRegression, "numbers alone", "TargetEncoder"),
+    "features: an estimator that wants a target": (lambda b: gp.Features((["x"], [LogisticRegression()])), CONFIG, "EstimatorStep(LogisticRegression)", LogisticRegression, "numbers alone", "TargetEncoder"),
     "pipeline: X and y": (lambda b: b.unfitted.fit(b.frame[["x"]], b.frame["y"]), CONFIG, "Pipeline.fit(y=)", pd.Series, "None", "gp.Features(..., target='y')"),
     "pipeline: X and y of fit_transform": (lambda b: b.unfitted.fit_transform(b.frame[["x"]], b.frame["y"]), CONFIG, "Pipeline.fit_transform(y=)", pd.Series, "None", "target="),
     # loaders

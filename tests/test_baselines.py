@@ -46,7 +46,7 @@ def loaders(target: Any, *, valid: pd.DataFrame | None = None, **more: Any) -> t
 
 
 def arrays(loader: Any) -> tuple[Any, Any, Any]:
-    block = loader.block
+    block = loader.table
     one_hot = np.eye(6)[block.codes[:, 0].numpy()]
     weight = None if block.weight is None else block.weight.numpy()
     return np.hstack([block.numeric.numpy(), one_hot]), block.target.numpy(), weight
@@ -72,7 +72,7 @@ def test_gradient_boosting_is_scikit_learns_with_ids_as_categories() -> None:
     found = gp.baselines(train, valid, only=["hist-gradient-boosting"], seed=5)["HistGradientBoostingClassifier"]
 
     def matrix(loader: Any) -> Any:
-        return np.hstack([loader.block.numeric.numpy(), loader.block.codes.numpy()])
+        return np.hstack([loader.table.numeric.numpy(), loader.table.codes.numpy()])
 
     oracle = HistGradientBoostingClassifier(categorical_features=[False, False, True], random_state=5)
     oracle.fit(matrix(train), arrays(train)[1])
@@ -98,10 +98,10 @@ def test_several_targets() -> None:
     found = gp.baselines(train, valid)
     models = {"Ridge", "RandomForestRegressor", "HistGradientBoostingRegressor"}
     assert models <= {row["model"] for row in found.rows}
-    block = train.block
+    block = train.table
     oracle = HistGradientBoostingRegressor(categorical_features=[False, False, True], random_state=0)
     matrix = np.hstack([block.numeric.numpy(), block.codes.numpy()])
-    other = np.hstack([valid.block.numeric.numpy(), valid.block.codes.numpy()])
+    other = np.hstack([valid.table.numeric.numpy(), valid.table.codes.numpy()])
     known, truth = train.arrays()["target"], valid.arrays()["target"]  # in their own units
     errors = [mean_squared_error(truth[:, t], oracle.fit(matrix, known[:, t]).predict(other)) ** 0.5 for t in range(2)]
     assert found["HistGradientBoostingRegressor"]["rmse"] == pytest.approx(np.mean(errors), rel=1e-4)

@@ -83,7 +83,7 @@ def test_what_cannot_be_saved_is_told_before(tmp_path: Path) -> None:
 
 
 def test_steps_that_gather_rows_are_told() -> None:
-    features = gp.Features((["seats"], pre.WholeFrame(PolynomialFeatures(), max_rows=10)))
+    features = gp.Features((["seats"], pre.EstimatorStep(PolynomialFeatures(), max_rows=10)))
     made = gp.Pipeline([], features)
     assert made.explain().splitlines() == [
         "pass 1: PolynomialFeatures of seats",  # the estimator's own name
@@ -210,7 +210,7 @@ def test_ranges_are_those_of_the_rows_it_learned_from(num_partitions: int, tmp_p
     ],
     ids=repr,
 )
-def test_ranges_go_through_steps_that_keep_the_order(step: pre.FoldStep) -> None:
+def test_ranges_go_through_steps_that_keep_the_order(step: pre.LearnedStep) -> None:
     frame = pd.DataFrame({"x": np.random.default_rng(3).gamma(2.0, 500.0, 100), "n": np.arange(100)[::-1]})
     frame.loc[3, "x"] = np.nan
     assert step.monotone

@@ -45,7 +45,7 @@ def test_it_is_the_definition(fitted: Any) -> None:
     pipeline, frame, trainer = fitted
     loader = pipeline.loader(frame, batch_size=130)
     found = gp.importance(trainer, loader, metric="r2", repeats=3, seed=5)
-    block = loader.block
+    block = loader.table
     numbers, codes = block.numeric.clone(), block.codes.clone()
     whole = r2_score(block.target, trainer.predict(loader))
     for name, table, place in (("a", numbers, 0), ("c", numbers, 2), ("name", codes, 0)):
@@ -84,9 +84,9 @@ def test_it_is_scikit_learns_on_a_linear_model() -> None:
 def test_the_block_is_left_as_it_was(fitted: Any) -> None:
     pipeline, frame, trainer = fitted
     loader = pipeline.loader(frame, batch_size=130)
-    before = loader.block.words.clone()
+    before = loader.table.words.clone()
     gp.importance(trainer, loader, repeats=1)
-    assert torch.equal(loader.block.words, before)
+    assert torch.equal(loader.table.words, before)
 
 
 def test_the_result_depends_on_neither_batches_nor_shuffle(fitted: Any) -> None:

@@ -205,7 +205,7 @@ def test_importance_permutes_lists_too(folder: Path) -> None:
     found = gp.importance(trainer, loader, repeats=2, seed=3)
     assert set(found.losses) == {"x", "words", "seen"}
     assert found["words"]["mean"] > 0.2 and abs(found["seen"]["mean"]) < 0.05
-    block, order = loader.block, gp.tensors.Permutation(N, seed=3, epoch=1).order(torch.device("cpu"))
+    block, order = loader.table, gp.tensors.Permutation(N, seed=3, epoch=1).order(torch.device("cpu"))
     lists = block.lists | {"words": block.lists["words"].take(order)}
     output = trainer.model(gp.Batch(block.numeric, block.codes, lists=lists)).detach()
     whole, lost = roc_auc_score(block.target, trainer.predict(loader)), roc_auc_score(block.target, output)
@@ -230,7 +230,7 @@ def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
     frame = pd.DataFrame({"ids": own, "sizes": numbers, "y": np.linspace(0, 1, 500)})
     features = gp.Features((["ids"], pre.Categorify()), ["sizes"], target="y")
     learned = gp.Pipeline([], features).fit(frame)
-    block = learned.loader(frame).block
+    block = learned.loader(frame).table
     columns = baselines._columns(block.schema, 0)
     matrix = baselines._features(block, columns)
     assert columns.numeric == 102 and matrix.shape == (500, 102)

@@ -39,7 +39,7 @@ def test_conditions_are_stored_as_zeros_and_ones_side_by_side() -> None:
     made, frame = pipeline(), table()
     assert made.schema.task == "multilabel"
     assert [item.classes for item in made.schema.targets] == [(False, True)] * 2
-    block = made.loader(frame).block
+    block = made.loader(frame).table
     wanted = np.stack([frame["y"] > 0, frame["late"]], 1).astype("float32")
     np.testing.assert_array_equal(block.target, wanted)
 

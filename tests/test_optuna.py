@@ -27,7 +27,7 @@ def problem() -> tuple[gp.Pipeline, Any, Any]:
 
 def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, train, valid = problem()
-    block = train.block.words.clone()
+    block = train.table.words.clone()
 
     def no_reading(*_: Any, **__: Any) -> None:
         raise AssertionError("a trial read the data again")
@@ -47,7 +47,7 @@ def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     study.optimize(objective, n_trials=12)
     values = [trial.value or 0.0 for trial in study.trials]
     assert study.best_value > 0.95 > min(values)
-    assert bool((train.block.words == block).all())
+    assert bool((train.table.words == block).all())
     # A trial is what its parameters and its number say, whatever trials went before.
     again = study.best_trial
     assert objective(optuna.trial.FixedTrial(again.params, number=again.number)) == again.value  # type: ignore[arg-type]

@@ -58,9 +58,9 @@ def test_the_loader_of_the_fitted_rows_has_the_same_values() -> None:
     pipeline = gp.Pipeline([], features())
     wanted = pipeline.fit_transform(train)[train["arr_delay"].notna()]
     for data in (train, gp.from_frame(train, num_partitions=4), train.assign(extra=1)):
-        block = pipeline.loader(data, out_of_fold=True).block
+        block = pipeline.loader(data, out_of_fold=True).table
         np.testing.assert_array_equal(block.numeric.numpy(), wanted[["origin", "hour"]].to_numpy())
-    assert (pipeline.loader(train, out_of_fold=False).block.numeric.numpy() != wanted[["origin", "hour"]]).any(
+    assert (pipeline.loader(train, out_of_fold=False).table.numeric.numpy() != wanted[["origin", "hour"]]).any(
         axis=None
     )
 
@@ -111,7 +111,7 @@ def test_other_rows_have_no_folds() -> None:
         pipeline.loader(gp.from_frame(train).filter("hour > 3"), out_of_fold=True)
     valid = pipeline.loader(flights(seed=1))
     np.testing.assert_array_equal(
-        valid.block.numeric.numpy(),
+        valid.table.numeric.numpy(),
         pipeline.transform(flights(seed=1).dropna())[["origin", "hour"]].to_numpy(),
     )
 

@@ -25,7 +25,7 @@ import gpupipe as gp
 from gpupipe import config, errors, models, selectors, training, transforms
 from gpupipe import preprocessing as pre
 from gpupipe.cluster import cluster as cluster_module
-from gpupipe.preprocessing.gathered import WholeFrameStep
+from gpupipe.preprocessing.gathered import GatheredStep
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import Batch
 
@@ -85,7 +85,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "Replace": {"values": {"x": {1.0: 2.0}}},
     "Rolling": {"columns": "x", "window": 2, "by": "s"},
     "Sample": {"fraction": 0.5},
-    "WholeFrame": {"estimator": MaxAbsScaler()},
+    "EstimatorStep": {"estimator": MaxAbsScaler()},
     **{name: {"columns": "x"} for name in ("Drop", "Select", "Log1p", "Lag", "Difference", "Expanding")},
 }
 COLUMNS: dict[str, list[str]] = {
@@ -111,7 +111,7 @@ def parameters(function: Callable[..., Any]) -> list[str]:
     return [name for name, item in inspect.signature(function).parameters.items() if item.kind not in variable]
 
 
-LEARNED, TRANSFORMS = public(pre, pre.FoldStep), public(transforms, transforms.Transform)
+LEARNED, TRANSFORMS = public(pre, pre.LearnedStep), public(transforms, transforms.Transform)
 NETWORKS = public(models, torch.nn.Module)
 
 
@@ -299,7 +299,7 @@ def test_set_params_checks_as_the_constructor_does(cls: type) -> None:
     for name in before:
         with pytest.raises(errors.BadConfig) as caught:
             step.set_params(**{name: object()})
-        assert name in caught.value.where or cls is pre.WholeFrame
+        assert name in caught.value.where or cls is pre.EstimatorStep
         assert all(step.get_params()[one] is value for one, value in before.items())
 
 
@@ -344,7 +344,7 @@ def test_features_in_the_place_of_steps_are_a_pipeline_without_steps() -> None:
     assert pipeline.steps == [] and pipeline.features is not None
 
 
-class Centre(WholeFrameStep):
+class Centre(GatheredStep):
     """A step of a user's, who knows nothing of seeds."""
 
     def __init__(self, max_rows: int = 100, random_state: int | None = None) -> None:

@@ -47,7 +47,7 @@ def test_a_transformed_target_is_stored_transformed() -> None:
     wanted = (wanted - wanted.mean()) / wanted.std(ddof=0)
     loader = made.loader(frame)
     assert loader.num_rows == len(frame) - 1
-    np.testing.assert_allclose(loader.block.target, wanted.dropna(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(loader.table.target, wanted.dropna(), rtol=1e-5, atol=1e-6)
     # What a person sees is in the target's own units.
     np.testing.assert_allclose(made.transform(frame)["delay"], frame["delay"], rtol=1e-6)
     np.testing.assert_allclose(loader.arrays()["target"], frame["delay"].dropna(), rtol=1e-4)
@@ -62,7 +62,7 @@ def test_predictions_and_metrics_are_in_the_targets_units(tmp_path: Path) -> Non
     gp.save(tmp_path / "run", made, model)
     scorer = gp.load(tmp_path / "run")
     found = scorer.predict(frame[["x"]])["prediction"].to_numpy()
-    stored = trainer.predict(Loader(made.loader(frame).block)).numpy().astype("float64")
+    stored = trainer.predict(Loader(made.loader(frame).table)).numpy().astype("float64")
     logs = np.log1p(frame["delay"])
     np.testing.assert_allclose(found, np.expm1(stored * logs.std(ddof=0) + logs.mean()), rtol=1e-4)
     np.testing.assert_allclose(trainer.predict(made.loader(frame)), found, rtol=1e-5)
@@ -78,7 +78,7 @@ def test_several_targets_are_learned_and_predicted_together(tmp_path: Path) -> N
     frame = table()
     frame.loc[5, "air"] = np.nan
     made = pipeline(["delay", "air - 100"], LOG[1:]).fit(frame)
-    block = made.loader(frame).block
+    block = made.loader(frame).table
     assert block.target is not None and block.target.shape == (len(frame) - 1, 2)
     model, history, trainer = trained(made, frame)
     gp.save(tmp_path / "run", made, model)
@@ -95,7 +95,7 @@ def test_several_targets_are_learned_and_predicted_together(tmp_path: Path) -> N
 
 def test_weights_and_targets_lie_apart_in_the_block() -> None:
     frame = table(10).assign(w=np.arange(10.0))
-    block = pipeline(["delay", "air"], weight="w").fit(frame).loader(frame).block
+    block = pipeline(["delay", "air"], weight="w").fit(frame).loader(frame).table
     assert block.weight is not None and block.target is not None
     np.testing.assert_array_equal(block.weight, frame["w"])
     np.testing.assert_allclose(block.target, frame[["delay", "air"]], rtol=1e-6)
@@ -112,17 +112,17 @@ def test_a_regression_is_standardised_unless_somebody_says_otherwise(tmp_path: P
     by_default = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(gp.from_frame(frame, num_partitions=3))
     spelled = pipeline("delay", pre.StandardScaler()).fit(frame)
     raw = pipeline("delay", None).fit(frame)
-    assert torch.equal(by_default.loader(frame).block.target, spelled.loader(frame).block.target)
-    np.testing.assert_array_equal(raw.loader(frame).block.target, frame["delay"].astype("float32"))
+    assert torch.equal(by_default.loader(frame).table.target, spelled.loader(frame).table.target)
+    np.testing.assert_array_equal(raw.loader(frame).table.target, frame["delay"].astype("float32"))
     for made in (by_default, spelled, raw):
         np.testing.assert_allclose(made.transform(frame)["delay"], frame["delay"], rtol=1e-6)
         np.testing.assert_allclose(made.loader(frame).arrays()["target"], frame["delay"], rtol=1e-4)
     gp.save(tmp_path / "p", by_default)
     loaded = gp.load(tmp_path / "p").pipeline
-    assert torch.equal(loaded.loader(frame).block.target, by_default.loader(frame).block.target)
+    assert torch.equal(loaded.loader(frame).table.target, by_default.loader(frame).table.target)
     assert loaded.features is not None and loaded.features.target is not None and loaded.features.target.auto
     loaded.fit(frame.assign(delay=frame["delay"] * 10))  # learns anew
-    assert abs(float(loaded.loader(frame.assign(delay=frame["delay"] * 10)).block.target.mean())) < 1e-5
+    assert abs(float(loaded.loader(frame.assign(delay=frame["delay"] * 10)).table.target.mean())) < 1e-5
 
 
 def test_the_default_brings_the_error_down() -> None:
@@ -137,7 +137,7 @@ def test_the_default_brings_the_error_down() -> None:
 def test_a_constant_target_divides_nothing_by_zero() -> None:
     frame = table().assign(delay=2.5)
     made = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(frame)
-    assert made.loader(frame).block.target.abs().max() == 0 and set(made.loader(frame).arrays()["target"]) == {2.5}
+    assert made.loader(frame).table.target.abs().max() == 0 and set(made.loader(frame).arrays()["target"]) == {2.5}
 
 
 @pytest.mark.parametrize("loss", [lambda output, batch: (output - batch.target).abs(), "bce"])
@@ -158,7 +158,7 @@ def test_outputs_that_are_no_values_of_the_target_have_no_units() -> None:
     made = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(frame)
     model = torch.nn.Linear(1, 3)
     with pytest.raises(errors.SchemaMismatch) as caught:
-        made.loader(frame).target_units(model(made.loader(frame).block.numeric))
+        made.loader(frame).target_units(model(made.loader(frame).table.numeric))
     assert caught.value.got == (len(frame), 3) and caught.value.remedy == "Features(target_transform=None)"
 
 
@@ -187,7 +187,7 @@ def test_a_feature_from_a_target_in_two_passes() -> None:
     )
     data = gp.from_frame(frame, num_partitions=4)
     assert abs(made.fit_transform(data).compute()["origin"].mean()) < 1e-5
-    assert abs(float(made.loader(data, out_of_fold=True).block.target.mean())) < 1e-5
+    assert abs(float(made.loader(data, out_of_fold=True).table.target.mean())) < 1e-5
 
 
 def test_a_later_pass_finds_the_target_again() -> None:
@@ -196,7 +196,7 @@ def test_a_later_pass_finds_the_target_again() -> None:
     steps = [pre.StandardScaler(), pre.MinMaxScaler()]
     made = gp.Pipeline([], gp.Features((["origin"], chain), target="delay * 2", target_transform=steps))
     found = made.fit(gp.from_frame(frame, num_partitions=3)).transform(frame)
-    stored = made.loader(frame, out_of_fold=False).block.target
+    stored = made.loader(frame, out_of_fold=False).table.target
     assert (stored.min(), stored.max()) == (0, 1)
     alone = pre.TargetEncoder().fit(frame[["origin"]].fillna("JFK"), frame["delay"] * 2)
     np.testing.assert_allclose(found["origin"], alone.transform(frame[["origin"]].fillna("JFK"))["origin"], rtol=1e-6)

@@ -63,7 +63,7 @@ def test_the_task_is_type_of_targets(values: Any) -> None:
     assert list(found) == np.unique(values).tolist()
     whole = not isinstance(values[0], str | bool | np.bool_)
     assert all(type(each) is (int if whole else type(values[0])) for each in found)
-    block = made.loader(pd.DataFrame({"x": 0.0, "y": values})).block
+    block = made.loader(pd.DataFrame({"x": 0.0, "y": values})).table
     assert [found[int(place)] for place in block.target] == list(values)
 
 
@@ -194,7 +194,7 @@ def test_numbers_beside_zeros_and_ones_stay_raw() -> None:
     frame = pd.DataFrame({"x": np.linspace(0, 1, 60), "flag": [0, 1] * 30, "price": np.linspace(100, 900, 60)})
     made = gp.Pipeline([], gp.Features(["x"], target=["price", "flag"])).fit(frame)
     assert made.schema.task == "regression" and made.target_units is None
-    assert made.loader(frame).block.target.max() == 900
+    assert made.loader(frame).table.target.max() == 900
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_number_that_is_no_class_is_named() -> None:
         made.loader(pd.DataFrame({"x": [0.0, 0.0], "y": [1, 4]}))
     assert caught.value.got == 4 and caught.value.expected == "one of (1, 2, 3)"
     missing = pd.DataFrame({"x": [0.0, 0.0, 0.0], "y": pd.array([1, None, 3], dtype="Int64")})
-    assert made.loader(missing).block.target.tolist() == [0, 2]
+    assert made.loader(missing).table.target.tolist() == [0, 2]
     assert made.transform(missing)["y"].isna().tolist() == [False, True, False]
 
 
@@ -237,7 +237,7 @@ def test_each_fit_decides_anew() -> None:
     made = fitted(repeated(1, 2, 3))
     frame = pd.DataFrame({"x": np.linspace(0, 1, 50), "y": np.linspace(0, 9, 50)})
     assert made.fit(frame).schema.task == "regression"
-    assert abs(float(made.loader(frame).block.target.mean())) < 1e-5
+    assert abs(float(made.loader(frame).table.target.mean())) < 1e-5
     assert made.fit(frame.assign(y=frame["y"] > 4)).schema.task == "binary"
     assert made.target_units is None
 

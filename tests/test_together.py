@@ -60,7 +60,7 @@ def test_any_partitioning_learns_and_gives_the_same(flights: pd.DataFrame) -> No
     wanted = None
     for parts in PARTITIONS:
         pipeline = gp.Pipeline(STEPS, features(), backend="cpu").fit(parts_of(flights, parts))
-        block = pipeline.loader(parts_of(flights, parts)).block
+        block = pipeline.loader(parts_of(flights, parts)).table
         found = [
             pipeline.features.groups[0].steps[1].mean_,
             block.words[: len(block)].numpy(),

@@ -30,7 +30,7 @@ from gpupipe.preprocessing.summaries.quantiles import Histogram
 from gpupipe.support.tables import html_table, text_table
 from gpupipe.support.text import format_columns
 
-CHAINS: dict[str, Callable[[], list[pre.FoldStep]]] = {
+CHAINS: dict[str, Callable[[], list[pre.LearnedStep]]] = {
     "mean": lambda: [pre.SimpleImputer(), pre.StandardScaler()],
     "median": lambda: [pre.SimpleImputer(strategy="median"), pre.MinMaxScaler(clip=True)],
     "indicators": lambda: [pre.SimpleImputer(add_indicator=True)],
@@ -53,7 +53,7 @@ def table(rows: int, *, columns: int = WIDTH, seed: int = 0, dtype: str = "float
     return pd.DataFrame(values, columns=[f"x{place}" for place in range(columns)])
 
 
-def pipeline(steps: list[pre.FoldStep], **options: Any) -> gp.Pipeline:
+def pipeline(steps: list[pre.LearnedStep], **options: Any) -> gp.Pipeline:
     return gp.Pipeline([], gp.Features((sel.numeric(), steps), **options), backend="cpu")
 
 
@@ -118,11 +118,11 @@ def test_what_is_counted_of_a_matrix(rows: int, columns: int, seed: int, across:
     matrix = Matrix(list(frame), values if across else np.ascontiguousarray(values))
     single = {name: Column(dtype, np.ascontiguousarray(values[place])) for place, name in enumerate(frame)}
     if rows:
-        one, other = (pre.StandardScaler().summarise(given, backend) for given in (matrix, single))
+        one, other = (pre.StandardScaler().summarize(given, backend) for given in (matrix, single))
         for name in ("count", "mean", "m2"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        imputer = pre.SimpleImputer().finish(other)
-        scaler = pre.MinMaxScaler(feature_range=(-1, 2)).finish(one.extremes)
+        imputer = pre.SimpleImputer().finalize(other)
+        scaler = pre.MinMaxScaler(feature_range=(-1, 2)).finalize(one.extremes)
         for step in (imputer, scaler):
             made, expected = step.transform_columns(matrix, backend), step.transform_columns(single, backend)
             assert isinstance(made, Matrix) and list(made) == list(expected)
@@ -263,8 +263,8 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
 
 
 class OtherScaler(pre.StandardScaler):
-    def summarise(self, columns: Any, backend: Any) -> Any:
-        return super().summarise(columns, backend)
+    def summarize(self, columns: Any, backend: Any) -> Any:
+        return super().summarize(columns, backend)
 
 
 @pytest.mark.parametrize(

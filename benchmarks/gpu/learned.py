@@ -29,7 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "PCA": {"n_components": 2},
     "QuantileTransformer": {"n_quantiles": 100},
     "SimpleImputer": {"strategy": "median", "add_indicator": True},
-    "WholeFrame": {"estimator": QuantileTransformer(n_quantiles=100)},
+    "EstimatorStep": {"estimator": QuantileTransformer(n_quantiles=100)},
 }
 COLUMNS = {
     **dict.fromkeys(
@@ -51,7 +51,7 @@ def parity_of_steps(lab: Lab) -> dict[str, Any]:
     table, seen = flights_like(min(lab.rows, ROWS)), {}
     for name in (name for name in pre.__all__ if name not in ELSEWHERE):
         step = getattr(pre, name)
-        if not (isinstance(step, type) and hasattr(step, "finish")) or getattr(step, "__abstractmethods__", None):
+        if not (isinstance(step, type) and hasattr(step, "finalize")) or getattr(step, "__abstractmethods__", None):
             continue
         try:
             seen[name] = of_step(lab, table, name, step)

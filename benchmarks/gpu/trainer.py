@@ -26,7 +26,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from gpupipe.models import MLP
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches
 from gpupipe.training.distributed.rank_group import Together
@@ -82,7 +82,7 @@ class Several:
 
 
 def steps_of(
-    block: Block, batch: int, graph: int = 0, compiled: bool = False, precision: str = "auto"
+    block: FeatureTable, batch: int, graph: int = 0, compiled: bool = False, precision: str = "auto"
 ) -> Iterator[None]:
     """One step each time it is asked for, as often as it is asked, after what has to be done once."""
     if graph > 1:  # the last graph of an epoch must not run over its end
@@ -158,7 +158,7 @@ def idle(spans: list[tuple[float, float]]) -> float:
     return 1 - busy / max(reached - spans[0][0], 1e-9)
 
 
-def of_way(block: Block, batch: int, options: dict[str, Any], steps: int) -> dict[str, float | None]:
+def of_way(block: FeatureTable, batch: int, options: dict[str, Any], steps: int) -> dict[str, float | None]:
     """One way at one batch size: milliseconds a step, million rows a second, kernels, idle share."""
     device = block.device
     if options.get("compiled"):
@@ -171,7 +171,7 @@ def of_way(block: Block, batch: int, options: dict[str, Any], steps: int) -> dic
         return {"ms": took * 1e3, "million_rows_per_s": batch / took / 1e6} | profiled(run, device, steps)
 
 
-def gather_share(block: Block, rows: int) -> dict[str, float]:
+def gather_share(block: FeatureTable, rows: int) -> dict[str, float]:
     """The bandwidth of a gather of rows, and of a copy of as many bytes: read and written."""
     order = torch.randperm(len(block), device=block.device)[:rows]
     out = block.words.new_empty(rows, block.words.shape[1])

@@ -17,7 +17,7 @@ from gpupipe.schema import Field, Schema
 from gpupipe.support.tables import flush_right, html_table, text_table
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_integer
-from gpupipe.tensors import Block, Loader, Ragged
+from gpupipe.tensors import FeatureTable, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
@@ -170,7 +170,7 @@ class Baselines:
         return html_table(self._table()) + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
 
-def _features(block: Block, columns: MatrixLayout) -> Any:
+def _features(block: FeatureTable, columns: MatrixLayout) -> Any:
     """Concatenate the features on the host: numbers, lists, ids."""
     kind = torch.float32 if all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities) else torch.float64
     bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
@@ -217,14 +217,14 @@ def _note(item: Field) -> str:
     return f"{item.name}: counts of {_width(item):,} ids in its lists{others}"
 
 
-def get_block(where: str, name: str, loader: object) -> Block:
+def get_block(where: str, name: str, loader: object) -> FeatureTable:
     """Return a loader's block.
 
     Raises:
         BadConfig: its rows are not in memory.
     """
-    block = getattr(loader, "block", None)
-    if isinstance(block, Block):
+    block = getattr(loader, "table", None)
+    if isinstance(block, FeatureTable):
         return block
     raise BadConfig(
         f"{where}({name}=)",

@@ -59,10 +59,10 @@ def importance(
     Example:
         >>> from gpupipe.models import Linear
         >>> from gpupipe.schema import Field, Role, Schema
-        >>> from gpupipe.tensors import Block
+        >>> from gpupipe.tensors import FeatureTable
         >>> fields = [Field(name, "float32", role=Role.FEATURE) for name in "ab"]
         >>> schema = Schema([*fields, Field("y", "float32", role=Role.TARGET)])
-        >>> block = Block.allocate(schema, 100, "cpu")
+        >>> block = FeatureTable.allocate(schema, 100, "cpu")
         >>> _ = block.numeric.normal_(), block.target.copy_(block.numeric[:, 0])
         >>> model = Linear.from_schema(schema)
         >>> _ = model.weight.data[0].fill_(1.0)
@@ -143,7 +143,7 @@ class _Rows:
     """Loader's rows in the order of its block, with one feature permuted if requested."""
 
     def __init__(self, loader: Loader, item: Field | None = None, order: Tensor | None = None) -> None:
-        block, units, size = loader.block, loader.target_units, loader.batch_size
+        block, units, size = loader.table, loader.target_units, loader.batch_size
         self._in_order = Loader(block, batch_size=size, device=loader.device, target_units=units)
         self.schema, self.device, self.target_units = block.schema, loader.device, units
         self._item, self._part, self._place = item, "numeric", 0

@@ -1,4 +1,4 @@
-"""The tabular networks: in a `Batch`, out B values or B x K logits."""
+"""Tabular networks: in a `Batch`, out B values or B x K logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deep and cross network, second version (Wang et al. 2021, arXiv:2008.13535)."""
+"""Deep and cross network, version 2 (Wang et al. 2021, arXiv:2008.13535)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Cross", "DCNv2"]
 
 
 class DCNv2(Tabular):
-    """Cross layers, which multiply features with each other, and the fully connected layers of an `MLP`.
+    """Deep and cross network: layers that multiply features with each other, and the layers of an `MLP`.
 
     "parallel" puts both over the inputs and predicts from their outputs side by side; "stacked" puts the second over
     the first. Which is better depends on the data, says the paper (section 3).
@@ -31,9 +31,9 @@ class DCNv2(Tabular):
         rank: of the cross layers' matrices; None for full matrices.
         hidden: the widths of the fully connected layers; empty for cross layers alone.
         structure: "parallel" or "stacked".
-        dropout: share of hidden values zeroed in training.
+        dropout: fraction of hidden values zeroed in training.
         embedding_dim: D, or "auto".
-        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
         seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
@@ -81,7 +81,7 @@ class DCNv2(Tabular):
         self.last = make_linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
-        """B logits or values with one output, else B x K logits.
+        """Compute B logits or values with one output, else B x K logits.
 
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
@@ -96,7 +96,7 @@ class DCNv2(Tabular):
 
 
 class Cross(nn.Module):
-    """x0 * (W x + b) + x, all products value by value: equation 1 of the paper, W = U V^T with a rank (equation 2).
+    """Cross layer x0 * (W x + b) + x, elementwise: equation 1 of the paper, W = U V^T with a rank (equation 2).
 
     Args:
         width: d, of x0 and x.
@@ -119,7 +119,7 @@ class Cross(nn.Module):
         self.widen = make_linear(width if rank is None else rank, width, generator, "glorot")
 
     def forward(self, first: Tensor, values: Tensor) -> Tensor:
-        """B x d of two B x d."""
+        """Compute B x d from two B x d."""
         narrow = values if self.narrow is None else self.narrow(values)
         crossed: Tensor = torch.addcmul(values, first, self.widen(narrow))
         return crossed

@@ -1,4 +1,4 @@
-"""The one way ids enter a network: a single table for all categorical columns, and for all lists of ids."""
+"""Embedding of ids: a single table for all categorical columns, and for all lists of ids."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MAX_AUTO_DIM = 32
 
 
 class SharedEmbedding(nn.Module):
-    """The rows of C columns one below the other in one table of one width D: a batch needs one lookup whatever C is.
+    """Embedding table of width D for all C columns: a batch needs one lookup whatever C is.
 
     `dim="auto"` is the width fast.ai's rule gives for the largest cardinality n (fastai.tabular.model.emb_sz_rule),
     1.6 n^0.56, but at most 32 and a multiple of 4. The rows of missing (0) and unknown (1) start at zero, so what was
     never met in training adds nothing. An id the column has no row for is read as unknown, on the device: the host
     checks no values.
 
-    Behind them stand the rows of L columns of lists: of each list the rows of its elements are put together into one.
+    The rows of L columns of lists follow them: of each list the rows of its elements are put together into one.
 
     Args:
         cardinalities: C numbers of ids, missing and unknown included.
@@ -79,7 +79,7 @@ class SharedEmbedding(nn.Module):
             self.register_buffer(name, torch.tensor(values, dtype=dtype, device="cpu"), persistent=False)
 
     def of(self, batch: Batch) -> Tensor:
-        """B x (C + L) x D: what is looked up for the batch's ids and its lists of ids."""
+        """Embed the batch's ids and its lists of ids: B x (C + L) x D."""
         codes: Tensor = self(batch.codes)
         if not self._places:
             return codes
@@ -87,17 +87,17 @@ class SharedEmbedding(nn.Module):
         return torch.cat([codes, *bags], 1)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """B x C ids to B x C x D."""
+        """Embed B x C ids to B x C x D."""
         return F.embedding(self._rows(codes, slice(self._num_codes)), self.table, sparse=self.sparse)
 
     def bag(self, name: str, lists: Ragged) -> Tensor:
-        """B lists of ids of that column of lists to B x D."""
+        """Embed B lists of ids of that column of lists to B x D."""
         # torch asks for rows and offsets of one type, and knows no sparse gradient of a maximum.
         rows, sparse = self._rows(lists.values, self._places[name]).long(), self.sparse and self.mode != "max"
         return F.embedding_bag(rows, self.table, lists.offsets, mode=self.mode, include_last_offset=True, sparse=sparse)
 
     def _rows(self, ids: Tensor, columns: slice | int) -> Tensor:
-        """The table's rows of ids of these columns; unknown for those the column has no row for."""
+        """Return the table's rows of ids of these columns; unknown for those the column has no row for."""
         known = (ids >= 0) & (ids < self.cardinalities[columns])
         return torch.where(known, ids, 1) + self.starts[columns]
 

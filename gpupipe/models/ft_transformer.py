@@ -1,4 +1,4 @@
-"""The feature tokenizer with a transformer of Gorishniy, Rubachev, Khrulkov & Babenko 2021 (arXiv:2106.11959)."""
+"""FT-Transformer: feature tokenizer and transformer (Gorishniy et al. 2021, arXiv:2106.11959)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIDDEN_FACTOR = 4 / 3
 
 
 class FTTransformer(Tabular):
-    """Every feature becomes a token, transformer blocks mix the tokens, and an added one, [CLS], predicts.
+    """FT-Transformer: every feature becomes a token, transformer blocks mix the tokens, and [CLS] predicts.
 
     A number's token is bias + x * weight, an id's bias + its row of the shared embedding (section 3.3). Blocks
     normalise first, but for the first attention, which does not (appendix E.1); the feed-forward part is ReGLU. The
@@ -36,8 +36,8 @@ class FTTransformer(Tabular):
         blocks: how many.
         dim: a token's width.
         heads: of the attention; divides `dim`.
-        attention_dropout: share of attention weights zeroed in training.
-        dropout: share of the feed-forward part's hidden values zeroed in training.
+        attention_dropout: fraction of attention weights zeroed in training.
+        dropout: fraction of the feed-forward part's hidden values zeroed in training.
         seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
@@ -93,11 +93,11 @@ class FTTransformer(Tabular):
         self.last = make_linear(dim, outputs, generator, "glorot")
 
     def no_weight_decay(self) -> set[str]:
-        """The parameters that tokens are made of, by name, which decay as little as embeddings do, as in the paper."""
+        """Return the names of the token parameters, which decay as little as embeddings do, as in the paper."""
         return {"weight", "bias", "cls"}
 
     def tokens(self, batch: Batch) -> Tensor:
-        """B x (1 + F + C) x `dim`: [CLS], the numbers', the ids'."""
+        """Compute B x (1 + F + C) x `dim`: [CLS], the numbers', the ids'."""
         self.check(batch)
         features = batch.numeric.unsqueeze(-1) * self.weight
         if self.embedding is not None:
@@ -106,7 +106,7 @@ class FTTransformer(Tabular):
         return torch.cat([self.cls.expand(features.shape[0], -1, -1), features], 1)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B logits or values with one output, else B x K logits.
+        """Compute B logits or values with one output, else B x K logits.
 
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
@@ -123,7 +123,7 @@ class Attention(nn.Module):
     Args:
         dim: a token's width.
         heads: divides `dim`.
-        dropout: share of attention weights zeroed in training.
+        dropout: fraction of attention weights zeroed in training.
         generator: draws the start.
 
     Example:
@@ -140,7 +140,7 @@ class Attention(nn.Module):
         self.out = make_linear(dim, dim, generator, "glorot")
 
     def forward(self, asking: Tensor, tokens: Tensor) -> Tensor:
-        """B x Q x `dim` of B x Q x `dim` and B x S x `dim`."""
+        """Compute B x Q x `dim` from B x Q x `dim` and B x S x `dim`."""
         query, key, value = (
             layer(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, values in ((self.query, asking), (self.key, tokens), (self.value, tokens))

@@ -1,4 +1,4 @@
-"""The model that everything else has to beat: a weight per number, a weight per id."""
+"""Linear and logistic regression: a weight per number, a weight per id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Linear"]
 
 
 class Linear(Tabular):
-    """A linear or logistic regression; an id's weight is that of its one-hot column, but no column is made.
+    """Linear or logistic regression; an id's weight is that of its one-hot column, which is never built.
 
     All weights start at zero, so the seed of the order of rows is the only chance in it. Missing and unknown have a
     weight each, as every id.
@@ -61,7 +61,7 @@ class Linear(Tabular):
             nn.init.zeros_(self.embedding.table)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B logits or values with one output, else B x K logits.
+        """Compute B logits or values with one output, else B x K logits.
 
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.

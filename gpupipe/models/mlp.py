@@ -1,4 +1,4 @@
-"""The plain tabular network: embedded ids beside the numbers, then fully connected layers."""
+"""Multi-layer perceptron: embedded ids and numbers, then fully connected layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MLP", "make_relu_layers"]
 
 
 class MLP(Tabular):
-    """Fully connected ReLU layers over the numbers and one shared embedding table of the ids.
+    """Multi-layer perceptron: ReLU layers over the numbers and one embedding table for all ids.
 
     How ids are embedded says `SharedEmbedding`. Weights start as in He et al. 2015 (arXiv:1502.01852), biases at zero,
     drawn on the CPU from the model's own generator: the same on every device, and torch's global one is left as it was.
@@ -27,9 +27,9 @@ class MLP(Tabular):
         cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
         outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
         hidden: the hidden layers' widths, first to last; one number for one layer, empty for a linear model.
-        dropout: share of hidden values zeroed in training.
+        dropout: fraction of hidden values zeroed in training.
         embedding_dim: D, or "auto".
-        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
         seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
@@ -69,7 +69,7 @@ class MLP(Tabular):
         self.layers = nn.Sequential(*layers, make_linear(width, outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:
-        """B logits or values with one output, else B x K logits.
+        """Compute B logits or values with one output, else B x K logits.
 
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
@@ -80,7 +80,7 @@ class MLP(Tabular):
 def make_relu_layers(
     inputs: int, hidden: Sequence[int], dropout: float, generator: torch.Generator
 ) -> tuple[list[nn.Module], int]:
-    """Linear, ReLU and dropout for each hidden width, and the width at their end."""
+    """Return Linear, ReLU and dropout for each hidden width, and the width at their end."""
     layers: list[nn.Module] = []
     for width, following in itertools.pairwise([inputs, *hidden]):
         layers += [make_linear(width, following, generator), nn.ReLU()]

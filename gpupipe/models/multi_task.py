@@ -1,4 +1,4 @@
-"""Several targets from one trunk, each through layers of its own."""
+"""Multi-task network: several targets from shared layers, each with layers of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["MultiTask"]
 
 
 class MultiTask(Tabular):
-    """An `MLP`'s layers shared by all targets, then a head for each: hard parameter sharing (Caruana 1997).
+    """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).
 
     The heads are computed together, one batched product a layer however many there are. What each output means is
     the loss' business: `gp.Trainer(loss=gp.training.PerTarget(...))` takes one loss a target.
@@ -30,9 +30,9 @@ class MultiTask(Tabular):
         outputs: T, one a target; T = 1 gives B values, else B x T.
         hidden: the shared layers' widths, first to last.
         head: the widths of each head's own layers; empty for one linear layer a head.
-        dropout: share of the shared hidden values zeroed in training.
+        dropout: fraction of the shared hidden values zeroed in training.
         embedding_dim: D, or "auto".
-        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
         seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
@@ -76,7 +76,7 @@ class MultiTask(Tabular):
         )
 
     def forward(self, batch: Batch) -> Tensor:
-        """B values or logits with one output, else B x T.
+        """Compute B values or logits with one output, else B x T.
 
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
@@ -89,7 +89,7 @@ class MultiTask(Tabular):
 
 
 class _Heads(nn.Module):
-    """T linear layers at once: T x B x I to T x B x O."""
+    """Linear layers of T heads at once: T x B x I to T x B x O."""
 
     def __init__(self, heads: int, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()

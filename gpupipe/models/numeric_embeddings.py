@@ -1,7 +1,7 @@
-"""Numbers as vectors before a network's first layer (Gorishniy, Rubachev & Babenko 2022, arXiv:2203.05556).
+"""Numeric embeddings: vectors of numbers (Gorishniy, Rubachev & Babenko 2022, arXiv:2203.05556).
 
 A trunk of ReLUs bends a number where a layer's weights happen to put a corner. An embedding of its own gives each
-number corners where its values lie (`PiecewiseLinear`), or waves of learned length (`Periodic`).
+number corners where its values are (`PiecewiseLinear`), or waves of learned length (`Periodic`).
 Shapes: B rows, F numbers, T bins or frequencies, D the embedding's width.
 """
 
@@ -27,7 +27,7 @@ SAMPLE_ROWS = 1 << 18  # enough for quantiles, and few enough to sort at once
 
 
 class NumericEmbedding(nn.Module):
-    """B x F numbers to B x F x D: an encoding, then a linear layer and a ReLU for each number on its own."""
+    """Numeric embedding of B x F numbers to B x F x D: an encoding, then a linear layer and a ReLU per number."""
 
     def __init__(self, num_features: int, encoded: int, dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class NumericEmbedding(nn.Module):
 
     @abstractmethod
     def encode(self, numbers: Tensor) -> Tensor:
-        """B x F x T."""
+        """Encode the numbers: B x F x T."""
 
     def forward(self, numbers: Tensor) -> Tensor:
         return (torch.einsum("bft,ftd->bfd", self.encode(numbers), self.weight) + self.bias).relu()
@@ -47,7 +47,7 @@ class NumericEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class Periodic:
-    """Each number x as sin(2 pi c x) and cos(2 pi c x) of `frequencies` learned c, then a linear layer and a ReLU.
+    """Periodic embedding: sin(2 pi c x) and cos(2 pi c x) of `frequencies` learned c, a linear layer and a ReLU.
 
     For standardised numbers. The defaults are those of the authors' package.
 
@@ -67,22 +67,22 @@ class Periodic:
         check_number(self, "(0, inf)", sigma=self.sigma)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
-        """The layer."""
+        """Build the layer."""
         return _Waves(num_features, self, generator)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as plain values."""
+        """Return the settings as plain values."""
         return {"kind": self.kind, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Each number as its way through bins: 1 for those it has left behind, a share for its own, 0 for those above.
+    """Piecewise linear encoding: 1 for the bins below a number, a fraction for its own, 0 for those above.
 
     Beyond the outer edges the first and the last bin go on in a straight line, so no value is cut off.
 
     Args:
-        edges: for each number its bins' edges, ascending; fewer than two for a number that tells nothing.
+        edges: for each number its bins' edges, ascending; fewer than two for a constant number.
         dim: D.
     """
 
@@ -101,29 +101,29 @@ class PiecewiseLinear:
 
     @classmethod
     def fit(cls, loader: Any, *, bins: int = 48, dim: int = 8) -> Self:
-        """The edges at quantiles of a loader's numbers, values that occur; as many bins as a number has different ones.
+        """Compute the edges at quantiles of a loader's numbers, values that occur; equal ones count once.
 
         Args:
-            loader: `pipeline.loader(train)`, whose block is resident.
+            loader: `pipeline.loader(train)`, whose table is resident.
             bins: at most so many.
             dim: D.
 
         Raises:
-            BadConfig: a loader without a block, or fewer than one bin.
+            BadConfig: a loader without a resident table, or fewer than one bin.
 
         Memory:
             A sample of at most 262,144 rows in float64, of one number at a time; the edges on the host.
         """
-        block = getattr(loader, "block", None)
-        if block is None or bins < 1:
+        table = getattr(loader, "table", None)
+        if table is None or bins < 1:
             raise BadConfig(
                 "PiecewiseLinear.fit",
-                "no rows to take quantiles of" if block is None else "no bins",
-                got=type(loader).__name__ if block is None else bins,
-                expected="a loader with a resident block, and at least one bin",
+                "no rows to take quantiles of" if table is None else "no bins",
+                got=type(loader).__name__ if table is None else bins,
+                expected="a loader with a resident table, and at least one bin",
                 remedy="PiecewiseLinear.fit(pipeline.loader(train))",
             )
-        numbers: Tensor = block.numeric
+        numbers: Tensor = table.numeric
         if len(numbers) > SAMPLE_ROWS:
             places = torch.arange(SAMPLE_ROWS, device=numbers.device)
             numbers = numbers[Permutation(len(numbers)).at(places)]
@@ -136,7 +136,7 @@ class PiecewiseLinear:
         return cls([each.tolist() for each in found] or [[] for _ in range(numbers.shape[1])], dim)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
-        """The layer.
+        """Build the layer.
 
         Raises:
             BadConfig: edges for another number of features.
@@ -152,7 +152,7 @@ class PiecewiseLinear:
         return _Bins(num_features, self, generator)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as plain values."""
+        """Return the settings as plain values."""
         return {"kind": self.kind, "edges": [[float(edge) for edge in each] for each in self.edges], "dim": self.dim}
 
 
@@ -160,7 +160,7 @@ Numbers: TypeAlias = Periodic | PiecewiseLinear
 
 
 def parse_numbers(given: Any) -> Numbers | None:
-    """The settings, from themselves or from what `to_json` gave.
+    """Return the settings, given themselves or the result of `to_json`.
 
     Raises:
         BadConfig: neither.

@@ -1,4 +1,4 @@
-"""The residual network for tables of Gorishniy, Rubachev, Khrulkov & Babenko 2021 (arXiv:2106.11959, section 3.2)."""
+"""ResNet for tables (Gorishniy et al. 2021, arXiv:2106.11959, section 3.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BatchNorm", "ResNet"]
 
 
 class ResNet(Tabular):
-    """A linear layer, residual blocks, and a prediction from what they add up to.
+    """ResNet for tables: a linear layer, residual blocks, and a prediction from their sum.
 
     block(x) = x + linear(dropout(relu(linear(norm(x))))), prediction(x) = linear(relu(norm(x))), norm being
     batch normalisation. The widths are those of the authors' package. Rows count in a batch's mean and variance
@@ -31,9 +31,9 @@ class ResNet(Tabular):
         blocks: how many.
         width: of what the blocks add to.
         hidden_factor: a block's inner layer is so many times as wide.
-        dropout: share of a block's inner values zeroed in training.
+        dropout: fraction of a block's inner values zeroed in training.
         embedding_dim: D, or "auto".
-        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None takes them as they are.
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
         seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
@@ -80,7 +80,7 @@ class ResNet(Tabular):
         self.last = make_linear(width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
-        """B logits or values with one output, else B x K logits.
+        """Compute B logits or values with one output, else B x K logits.
 
         Raises:
             SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
@@ -92,7 +92,7 @@ class ResNet(Tabular):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167) that knows the last batch of an epoch may be short.
+    """Batch normalization (Ioffe & Szegedy 2015, arXiv:1502.03167) that allows for a short last batch.
 
     A batch of one row has no variance: it is normalised by the running figures, as in evaluation, and leaves them.
 

@@ -1,4 +1,4 @@
-"""What the networks share: made from a schema, ids through one table, numbers as they are or embedded.
+"""Base of the networks: built from a schema, ids through one table, numbers plain or embedded.
 
 Shapes: B rows, F numeric features, C categorical features, L lists of ids, D the embedding's width, K outputs.
 """
@@ -37,7 +37,7 @@ _OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
 
 
 class Tabular(nn.Module):
-    """A network over `Batch`es that remembers how it was made.
+    """Base class of networks over `Batch`es that remember their arguments.
 
     Weights are drawn on the CPU from the model's own generator: the same on every device, and torch's global one is
     left as it was.
@@ -71,7 +71,7 @@ class Tabular(nn.Module):
 
     @classmethod
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
-        """The network for a pipeline's output: its features in; one value out, or one per class or per target.
+        """Build the network for a pipeline's output: its features in; one value out, or one per class or per target.
 
         Args:
             schema: `pipeline.schema`.
@@ -115,7 +115,7 @@ class Tabular(nn.Module):
         return make(numeric, cardinalities, outputs, lists=lists, **options)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain JSON values: `type(model)(**config)` has the same weights' start."""
+        """Return the constructor's arguments as JSON values: `type(model)(**config)` starts with the same weights."""
         numbers: Numbers | None = self._config.get("numbers")
         return dict(self._config) if numbers is None else self._config | {"numbers": numbers.to_json()}
 
@@ -152,7 +152,7 @@ class Tabular(nn.Module):
             )
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise where a pipeline's output is not what the model was made for.
+        """Raise where a pipeline's output does not match the model's arguments.
 
         Raises:
             SchemaMismatch: another number of numeric features, other lists, or ids beyond the model's.
@@ -176,18 +176,18 @@ class Tabular(nn.Module):
 
     @property
     def num_inputs(self) -> int:
-        """How wide `inputs` is."""
+        """The width of `inputs`."""
         numbers = self.num_features[0] * (1 if self.numbers is None else self.numbers.dim)
         return numbers + (0 if self.embedding is None else self.embedding.num_columns * self.embedding.dim)
 
     def inputs(self, batch: Batch) -> Tensor:
-        """B x `num_inputs`: the numbers, embedded where asked, and beside them the rows of the ids."""
+        """Return B x `num_inputs`: the numbers, embedded where configured, then the embedded ids."""
         self.check(batch)
         numbers = batch.numeric if self.numbers is None else self.numbers(batch.numeric).flatten(1)
         return numbers if self.embedding is None else torch.cat([numbers, self.embedding.of(batch).flatten(1)], 1)
 
     def shaped(self, output: Tensor) -> Tensor:
-        """B values of one output, else B x K."""
+        """Return B values of one output, else B x K."""
         return output.squeeze(1) if self.outputs == 1 else output
 
 
@@ -196,7 +196,7 @@ def select_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> def make(numeric, *, seed=0):
-        ...     return arguments(locals())
+        ...     return select_arguments(locals())
         >>> make(3)
         {'numeric': 3, 'seed': 0}
     """
@@ -204,7 +204,7 @@ def select_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_generator(model: nn.Module, seed: int) -> torch.Generator:
-    """Return what draws a model's weights.
+    """Return the random generator of a model's weights.
 
     Raises:
         BadConfig: no seed.
@@ -216,7 +216,7 @@ def make_generator(model: nn.Module, seed: int) -> torch.Generator:
 def make_linear(
     inputs: int, outputs: int, generator: torch.Generator, start: Literal["he", "glorot"] = "he", *, gain: float = 1.0
 ) -> nn.Linear:
-    """A linear layer whose biases start at zero and whose weights are drawn from `generator`.
+    """Return a linear layer whose biases start at zero and whose weights are drawn from `generator`.
 
     "he" is uniform in +-sqrt(6 / inputs), before a ReLU (He et al. 2015, arXiv:1502.01852); "glorot" uniform in
     +-gain sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010).
@@ -232,7 +232,7 @@ def make_linear(
 
 
 def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, int]]:
-    """How many numbers, the cardinalities, how many outputs, and the cardinalities of the lists."""
+    """Return the number of numbers, the cardinalities, the number of outputs, and the cardinalities of the lists."""
     if schema.target is None:
         raise BadConfig(
             f"{model}.from_schema",
@@ -269,7 +269,7 @@ def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, i
 
 
 def _check(model: Tabular, config: Mapping[str, Any]) -> None:
-    """Raise `BadConfig` for an argument that all models have, or several, and that makes no sense."""
+    """Raise `BadConfig` for an invalid argument of those that all models, or several, have."""
     check_integer(model, "[0, inf)", numeric=config["numeric"])
     check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
     check_integer(model, "[1, inf)", outputs=config["outputs"])
@@ -286,7 +286,7 @@ def _check(model: Tabular, config: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """An argument as JSON has it: a number of NumPy's as Python's, several as a list."""
+    """Return an argument as a JSON value: a number of NumPy's as Python's, several as a list."""
     if is_sequence(value):
         return [_plain(one) for one in value]
     return value.item() if is_number(value) and hasattr(value, "item") else value

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpupipe.backend import Array, Column, infer_backend
 from gpupipe.io import as_dataset
-from gpupipe.preprocessing import Categorify, DatetimeEncoder, FoldStep, SimpleImputer, StandardScaler
+from gpupipe.preprocessing import Categorify, DatetimeEncoder, LearnedStep, SimpleImputer, StandardScaler
 from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, get_element_dtype
 
 __all__ = ["TableSummary", "propose_features", "summarize_table"]
@@ -68,7 +68,7 @@ def _values(column: Column, xp: ModuleType) -> Array:
 
 def propose_features(
     look: TableSummary, taken: Collection[str], min_frequency: int | None
-) -> list[tuple[list[str], list[FoldStep]]]:
+) -> list[tuple[list[str], list[LearnedStep]]]:
     """Propose groups of columns and their steps.
 
     Args:
@@ -84,7 +84,7 @@ def propose_features(
     times = [i.name for i in free if i.dtype == "timestamp"]
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
     scaled = [SimpleImputer(strategy="median"), StandardScaler()]
-    groups: list[tuple[list[str], list[FoldStep]]] = [
+    groups: list[tuple[list[str], list[LearnedStep]]] = [
         (amounts, scaled),
         (flags, [SimpleImputer(strategy="most_frequent")]),
         (words, [Categorify(min_frequency=least)]),

@@ -28,7 +28,7 @@ from gpupipe.pipeline.apply import BoundPipeline
 from gpupipe.pipeline.loading import build_table
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
-from gpupipe.tensors import BatchOptions, Block, Loader
+from gpupipe.tensors import BatchOptions, FeatureTable, Loader
 from gpupipe.tensors.process_group import open_group, open_store
 
 __all__ = ["ClusterLoader"]
@@ -37,7 +37,7 @@ _program, _numbers = uuid.uuid4().hex, itertools.count()
 _clusters: weakref.WeakSet[Any] = weakref.WeakSet()
 _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()
 # In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
-_tables: dict[tuple[str, int, int], tuple[Block, Any, str]] = {}
+_tables: dict[tuple[str, int, int], tuple[FeatureTable, Any, str]] = {}
 _stores: list[Any] = []
 
 
@@ -98,7 +98,7 @@ class ClusterLoader:
         for name in options.keys() - BatchOptions.__optional_keys__:
             raise TypeError(f"ClusterLoader has no option {name!r}")
         self._options: dict[str, Any] = {**options, "target_units": pipeline.target_units}
-        Loader(Block.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
+        Loader(FeatureTable.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
         self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
         self._prepared: tuple[BoundPipeline, Dataset] | None = None
         self._key = f"{_program}-{next(_numbers)}"
@@ -219,7 +219,7 @@ def _build(
     _drop(None, program=program, kept=kept)
     if (key, rank, size) not in _tables:
         block, device, residency = build_table(run, share, backend, **table)
-        if not isinstance(block, Block):
+        if not isinstance(block, FeatureTable):
             raise BadConfig(
                 "ClusterLoader",
                 "a worker's share does not fit in its memory",

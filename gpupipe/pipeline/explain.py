@@ -14,7 +14,7 @@ from gpupipe.pipeline.diagram import diagram
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import FitTask, TransformPlan, collect_wanted, mark_source, plan_passes, resolve_selectors
 from gpupipe.pipeline.serialization import Encoder
-from gpupipe.preprocessing import WholeFrameStep
+from gpupipe.preprocessing import GatheredStep
 from gpupipe.step import Step
 from gpupipe.support.text import format_columns, format_count
 from gpupipe.transforms import Transform, WholeTableTransform
@@ -84,7 +84,7 @@ def _learns(number: int, task: FitTask) -> str:
 def _samples(task: FitTask, dataset: Dataset | None) -> list[str]:
     """Describe the steps that learn from gathered rows: from all of them, or from a sample."""
     told = []
-    for step in (step for step in task.steps if isinstance(step, WholeFrameStep)):
+    for step in (step for step in task.steps if isinstance(step, GatheredStep)):
         what = f"{step.class_name} of {task.group.given}"
         rows = None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
         if rows is None or rows > step.max_rows:

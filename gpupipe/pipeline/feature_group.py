@@ -11,7 +11,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, Matrix
 from gpupipe.backend.columns import get_storage, refuse_passengers
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
-from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrame
+from gpupipe.preprocessing import CrossFittedStep, EstimatorStep, LearnedStep
 from gpupipe.preprocessing.fuse import defer_columns, find_fused_start
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
@@ -38,7 +38,7 @@ class FeatureGroup:
     """
 
     columns: list[str]
-    steps: list[FoldStep]
+    steps: list[LearnedStep]
     name: str | None = None
     of_target: bool = False
     selector: Selector | None = None
@@ -187,7 +187,7 @@ def _format_spelling(given: Any) -> str:
     """Format the correct spelling of a group whose parts are in another order, as scikit-learn's are."""
     parts = list(given) if isinstance(given, tuple) else [given]
     columns = next((part for part in parts if _are_names(part)), None)
-    step = next((part for part in parts if isinstance(part, FoldStep) or is_estimator(part)), None)
+    step = next((part for part in parts if isinstance(part, LearnedStep) or is_estimator(part)), None)
     name = next((part for part in parts if isinstance(part, str)), None)
     if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
         return "Features(*groups)"
@@ -195,6 +195,6 @@ def _format_spelling(given: Any) -> str:
     return f"({spelled})"
 
 
-def to_learned_step(step: Any) -> FoldStep:
+def to_learned_step(step: Any) -> LearnedStep:
     """Return a learned step unchanged, and an estimator wrapped as one."""
-    return step if isinstance(step, FoldStep) else WholeFrame(step)
+    return step if isinstance(step, LearnedStep) else EstimatorStep(step)

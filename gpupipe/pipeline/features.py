@@ -16,7 +16,7 @@ from gpupipe.pipeline.auto_features import propose_features, summarize_table
 from gpupipe.pipeline.feature_group import FeatureGroup, format_names, to_feature_group, to_learned_step
 from gpupipe.pipeline.labels import Weight
 from gpupipe.pipeline.targets import TASKS, TargetSet
-from gpupipe.preprocessing import FoldStep
+from gpupipe.preprocessing import LearnedStep
 from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype
 from gpupipe.selectors import Selector
 from gpupipe.support.text import as_list, derive, shorten_list
@@ -62,7 +62,7 @@ class Features:
         *groups: Any,
         target: str | Sequence[str] | None = None,
         task: str = "auto",
-        target_transform: FoldStep | Sequence[FoldStep] | str | None = "auto",
+        target_transform: LearnedStep | Sequence[LearnedStep] | str | None = "auto",
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
@@ -417,7 +417,7 @@ def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:
     check_names(owner, keep=keep)
 
 
-def _to_chain(target_transform: Any) -> list[FoldStep] | Literal["auto"]:
+def _to_chain(target_transform: Any) -> list[LearnedStep] | Literal["auto"]:
     if isinstance(target_transform, str):
         if target_transform == "auto":
             return "auto"

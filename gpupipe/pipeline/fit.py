@@ -47,7 +47,7 @@ from gpupipe.pipeline.plan import (
 )
 from gpupipe.pipeline.targets import TargetSet
 from gpupipe.pipeline.window_columns import materialize_window_columns
-from gpupipe.preprocessing import Categorify, FoldStep, SimpleImputer
+from gpupipe.preprocessing import Categorify, LearnedStep, SimpleImputer
 from gpupipe.schema import Kind, Schema
 from gpupipe.support.text import format_count, shorten_list
 from gpupipe.transforms import JoinAsOf, Map, Transform
@@ -280,7 +280,7 @@ class PipelineFit:
             self.report.num_rows = found["rows"]
             if features.target is not None:
                 self.report.num_without_target = found["target"].num_missing
-                features.target.finish(found["target"], self.schema)
+                features.target.finalize(found["target"], self.schema)
                 self._report_task(features.target)
             for join in (step for step in self.steps if isinstance(step, TableJoin)):
                 join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
@@ -354,25 +354,25 @@ def _uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> list[
     return found
 
 
-def _finish(step: FoldStep, summary: Any, backend: str) -> None:
+def _finish(step: LearnedStep, summary: Any, backend: str) -> None:
     """Finalize a step from the merged summary, on a GPU worker where partitions are processed there.
 
     Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
     """
     executor = get_executor()
     if executor.in_process or backend == "cpu" or not getattr(summary, "holds_rows", False):
-        step.finish(summary)
+        step.finalize(summary)
     else:
         vars(step).update(executor.call(partial(_finalize, step, backend), summary))
 
 
-def _finalize(step: FoldStep, backend: str, summary: Any) -> dict[str, Any]:
+def _finalize(step: LearnedStep, backend: str, summary: Any) -> dict[str, Any]:
     """Return the attributes that a step learns from gathered rows, on a worker; they need no GPU."""
     before = dict(vars(step))
-    step.finish(summary.on(select(backend)))
+    step.finalize(summary.on(select(backend)))
     return {name: value for name, value in vars(step).items() if name not in before or before[name] is not value}
 
 
-def _fills(imputer: FoldStep) -> dict[str, Any]:
+def _fills(imputer: LearnedStep) -> dict[str, Any]:
     assert isinstance(imputer, SimpleImputer), "only an imputer folds with the step after it"
     return imputer.statistics_

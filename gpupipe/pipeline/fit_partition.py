@@ -21,7 +21,7 @@ from gpupipe.pipeline.column_stats import ColumnStats, compute_column_stats, cou
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import FitTask, TransformPlan
 from gpupipe.pipeline.window_columns import Typed
-from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, FoldStep, SimpleImputer, WholeFrameStep
+from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 from gpupipe.step import in_step
 from gpupipe.transforms import Map
@@ -115,7 +115,7 @@ class SummarizeTarget:
 
     def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
         target = self.features.target
-        return {} if target is None else {"target": target.summarise(rows.whole, rows.schema, rows.backend)}
+        return {} if target is None else {"target": target.summarize(rows.whole, rows.schema, rows.backend)}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Learn:
     @property
     def needs_ids(self) -> bool:
         """Steps that draw or gather rows, or deal them to folds, do."""
-        return any(isinstance(step, WholeFrameStep | CrossFittedStep) for step in self.task.group.steps)
+        return any(isinstance(step, GatheredStep | CrossFittedStep) for step in self.task.group.steps)
 
     def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
         task, backend, made = self.task, rows.backend, dict[Hashable, Any]()
@@ -390,10 +390,10 @@ def _row_ids(prefix: TransformPlan, partition: Partition, backend: Backend) -> A
     return partition.row_ids(backend.xp) if prefix.draws_rows else None
 
 
-def _summary(step: FoldStep, columns: Columns, backend: Backend, target: Columns, row_ids: Array | None) -> Any:
+def _summary(step: LearnedStep, columns: Columns, backend: Backend, target: Columns, row_ids: Array | None) -> Any:
     with in_step(step):
         if isinstance(step, CrossFittedStep):
-            return step.summarise(columns, backend, target=target, row_numbers=row_ids)
-        if isinstance(step, WholeFrameStep):
-            return step.summarise(columns, backend, row_ids)
-        return step.summarise(columns, backend)
+            return step.summarize(columns, backend, target=target, row_numbers=row_ids)
+        if isinstance(step, GatheredStep):
+            return step.summarize(columns, backend, row_ids)
+        return step.summarize(columns, backend)

@@ -159,7 +159,7 @@ class Target(_Label):
         missing = self.raw_column(frame, schema, backend).missing(backend.xp)
         return None if missing is None else ~missing
 
-    def summarise(self, frame: Frame, schema: Schema, backend: Backend, limit: int = FEW) -> TargetSummary:
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int = FEW) -> TargetSummary:
         """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)

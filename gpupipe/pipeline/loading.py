@@ -17,7 +17,7 @@ from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline
 from gpupipe.pipeline.stream_parts import StreamedParts, load_columns
 from gpupipe.schema import Role
-from gpupipe.tensors import Block, Loader, require_device
+from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.tensors.passthrough import get_stored_fields
 from gpupipe.tensors.placement import choose_residency, get_free_bytes
 
@@ -45,7 +45,7 @@ def make_loader(
 
 def build_table(
     run: BoundPipeline, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
-) -> tuple[Block | StreamedParts, torch.device, str]:
+) -> tuple[FeatureTable | StreamedParts, torch.device, str]:
     """Build a table of the transformed rows; return it, the batches' device and the table's location.
 
     On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
@@ -53,7 +53,7 @@ def build_table(
     """
     here = get_executor().in_process
     bound = sum(partition.num_rows for partition in dataset.partitions)
-    row_bytes = Block.row_bytes_of(run.schema, dtype)
+    row_bytes = FeatureTable.row_bytes_of(run.schema, dtype)
     name = _device(backend, here=here) if device == "auto" else device
     require_device(name)
     wanted = torch.device(name)
@@ -70,12 +70,12 @@ def build_table(
     if chosen != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
     if chosen == "stream":
-        table: Block | StreamedParts = StreamedParts(run, dataset, select(backend if here else "auto"), dtype)
+        table: FeatureTable | StreamedParts = StreamedParts(run, dataset, select(backend if here else "auto"), dtype)
     else:
         place = wanted if chosen == "device" else torch.device("cpu")
         if here and place.type == torch.device(select(backend).device).type:
             select(backend).make_room(bound * row_bytes)
-        table = _write_block(run, dataset, backend, Block.allocate(run.schema, bound, place, dtype=dtype))
+        table = _write_block(run, dataset, backend, FeatureTable.allocate(run.schema, bound, place, dtype=dtype))
     return table, wanted, chosen
 
 
@@ -86,7 +86,7 @@ def _device(backend: str, *, here: bool) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _write_block(run: BoundPipeline, dataset: Dataset, backend: str, block: Block) -> Block:
+def _write_block(run: BoundPipeline, dataset: Dataset, backend: str, block: FeatureTable) -> FeatureTable:
     """Write the dataset's rows into a preallocated block."""
     rows = 0
     work, writer = (load_columns, select(backend)) if get_executor().in_process else (_on_host, select("cpu"))

@@ -13,7 +13,7 @@ from gpupipe.backend import Array, Backend, Frame
 from gpupipe.io.relational.side_columns import Attach, SideColumns
 from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
-from gpupipe.preprocessing import FoldStep, SimpleImputer, StatelessStep
+from gpupipe.preprocessing import LearnedStep, SimpleImputer, StatelessStep
 from gpupipe.schema import Role, Schema
 from gpupipe.step import in_step
 from gpupipe.transforms import Expect, Map, Sample, Transform, WholeTableTransform
@@ -278,7 +278,7 @@ class FitTask:
         return set(labels) | (set() if self.group.of_target else set(self.group.columns))
 
     @property
-    def steps(self) -> list[FoldStep]:
+    def steps(self) -> list[LearnedStep]:
         return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
 
     @property
@@ -302,18 +302,18 @@ def plan_passes(features: Features) -> list[list[FitTask]]:
     return passes
 
 
-def _num_free(steps: Sequence[FoldStep]) -> int:
+def _num_free(steps: Sequence[LearnedStep]) -> int:
     """Count the steps before the first that learns from the rows; the last one is never among them."""
     free = [*(not _learns(step) for step in steps[:-1]), False].index(False)
     # The fill of an imputer costs nothing where it enters the summary of the step that learns.
     return free - (free > 0 and _learns(steps[free]) and _folds_with_next(steps[free - 1 : free + 1]))
 
 
-def _learns(step: FoldStep) -> bool:
+def _learns(step: LearnedStep) -> bool:
     return not isinstance(step, StatelessStep) and not (isinstance(step, SimpleImputer) and step.strategy == "constant")
 
 
-def _folds_with_next(steps: Sequence[FoldStep]) -> bool:
+def _folds_with_next(steps: Sequence[LearnedStep]) -> bool:
     """Return whether an imputer's fill can enter the summary of the step after it."""
     return (
         len(steps) == 2 and isinstance(steps[0], SimpleImputer) and not steps[0].add_indicator and steps[1].fills_late

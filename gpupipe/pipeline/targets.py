@@ -13,7 +13,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.pipeline.column_stats import coarse_spacing
 from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.labels import FEW, MAX_CLASSES, Target, TargetSummary
-from gpupipe.preprocessing import FoldStep, Invertible, StandardScaler
+from gpupipe.preprocessing import Invertible, LearnedStep, StandardScaler
 from gpupipe.schema import Field, Kind, Role, Schema
 
 __all__ = ["TASKS", "TargetSet", "TargetSetSummary"]
@@ -56,7 +56,7 @@ class TargetSet:
     role = Role.TARGET
 
     def __init__(
-        self, texts: Sequence[str], steps: Sequence[FoldStep] | Literal["auto"] = (), task: str = "auto"
+        self, texts: Sequence[str], steps: Sequence[LearnedStep] | Literal["auto"] = (), task: str = "auto"
     ) -> None:
         if not texts or len(set(texts)) < len(texts):
             raise BadConfig(
@@ -139,12 +139,12 @@ class TargetSet:
         masks = [mask for mask in found if mask is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
-    def summarise(self, frame: Frame, schema: Schema, backend: Backend) -> TargetSetSummary:
-        """Summarize one partition for `finish`."""
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> TargetSetSummary:
+        """Summarize one partition for `finalize`."""
         present = self.present(frame, schema, backend)
         missing = 0 if present is None else len(present) - int(present.sum())
         limit = MAX_CLASSES if self.task == "classification" else FEW
-        return TargetSetSummary(missing, tuple(item.summarise(frame, schema, backend, limit) for item in self.each))
+        return TargetSetSummary(missing, tuple(item.summarize(frame, schema, backend, limit) for item in self.each))
 
     def check(self, schema: Schema) -> None:
         """Check the targets' dtypes, and drop the standardisation of targets that are not numbers.
@@ -163,7 +163,7 @@ class TargetSet:
             self._standardise(False)
         self.group.fields(raw)
 
-    def finish(self, summary: TargetSetSummary, schema: Schema) -> Self:
+    def finalize(self, summary: TargetSetSummary, schema: Schema) -> Self:
         """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes.
 
         Raises:
@@ -294,7 +294,7 @@ class TargetSet:
         """Return the classes of each."""
         return [item.get_state() for item in self.each]
 
-    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[FoldStep]) -> Self:
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> Self:
         """Restore what `get_state` returned, and the fitted steps; return self."""
         self.group = replace(self.group, steps=list(steps))
         for item, known in zip(self.each, state, strict=True):

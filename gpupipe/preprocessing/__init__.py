@@ -1,8 +1,8 @@
-"""Room 3: from a frame to feature columns, by steps whose state is learned in a fold over partitions."""
+"""Preprocessing: steps from a frame to feature columns, whose state is learned by merging summaries of partitions."""
 
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
-from gpupipe.preprocessing.gathered import WholeFrame, WholeFrameStep
-from gpupipe.preprocessing.learned_step import Columns, FoldStep, Invertible, Summary
+from gpupipe.preprocessing.gathered import EstimatorStep, GatheredStep
+from gpupipe.preprocessing.learned_step import Columns, Invertible, LearnedStep, Summary
 from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.preprocessing.steps.bins import Bucketize, KBinsDiscretizer
 from gpupipe.preprocessing.steps.categorify import Categorify
@@ -38,7 +38,8 @@ __all__ = [
     "CrossFittedStep",
     "DatetimeEncoder",
     "Downcast",
-    "FoldStep",
+    "EstimatorStep",
+    "GatheredStep",
     "GroupImputer",
     "GroupStats",
     "HashBucket",
@@ -48,6 +49,7 @@ __all__ = [
     "Invertible",
     "KBinsDiscretizer",
     "KMeans",
+    "LearnedStep",
     "ListSlice",
     "Log1p",
     "MaxAbsScaler",
@@ -65,6 +67,4 @@ __all__ = [
     "TargetEncoder",
     "TruncatedSVD",
     "VarianceThreshold",
-    "WholeFrame",
-    "WholeFrameStep",
 ]

@@ -1,4 +1,4 @@
-"""What steps on categories share: the types they take, values listed by the user, values learned, and their lookups."""
+"""Categorical steps: the types they accept, categories given by the user, categories learned, and their lookups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, find_positions, parse_values, sort_values
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
 from gpupipe.schema import INTEGERS, Field, Kind
@@ -49,7 +49,7 @@ def check_categories(fields: Sequence[Field], where: str) -> None:
 
 
 def make_number_field(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
-    """The field of numbers made of a column row by row."""
+    """Return the field of numbers computed from a column row by row."""
     return replace(
         item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable, cardinality=None, classes=None
     )
@@ -69,7 +69,7 @@ def check_distinct(names: Sequence[str], where: str) -> None:
 
 
 def make_id_field(item: Field, cardinality: int | None) -> Field:
-    """The field of int32 ids made of a column row by row."""
+    """Return the field of int32 ids computed from a column row by row."""
     return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
 
 
@@ -82,7 +82,7 @@ def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
 
 
 def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
-    """Lists by column name, whether they were given so (for some) or in the columns' order (for all).
+    """Return lists by column name, given by name (for some columns) or in the columns' order (for all).
 
     Raises:
         ColumnNotFound: a name that is no column's.
@@ -106,7 +106,7 @@ def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
 
 
 def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
-    """What is listed for each column, in that order, and whether missing is one of it; by the name of those there are.
+    """Return the values listed for each column in that order, and whether missing is one; by name of listed columns.
 
     Raises:
         BadConfig: no list, a value of another type than its column, or one that is listed twice.
@@ -121,7 +121,7 @@ def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
                 "its values are not of the column's type, or no list",
                 got=lists[name][:3] if hasattr(lists[name], "__getitem__") else lists[name],
                 expected=f"a list of {dtypes[name]}",
-                remedy="values as they stand in the column, in their order",
+                remedy="the values of the column, in their order",
             ) from cause
         distinct = len(sort_values(values))
         if distinct < len(values):
@@ -138,7 +138,7 @@ def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
 
 @dataclass(frozen=True)
 class Learned:
-    """One column's categories.
+    """Categories of one column.
 
     Args:
         dtype: the column's type in `fit`.
@@ -155,8 +155,8 @@ class Learned:
     num_rows: int
 
 
-class CategoryStep(FoldStep):
-    """A step that learns the categories of each column, or is given them, and how often each is there.
+class CategoryStep(LearnedStep):
+    """Base class of steps that learn the categories of each column and their counts, or are given the categories.
 
     Attributes:
         categories_: for each column, by name, its categories as an Arrow array on the host.
@@ -169,16 +169,16 @@ class CategoryStep(FoldStep):
     dtypes_in_: dict[str, str]
 
     _by_name: tuple[str, ...] = ()
-    """Attributes that hold an array or a number for each column by name, beside the categories."""
+    """Attributes that hold an array or a number for each column by name, besides the categories."""
 
     @property
     def _where(self) -> str:
         return type(self).__name__
 
-    def summarise(self, columns: Columns, backend: Backend) -> CategoryCounts:
+    def summarize(self, columns: Columns, backend: Backend) -> CategoryCounts:
         return CategoryCounts.of(columns, backend, self._where)
 
-    def finish(self, summary: CategoryCounts) -> Self:
+    def finalize(self, summary: CategoryCounts) -> Self:
         dtypes = dict(zip(summary.names, (item.dtype for item in summary.columns), strict=True))
         given = self._given(dtypes)
         self.categories_, self.dtypes_in_ = {}, dtypes
@@ -196,7 +196,7 @@ class CategoryStep(FoldStep):
         """Learn from one column's categories."""
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        """The categories that are listed, and whether missing is one, by column name."""
+        """Return the listed categories, and whether missing is one, by column name."""
         return {}
 
     @property
@@ -235,7 +235,7 @@ class CategoryStep(FoldStep):
         return lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], self._where)
 
     def _refuse_unknown(self, name: str, column: Column, backend: Backend) -> NoReturn:
-        """Raise for a column that was found to hold a value that is none of its categories."""
+        """Raise for a column that holds a value outside its categories."""
         unknown = self._lookup(name, column).ids(column, backend) == UNKNOWN
         first = column.take(backend.xp.flatnonzero(unknown)[:1])
         value = backend.to_arrow(backend.frame({name: first}, 1))[name][0].as_py()

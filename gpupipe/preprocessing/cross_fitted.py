@@ -1,4 +1,4 @@
-"""Steps that learn from the target, so that a row they were fitted on must not see its own."""
+"""Cross-fitting: steps that learn from the target, so that a training row must not be encoded with its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CrossFittedStep"]
 
 
 class CrossFittedStep(SeededStep):
-    """A step that learns from the target, and for the rows it was fitted on from the target of other rows only.
+    """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
 
     The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
     partitioning. The base class draws `random_state_` where `random_state` is None. `cross_fitted_columns` gives each
@@ -25,19 +25,19 @@ class CrossFittedStep(SeededStep):
     """
 
     needs_target = True
-    """`summarise` wants `target`, a column per target by name without missing values, and `row_numbers`."""
+    """`summarize` wants `target`, a column per target by name without missing values, and `row_numbers`."""
 
     cv: int
 
     @abstractmethod
-    def summarise(
+    def summarize(
         self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
     ) -> Any:
-        """One partition's contribution. Without `row_numbers` the rows are numbered from 0."""
+        """Return one partition's summary. Without `row_numbers` the rows are numbered from 0."""
 
     @abstractmethod
     def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
-        """The output for rows it was fitted on, each by what the folds without it taught; inputs are not modified.
+        """Return the output for training rows, each from the folds without it; inputs are not modified.
 
         Raises:
             NotFitted: it was loaded from a file.
@@ -45,7 +45,7 @@ class CrossFittedStep(SeededStep):
         """
 
     def folds(self, row_numbers: Array, xp: Any) -> Array:
-        """The fold of each row, 0 to `cv` - 1, as n int64."""
+        """Return the fold of each row, 0 to `cv` - 1, as n int64."""
         bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
         return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
 
@@ -72,17 +72,17 @@ class CrossFittedStep(SeededStep):
                     remedy="frame[y.notna()], y[y.notna()]",
                 )
         numbers = backend.xp.arange(len(frame))
-        return self.finish(self.summarise(columns, backend, target=target, row_numbers=numbers))
+        return self.finalize(self.summarize(columns, backend, target=target, row_numbers=numbers))
 
     def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
-        """Learn, and give each row what the folds without it taught; `fit(...).transform(...)` gives something else."""
+        """Fit, and encode each row from the folds without it; `fit(...).transform(...)` gives something else."""
         self.fit(frame, y)
         columns, _, backend = to_columns(frame, self.names_in_, type(self).__name__)
         return to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
 
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
-    """The target as a frame of the same library, whatever it was given as."""
+    """Return the target as a frame of the same library, whatever its type."""
     if y is None or len(y) != len(frame):
         raise BadConfig(
             where,

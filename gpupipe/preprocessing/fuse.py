@@ -1,4 +1,4 @@
-"""Chains of steps of which each number's results follow from it alone: done when the rows of a block are written."""
+"""Fusion of elementwise steps: chains of them are evaluated while the rows of a feature table are written."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import partial
 
 from gpupipe.backend import Backend, Column, RawColumn
 from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
-from gpupipe.preprocessing.learned_step import FoldStep
+from gpupipe.preprocessing.learned_step import LearnedStep
 from gpupipe.step import in_step
 
 __all__ = ["defer_columns", "find_fused_start"]
 
 
-def find_fused_start(steps: Sequence[FoldStep]) -> int:
-    """The place in a chain of fitted steps from where on they are one program for each column.
+def find_fused_start(steps: Sequence[LearnedStep]) -> int:
+    """Return the position in a chain of fitted steps from which on they fuse to one program for each column.
 
     Example:
         >>> import pandas as pd
@@ -37,8 +37,8 @@ def find_fused_start(steps: Sequence[FoldStep]) -> int:
     return place
 
 
-def fuse_program(steps: Sequence[FoldStep], name: str, dtype: str) -> ElementwiseProgram | None:
-    """What the steps do to each number of a column; None where that is not one program."""
+def fuse_program(steps: Sequence[LearnedStep], name: str, dtype: str) -> ElementwiseProgram | None:
+    """Return what the steps compute from each number of a column; None where that is not one program."""
     program: ElementwiseProgram | None = ElementwiseProgram(dtype=dtype)
     for step in steps:
         after = None if program is None else step.pointwise(name, program.dtype)
@@ -49,14 +49,14 @@ def fuse_program(steps: Sequence[FoldStep], name: str, dtype: str) -> Elementwis
 def defer_columns(
     stored: Mapping[str, RawColumn | None],
     read: Mapping[str, Callable[[], Column]],
-    steps: Sequence[FoldStep],
+    steps: Sequence[LearnedStep],
     backend: Backend,
 ) -> dict[str, Column] | None:
-    """The columns that fitted steps make of these, to be worked out later; None where one holds no numbers.
+    """Return the columns that fitted steps compute from these, evaluated later; None where one holds no numbers.
 
     Args:
         stored: what they are made of, by name.
-        read: gives the same as columns, for whoever looks at what was to be worked out later.
+        read: returns the same as evaluated columns.
         steps: a chain that `find_fused_start` calls one program.
         backend: theirs.
     """
@@ -69,7 +69,7 @@ def defer_columns(
     return made
 
 
-def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[FoldStep], backend: Backend) -> Column:
+def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[LearnedStep], backend: Backend) -> Column:
     columns: Mapping[str, Column] = {name: read()}
     for step in steps:
         with in_step(step):

@@ -1,4 +1,4 @@
-"""Steps that cannot be folded: their columns are gathered, all rows or a seeded sample, and fitted at once."""
+"""Gathered steps: fitted at once on the rows of all partitions or a seeded sample, as no mergeable summary exists."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 
-__all__ = ["WholeFrame", "WholeFrameStep"]
+__all__ = ["EstimatorStep", "GatheredStep"]
 
 _STATE = ("names_in_", "random_state_", "num_outputs_", "num_rows_", "num_fitted_")
 
 
-class WholeFrameStep(SeededStep):
-    """A step fitted on rows gathered from all partitions.
+class GatheredStep(SeededStep):
+    """Base class of steps fitted on rows gathered from all partitions.
 
     It has the parameters `max_rows` (beyond it a seeded sample of about half as many or more stands for the rest) and
     `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on. The
@@ -40,18 +40,18 @@ class WholeFrameStep(SeededStep):
 
     fills_late = True
     needs_row_numbers = True
-    """`summarise` wants `row_numbers`, the rows' numbers in the dataset: with them a sample is the same for any
+    """`summarize` wants `row_numbers`, the rows' numbers in the dataset: with them a sample is the same for any
     partitioning. Without them each partition's rows are numbered from 0."""
 
     max_rows: int
 
-    def summarise(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
+    def summarize(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
         where = type(self).__name__
         return GatheredRows.of(
             columns, backend, where, row_numbers=row_numbers, max_rows=self.max_rows, seed=self.random_state_
         )
 
-    def finish(self, summary: GatheredRows) -> Self:
+    def finalize(self, summary: GatheredRows) -> Self:
         if not summary.num_kept:
             raise BadData(
                 type(self).__name__,
@@ -69,8 +69,8 @@ class WholeFrameStep(SeededStep):
         """Learn from the gathered rows."""
 
 
-class WholeFrame(WholeFrameStep):
-    """A scikit-learn or cuML estimator of numbers as a step: one that learns without a target, and `transform`s rows.
+class EstimatorStep(GatheredStep):
+    """Wrapper of a numeric scikit-learn or cuML estimator that learns without a target and `transform`s rows.
 
     One without `transform` gives what it `predict`s (k-means its labels). Text, and estimators that want a target, are
     refused. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer,
@@ -98,7 +98,7 @@ class WholeFrame(WholeFrameStep):
     Example:
         >>> import pandas as pd
         >>> from sklearn.preprocessing import MaxAbsScaler
-        >>> WholeFrame(MaxAbsScaler()).fit_transform(pd.DataFrame({"x": [1.0, -4.0]}))["x"].tolist()
+        >>> EstimatorStep(MaxAbsScaler()).fit_transform(pd.DataFrame({"x": [1.0, -4.0]}))["x"].tolist()
         [0.25, -1.0]
     """
 
@@ -108,7 +108,7 @@ class WholeFrame(WholeFrameStep):
         self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
         if not is_estimator(estimator):
             raise BadConfig(
-                "WholeFrame",
+                "EstimatorStep",
                 "not a step and not an estimator",
                 got=estimator,
                 expected="an object with fit and transform (or predict); not a class",
@@ -120,7 +120,7 @@ class WholeFrame(WholeFrameStep):
                 "it learns from a target, which no estimator in a list of steps is given",
                 got=estimator,
                 expected="an estimator that learns from numbers alone",
-                remedy="pre.TargetEncoder(), or gp.baselines(...) for models beside the network",
+                remedy="pre.TargetEncoder(), or gp.baselines(...) for models to compare with the network",
             )
 
     @property
@@ -129,10 +129,10 @@ class WholeFrame(WholeFrameStep):
 
     @property
     def _where(self) -> str:
-        return f"WholeFrame({self.class_name})"
+        return f"EstimatorStep({self.class_name})"
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Before `fit` one field stands for all: how many there are is for the fitted estimator to say."""
+        """Return the output fields; before `fit` one for all, as only the fitted estimator knows their number."""
         check_numeric(fields, self._where)
         names = self.output_names([item.name for item in fields]) if self.is_fitted else [self._stem + "0"]
         return [Field.derived(name, "float32", fields, self._stem) for name in names]
@@ -160,7 +160,7 @@ class WholeFrame(WholeFrameStep):
         self._keep(estimator, rows.names)
 
     def _keep(self, estimator: Any, names: Sequence[str]) -> None:
-        """Hold what was fitted, with the names of its outputs: another process may not be able to ask it."""
+        """Store the fitted estimator with the names of its outputs: another process may not be able to ask it."""
         self._fitted = FittedEstimator(estimator, self._where)
         self._names_out = get_output_names(estimator, list(names), self.num_outputs_)
 
@@ -177,7 +177,7 @@ class WholeFrame(WholeFrameStep):
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
     def get_state(self) -> dict[str, Any]:
-        """What was learned, the estimator as its class name, parameters and arrays.
+        """Return the learned state: the estimator as its class name, parameters and arrays.
 
         Raises:
             NotFitted: before `fit`.

@@ -1,4 +1,4 @@
-"""Which categories are too rare to stand alone, and the groups that are left: scikit-learn's rule."""
+"""Infrequent categories: which are too rare for an output of their own, and the groups left; scikit-learn's rule."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["check_limits", "group_rare", "rare"]
 
 
 def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:
-    """Raise `BadConfig` unless they are positive integers, a share of the rows between 0 and 1, or None."""
+    """Raise `BadConfig` unless they are positive integers, a fraction of the rows between 0 and 1, or None."""
     check_integer(owner, "[1, inf)", None, max_categories=max_categories)
     if not is_integer(min_frequency, 1):
         check_number(owner, "(0, 1)", None, min_frequency=min_frequency)
 
 
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
-    """K booleans, True for the categories that share one group.
+    """Return K booleans, True for the categories that are in the one group of infrequent ones.
 
     Args:
         counts: K int64, how often each category was there.
         num_rows: what a share is of.
-        min_frequency: a category of fewer rows, or of a smaller share of them, is rare.
+        min_frequency: a category of fewer rows, or of a smaller fraction of them, is rare.
         max_categories: how many groups there may be, that of the rare ones included. Of equally frequent categories
             the first ones become rare.
 
@@ -40,7 +40,7 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
 
 
 def group_rare(is_rare: Any) -> tuple[Any, int]:
-    """The group of each category, the frequent ones in order and behind them all rare ones; and how many there are.
+    """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups.
 
     Example:
         >>> group_rare(np.array([False, True, False]))

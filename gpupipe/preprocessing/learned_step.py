@@ -1,4 +1,4 @@
-"""What a learned step is: a fold over partitions (`summarise`, `+`, `finish`) and then a pure map."""
+"""Learned steps: mergeable summaries of partitions (`summarize`, `+`, `finalize`), then a pure map."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpupipe.schema import FLOATS, Field, get_element_dtype
 from gpupipe.step import Step
 from gpupipe.support.text import as_list
 
-__all__ = ["Columns", "FoldStep", "Invertible", "SeededStep", "Summary", "to_columns", "to_frame"]
+__all__ = ["Columns", "Invertible", "LearnedStep", "SeededStep", "Summary", "to_columns", "to_frame"]
 
 Columns = Mapping[str, Column]
 
 
 class Summary(Protocol):
-    """What one partition contributes to a fit; small.
+    """Protocol of what one partition contributes to a fit; small.
 
     `+` is associative and commutative and, for any split of the rows, gives what the whole would give (counts exactly,
     floats within the tolerance table).
@@ -32,10 +32,10 @@ class Summary(Protocol):
     def __add__(self, other: Self, /) -> Self: ...
 
 
-class FoldStep(Step, ABC):
-    """A step whose state is learned by a fold, in scikit-learn's clothes.
+class LearnedStep(Step, ABC):
+    """Base class of steps whose state is learned from mergeable summaries, with scikit-learn's methods.
 
-    Subclasses define `summarise`, `finish`, `transform_columns` and `output_fields`; what `finish` learns are
+    Subclasses define `summarize`, `finalize`, `transform_columns` and `output_fields`; what `finalize` learns are
     attributes that end in `_`, among them `names_in_`, the list of the columns. `get_state` and `set_state` are there
     for attributes that are numbers, strings, lists or arrays; others override them.
 
@@ -45,10 +45,10 @@ class FoldStep(Step, ABC):
 
     fills_late: bool = False
     unfinished: bool = False
-    """Whether `finish` asks for one more fold over the same rows, whose `summarise` and `finish` go on from what is
+    """Whether `finalize` asks for one more fold over the same rows, whose `summarize` and `finalize` go on from what is
     learned."""
     may_repeat: bool = False
-    """Whether `unfinished` may become true: what the step reads is then kept in memory where there is room."""
+    """Whether `unfinished` may become true: what the step reads is then kept in memory where it fits."""
     keeps_units: bool = False
     """Whether an output of an input's name counts the same: minutes stay minutes."""
     monotone: bool = False
@@ -61,29 +61,29 @@ class FoldStep(Step, ABC):
     summary_key: Hashable = None
     """Steps that have the same key make the same summary of the same columns, so that it is made once for both.
 
-    It is said of one `summarise`: a subclass with another one says it anew."""
+    It is said of one `summarize`: a subclass with another one says it anew."""
     names_in_: list[str]
 
     _dtypes_seen: Mapping[str, str] = {}
-    """The types of the columns of the frame given to `fit`; of one whose values are all missing a frame tells none."""
+    """The types of the columns of the frame given to `fit`, but for columns without values."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "transform_columns" in vars(cls) and "allocates" not in vars(cls):
             cls.allocates = False
-        if "summarise" in vars(cls) and "summary_key" not in vars(cls):
+        if "summarize" in vars(cls) and "summary_key" not in vars(cls):
             cls.summary_key = None
 
     @abstractmethod
-    def summarise(self, columns: Columns, backend: Backend) -> Any:
-        """One partition's contribution, a `Summary`; an empty partition is fine.
+    def summarize(self, columns: Columns, backend: Backend) -> Any:
+        """Return one partition's `Summary`; an empty partition is fine.
 
         Raises:
             BadData: a value the step cannot learn from, such as an infinity; names column and value.
         """
 
     @abstractmethod
-    def finish(self, summary: Any) -> Self:
+    def finalize(self, summary: Any) -> Self:
         """Learn the state (attributes ending in `_`) from all partitions' sum; returns self.
 
         Raises:
@@ -92,21 +92,21 @@ class FoldStep(Step, ABC):
 
     @abstractmethod
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
-        """The output for one partition under the names `output_fields` gives; inputs are not modified.
+        """Return the output for one partition, named as in `output_fields`; inputs are not modified.
 
-        Columns that lie side by side in one array come as a `Matrix`, which may be worked on as one.
+        Adjacent columns of one array come as a `Matrix`, which may be processed as one.
         """
 
     @abstractmethod
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """The fields of the output for these input fields; checks types. Cardinalities are there once fitted.
+        """Return the output's fields for these input fields; checks types. Cardinalities are known once fitted.
 
         Raises:
             SchemaMismatch: a column's type is not what the step works on.
         """
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
-        """What becomes of each number of a column, where that is all the step does; None where it does more.
+        """Return what each number of a column becomes, where that is all the step does; None where it does more.
 
         A fitted step is asked. What it says has to be what `transform_columns` does, to the bit.
 
@@ -117,15 +117,15 @@ class FoldStep(Step, ABC):
         return None
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        """The names of the outputs for inputs of these names; the same unless a step says otherwise."""
+        """Return the names of the outputs for inputs of these names; the same unless a step overrides it."""
         return list(names)
 
     def looks_at(self, names: Sequence[str]) -> list[str]:
-        """Of the columns it is fitted on those that `transform_columns` looks at; all unless a step says otherwise."""
+        """Return the fitted columns that `transform_columns` reads; all unless a step overrides it."""
         return list(names)
 
     def get_state(self) -> dict[str, Any]:
-        """What was learned as numbers, strings, lists, NumPy arrays and pyarrow arrays by attribute name, for saving.
+        """Return the learned numbers, strings, lists, NumPy and pyarrow arrays by attribute name, for saving.
 
         Raises:
             NotFitted: before `fit`.
@@ -134,18 +134,18 @@ class FoldStep(Step, ABC):
         return {name: value for name, value in vars(self).items() if name.endswith("_")}
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        """Take back what `get_state` gave; returns self."""
+        """Restore what `get_state` returned; returns self."""
         for name, value in state.items():
             setattr(self, name, value)
         return self
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there is learned state: `finish` has run, or `set_state` has brought it back."""
+        """Whether the step is fitted: `finalize` has run, or `set_state` has restored its state."""
         return "names_in_" in vars(self)
 
     def check_fitted(self) -> None:
-        """Raise `NotFitted` unless `finish` has run."""
+        """Raise `NotFitted` unless `finalize` has run."""
         if not self.is_fitted:
             name = type(self).__name__
             raise NotFitted(
@@ -158,13 +158,13 @@ class FoldStep(Step, ABC):
         columns, fields, backend = to_columns(frame, None, type(self).__name__)
         self.output_fields(fields)
         self._dtypes_seen = {item.name: item.dtype for item in fields}
-        self.finish(self.summarise(columns, backend))
+        self.finalize(self.summarize(columns, backend))
         while self.unfinished:
-            self.finish(self.summarise(columns, backend))
+            self.finalize(self.summarize(columns, backend))
         return self
 
     def transform(self, frame: Frame) -> Frame:
-        """The output columns for a user's frame, index as given; columns the step was not fitted on are left out.
+        """Return the output columns for a user's frame with its index; columns outside the fit are left out.
 
         Raises:
             ColumnNotFound: a column it was fitted on is not there.
@@ -178,16 +178,16 @@ class FoldStep(Step, ABC):
         return to_frame(self.transform_columns(columns, backend), frame, backend)
 
     def fit_transform(self, frame: Frame, y: object = None) -> Frame:
-        """`fit` and `transform` on the same frame."""
+        """Fit and transform the same frame."""
         return self.fit(frame).transform(frame)
 
     def get_feature_names_out(self, input_features: str | Sequence[str] | None = None) -> list[str]:
-        """The output's names; for the columns it was fitted on unless others are given."""
+        """Return the names of the outputs, for the fitted columns unless others are given."""
         self.check_fitted()
         return self.output_names(self.names_in_ if input_features is None else as_list(input_features))
 
     def set_output(self, *, transform: str | None = None) -> Self:
-        """Take note that frames are wanted, which is what a step gives anyway; returns self.
+        """Accept scikit-learn's request for frames, which a step returns anyway; returns self.
 
         Raises:
             BadConfig: something else is wanted.
@@ -209,8 +209,8 @@ class FoldStep(Step, ABC):
         return self.is_fitted
 
 
-class SeededStep(FoldStep):
-    """A learned step that draws, from the parameter `random_state`: a seed, or None for one of the system's.
+class SeededStep(LearnedStep):
+    """Base class of learned steps that draw from `random_state`: a seed, or None for one of the system's.
 
     Attributes:
         random_state_: the seed, whether it was given or drawn. One is drawn when a step is made, so that its copies,
@@ -227,7 +227,7 @@ class SeededStep(FoldStep):
 
     @property
     def random_state_(self) -> int:
-        """The seed, whether it was given or drawn."""
+        """The seed, given or drawn."""
         return self._drawn if self.random_state is None else int(self.random_state)
 
     @random_state_.setter
@@ -238,15 +238,15 @@ class SeededStep(FoldStep):
         return {**super().get_state(), "random_state_": self.random_state_}
 
 
-class Invertible(FoldStep):
-    """A step that can be undone."""
+class Invertible(LearnedStep):
+    """Mixin of steps that can be inverted."""
 
     @abstractmethod
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The columns `transform_columns` made these of, as far as they can be had back; inputs are not modified."""
+        """Return the inputs of these outputs as far as they can be recovered; outputs are not modified."""
 
     def inverse_transform(self, frame: Frame) -> Frame:
-        """The inputs for a frame of outputs, index as given.
+        """Return the inputs for a frame of outputs, with its index.
 
         Raises:
             BadConfig: there are no outputs.
@@ -257,7 +257,7 @@ class Invertible(FoldStep):
         if self.names_in_ and not outputs:
             raise BadConfig(
                 f"{where}.inverse_transform",
-                "the step has no outputs, so nothing tells of its inputs",
+                "the step has no outputs, from which inputs could be computed",
                 got=self.names_in_,
                 expected="an output at least",
                 remedy="a step that leaves no column out, such as drop=None",
@@ -269,7 +269,7 @@ class Invertible(FoldStep):
 def to_columns(
     frame: Frame, names: Sequence[str] | None, where: str, dtypes: Mapping[str, str] | None = None
 ) -> tuple[Columns, list[Field], Backend]:
-    """The columns (all, or those named) of a user's frame, their fields, and the backend they belong to.
+    """Return the columns (all, or those named) of a user's frame, their fields, and their backend.
 
     `dtypes` are the types of columns that come without one, as float64, where all their values are missing; or all
     their elements, of columns of lists.
@@ -305,7 +305,7 @@ def _is_empty(column: Column, backend: Backend) -> bool:
 
 
 def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
-    """A user's frame of these columns, with the index of `frame`."""
+    """Return these columns as a user's frame, with the index of `frame`."""
     made = backend.decode(backend.frame(columns, len(frame)))
     made.index = frame.index
     return made

@@ -1,4 +1,4 @@
-"""Steps that work on the elements of lists as they do on the values of other columns."""
+"""List columns: a decorator of steps that work on the elements of lists as on the values of other columns."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing.learned_step import FoldStep
+from gpupipe.preprocessing.learned_step import LearnedStep
 from gpupipe.schema import Field, Kind, get_element_dtype, to_list_dtype
 
 __all__ = ["by_element"]
 
-StepClass = TypeVar("StepClass", bound=type[FoldStep])
+StepClass = TypeVar("StepClass", bound=type[LearnedStep])
 
 
 def by_element(cls: StepClass) -> StepClass:
-    """Let a step that gives a column of the same name for each of its columns take lists too.
+    """Let a step with one output of the same name for each of its columns accept lists too.
 
     What it is given of a column of lists are all their elements, as one column; what it makes of them goes back into
     lists of the same lengths. A missing list stays missing; a missing element is to the step what a missing value is.
@@ -32,7 +32,7 @@ def by_element(cls: StepClass) -> StepClass:
         >>> Categorify().fit_transform(frame)["words"].tolist()
         [[2, 3], <NA>, [2, 0], []]
     """
-    cls.summarise = _apply_to_elements(cls.summarise)  # type: ignore[method-assign]
+    cls.summarize = _apply_to_elements(cls.summarize)  # type: ignore[method-assign]
     cls.transform_columns = _closing(cls.transform_columns)  # type: ignore[method-assign]
     if hasattr(cls, "inverse_columns"):
         cls.inverse_columns = _closing(cls.inverse_columns)
@@ -46,15 +46,15 @@ def _elements(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 def _apply_to_elements(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def summarise(self: FoldStep, columns: Mapping[str, Column], backend: Backend) -> Any:
+    def summarize(self: LearnedStep, columns: Mapping[str, Column], backend: Backend) -> Any:
         return method(self, _elements(columns), backend)
 
-    return summarise
+    return summarize
 
 
 def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
     @wraps(method)
-    def transform(self: FoldStep, columns: Mapping[str, Column], backend: Backend) -> dict[str, Column]:
+    def transform(self: LearnedStep, columns: Mapping[str, Column], backend: Backend) -> dict[str, Column]:
         made: dict[str, Column] = method(self, _elements(columns), backend)
         for name, column in columns.items():
             if column.elements is not None:
@@ -66,7 +66,7 @@ def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
 
 def _closing_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
     @wraps(method)
-    def output_fields(self: FoldStep, fields: Sequence[Field]) -> list[Field]:
+    def output_fields(self: LearnedStep, fields: Sequence[Field]) -> list[Field]:
         elements = [get_element_dtype(item.dtype) for item in fields]
         opened = [
             item if element is None else replace(item, dtype=element, kind=None)

@@ -1,4 +1,4 @@
-"""The normal distribution's quantile function and its inverse, in arithmetic that NumPy and CuPy share."""
+"""Normal distribution: the quantile function and its inverse, in arithmetic that NumPy and CuPy have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpupipe.backend import Array
 __all__ = ["CLIP", "normal_quantile", "normal_share"]
 
 CLIP = 1e-7
-"""Shares nearer to 0 or 1 than this are taken for it: beyond lies only noise."""
+"""Probabilities nearer to 0 or 1 than this are clipped: beyond is only noise."""
 
 _SQRT_HALF = 0.7071067811865476
 
@@ -52,7 +52,7 @@ _ERFC_Q = (
 
 
 def normal_quantile(shares: Array, xp: ModuleType) -> Array:
-    """The value below which a share of the standard normal distribution lies; shares are held to [CLIP, 1 - CLIP].
+    """Return the quantile of the standard normal distribution; probabilities are clipped to [CLIP, 1 - CLIP].
 
     Relative error below 1e-15. Source: M. J. Wichura, "Algorithm AS 241: the percentage points of the normal
     distribution", Applied Statistics 37 (1988).
@@ -78,7 +78,7 @@ def normal_quantile(shares: Array, xp: ModuleType) -> Array:
 
 
 def normal_share(values: Array, xp: ModuleType) -> Array:
-    """The share of the standard normal distribution that lies below a value; values are held to [-5.6, 5.6].
+    """Return the cumulative probability of the standard normal distribution; values are clipped to [-5.6, 5.6].
 
     Error below 1e-15. Source: W. J. Cody, "Rational Chebyshev approximations for the error function", Mathematics of
     Computation 23 (1969).
@@ -103,7 +103,7 @@ def normal_share(values: Array, xp: ModuleType) -> Array:
 
 
 def _ratio(above: Sequence[float], below: Sequence[float], x: Array) -> Array:
-    """One polynomial divided by another, by Horner's rule."""
+    """Divide one polynomial by another, each evaluated by Horner's rule."""
     return _polynomial(above, x) / _polynomial(below, x)
 
 

@@ -1,4 +1,4 @@
-"""Columns as float64 blocks of rows, the loops over them, and what is refused among their values."""
+"""Numeric columns: float64 blocks of rows, the loops over them, and checks of their values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LARGEST_SQUARED = 1e145
 
 
 def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool = False) -> Iterator[slice]:
-    """Slices that cover the rows, for work on `width` float64 per row; none for no rows.
+    """Yield slices that cover the rows, for work on `width` float64 per row; none for no rows.
 
     On a CPU they are pieces that stay in cache, longer ones for compiled loops, on a GPU (nearly always) everything.
 
@@ -72,7 +72,7 @@ def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool 
 
 
 def stack_rows(columns: Columns, rows: slice, xp: ModuleType) -> Array:
-    """These rows of all columns as one F x R float64 array of its own, NaN where missing.
+    """Copy these rows of all columns into one F x R float64 array, NaN where missing.
 
     Memory: copies on the device.
     """
@@ -88,10 +88,10 @@ def tabulate(
     backend: Backend,
     centres: Sequence[float] | None = None,
 ) -> Any:
-    """`function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
+    """Compute `function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
 
     With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared. Columns of a `Matrix`
-    are computed together where `function` is `find_bounds` or `compute_moments`, with the same results.
+    are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
 
     Memory: copies B x C x `width` numbers to the host, once.
     """
@@ -112,7 +112,7 @@ def tabulate(
 
 
 def _tabulate_matrix(columns: Matrix, width: int, backend: Backend, centres: Any) -> Any:
-    """The table of a matrix, of which a compiled loop looks at many columns in one call."""
+    """Compute the table of a matrix, of which a compiled loop processes many columns in one call."""
     tables = [np.zeros((0, width))]
     for rows in row_blocks(columns.num_rows, backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
@@ -122,7 +122,7 @@ def _tabulate_matrix(columns: Matrix, width: int, backend: Backend, centres: Any
 
 
 def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
-    """The columns with C float64 for missing values.
+    """Replace missing values of the columns by C float64.
 
     Raises:
         BadData: an infinity.
@@ -141,7 +141,7 @@ def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> 
 def float32_columns(
     columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str
 ) -> dict[str, Column]:
-    """Each column through `function(name, block)`, worked out in float64 and stored as float32; missing stays NaN.
+    """Map each column through `function(name, block)` in float64, stored as float32; missing stays NaN.
 
     Raises:
         BadData: a result is infinite.
@@ -159,7 +159,7 @@ def float32_columns(
 def float64_columns(
     columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str
 ) -> dict[str, Column]:
-    """As `float32_columns`, stored as float64: for values in units of their own, whose size float32 may not resolve.
+    """Map columns as `float32_columns` does, stored as float64: for values whose size float32 may not resolve.
 
     Memory: n float64 per column on the device.
     """
@@ -179,7 +179,7 @@ def scale_columns(
     backend: Backend,
     where: str,
 ) -> Columns:
-    """As `float32_columns`, each column by the scale that has its offset and divisor, and the rest of `by`.
+    """Scale columns as `float32_columns` does, each by its offset and divisor, and the rest of `by`.
 
     Memory: n float32 per column on the device, and one float64 block of a column of another type at a time.
     """
@@ -213,7 +213,7 @@ def _write_columns(
     looped: bool,
     dtype: str = "float32",
 ) -> dict[str, Column]:
-    """Columns that `write(name, out, block)` fills block by block, and tells whether a result is infinite."""
+    """Return columns filled block by block by `write(name, out, block)`, which says whether a result is infinite."""
     xp = backend.xp
     made, names, infinite = {}, [], []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -233,7 +233,7 @@ def _write_columns(
 def float32_rows(
     columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
 ) -> dict[str, Column]:
-    """Columns of these names from blocks of whole rows: `function` makes as many rows of results of F x R float64.
+    """Compute columns of these names from blocks of whole rows: `function` maps F x R float64 to as many rows.
 
     Raises:
         BadData: a value is missing, or a result is infinite.
@@ -254,20 +254,20 @@ def float32_rows(
 
 
 def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
-    """The fields of numbers or booleans that become other numbers, under their own names; checks types."""
+    """Return the fields of numbers or booleans that become other numbers of the same names; checks types."""
     check_numeric(fields, where)
     return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
 
 
 def num_rows(columns: Columns) -> int:
-    """How many rows these columns have."""
+    """Return the number of rows of these columns."""
     return len(next(iter(columns.values())))
 
 
 def refuse(
     columns: Columns, backend: Backend, where: str, *, too_large: str = "a value is too large", missing: bool = False
 ) -> NoReturn:
-    """Raise what stands in the way of working with these columns; called once something was found to.
+    """Raise the error that explains why these columns cannot be processed; called once a problem was found.
 
     Args:
         columns: numeric columns of which one holds an infinity, a value that is too large, or a missing value.
@@ -347,7 +347,7 @@ def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where:
         backend: where the columns live.
         where: the step, for the message.
     """
-    farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value lies beyond
+    farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value is farther
     if (farthest < LARGEST_SQUARED / 2).all():
         return
     xp = backend.xp
@@ -358,7 +358,7 @@ def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where:
 
 
 def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:
-    """Raise `SchemaMismatch` for the first field that is no number and no boolean; of text with that remedy."""
+    """Raise `SchemaMismatch` for the first field that is neither number nor boolean; for text with that remedy."""
     for item in fields:
         if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
             remedy = f"{derive(item.name, 'hour({})', 'hour')} for parts of a time"

@@ -1,4 +1,4 @@
-"""Steps that learn nothing but the names of their columns."""
+"""Stateless steps: they learn nothing but the names of their columns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gpupipe.backend import Backend
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 
 __all__ = ["Names", "StatelessStep"]
 
 
 @dataclass(frozen=True)
 class Names:
-    """The summary of a step that looks at no value."""
+    """Summary of a step that reads no value."""
 
     names: tuple[str, ...]
 
@@ -22,18 +22,18 @@ class Names:
         return self
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """The same: no value was looked at."""
+        """Return the same summary: it holds no value."""
         return self
 
 
-class StatelessStep(FoldStep):
-    """A step of rows or values alone: `fit` keeps the columns' names, and costs no look at the data."""
+class StatelessStep(LearnedStep):
+    """Base class of steps of rows or values alone: `fit` keeps the columns' names, and does not read the data."""
 
     fills_late = True
 
-    def summarise(self, columns: Columns, backend: Backend) -> Names:
+    def summarize(self, columns: Columns, backend: Backend) -> Names:
         return Names(tuple(columns))
 
-    def finish(self, summary: Names) -> Self:
+    def finalize(self, summary: Names) -> Self:
         self.names_in_ = list(summary.names)
         return self

@@ -1,4 +1,4 @@
-"""Values to their ids: what is prepared once for a vocabulary, and asked for every partition."""
+"""Vocabulary lookup: from values to ids, prepared once for a vocabulary and used for every partition."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _RESIDENT = 1 << 16
 
 
 class Lookup(Protocol):
-    """One vocabulary, prepared."""
+    """Base class of lookups in one prepared vocabulary."""
 
     vocabulary: Dictionary
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
-        """n int32: 0 missing, 1 not in the vocabulary, 2 and up by the place in it.
+        """Return n int32: 0 missing, 1 not in the vocabulary, 2 and up by the position in it.
 
         With buckets, what is not in the vocabulary has one of the `num_buckets` ids behind it, by its hash.
         """
 
     def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
-        """`table[ids]` for a table on the host, of the table's type."""
+        """Return `table[ids]` for a table on the host, of the table's type."""
 
 
 def make_lookup(vocabulary: Dictionary, *, text: bool) -> Lookup:
@@ -60,13 +60,13 @@ def make_lookup(vocabulary: Dictionary, *, text: bool) -> Lookup:
 
 
 class Lookups:
-    """The lookups of a step's vocabularies by column name; every process, and every copy, prepares its own."""
+    """Cache of a step's lookups by column name; every process, and every copy, prepares its own."""
 
     def __init__(self) -> None:
         self._prepared: dict[str, Lookup] = {}
 
     def of(self, name: str, column: Column, vocabulary: Dictionary, dtype: str, where: str) -> Lookup:
-        """The lookup in a vocabulary learned from a column of type `dtype`, prepared now or for a partition before.
+        """Return the lookup in a vocabulary learned from a column of type `dtype`, prepared once.
 
         Raises:
             SchemaMismatch: the column holds text where numbers were learned, or the other way round.
@@ -90,12 +90,12 @@ class Lookups:
 
 
 def assign_buckets(bits: Array, num_buckets: int) -> Array:
-    """The bucket of each 64 well mixed bits, int32 from 0 up."""
+    """Return the bucket of each 64 well mixed bits, int32 from 0 up."""
     return (bits % np.uint64(num_buckets)).astype("int32")
 
 
 def take_values(places: Array, vocabulary: Dictionary, dtype: str, backend: Backend) -> Column:
-    """The vocabulary's values at these places (integers), missing where a place is none of it."""
+    """Return the vocabulary's values at these positions (integers), missing where a position is outside it."""
     known = (places >= 0) & (places < len(vocabulary))
     places = backend.xp.where(known, places, -1).astype("int32")
     if dtype == "string":
@@ -106,7 +106,7 @@ def take_values(places: Array, vocabulary: Dictionary, dtype: str, backend: Back
 
 
 class _TextLookup:
-    """One search per distinct string of a partition, on the host, and one gather."""
+    """Lookup of text: one search per distinct string of a partition, on the host, and one gather."""
 
     def __init__(self, vocabulary: Dictionary) -> None:
         self.vocabulary = vocabulary
@@ -126,7 +126,7 @@ class _TextLookup:
         return _by_code(column, table[self._ids_of(column.dictionary)], backend)
 
     def _ids_of(self, dictionary: Dictionary) -> Any:
-        """The id of each distinct string, and of a missing one."""
+        """Return the id of each distinct string, and of a missing one."""
         if self._index is None:
             places = find_positions(dictionary, self.vocabulary)
         else:
@@ -135,7 +135,7 @@ class _TextLookup:
 
 
 def _by_code(column: Column, values: Any, backend: Backend) -> Array:
-    """A value per entry of the dictionary, and one for a missing string, for each row."""
+    """Return, for each row, the value of its entry of the dictionary, or that of a missing string."""
     table = backend.to_device(values)
     out = backend.xp.empty(len(column), dtype=values.dtype)
     for rows in row_blocks(len(column), backend):
@@ -144,7 +144,7 @@ def _by_code(column: Column, values: Any, backend: Backend) -> Array:
 
 
 class _NumberLookup:
-    """A search for each number of a partition."""
+    """Lookup of numbers: a search for each number of a partition."""
 
     def __init__(self, vocabulary: Dictionary) -> None:
         self.vocabulary = vocabulary
@@ -168,7 +168,7 @@ class _NumberLookup:
         return out
 
     def _blocks(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
-        """Blocks of rows and their ids."""
+        """Yield blocks of rows and their ids."""
         for rows in row_blocks(len(column), backend):
             places = self._index.positions(integers(column.data[rows], column.dtype), backend)
             found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN

@@ -16,7 +16,7 @@ from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_integer
-from gpupipe.tensors import Block, Loader, require_device
+from gpupipe.tensors import FeatureTable, Loader, require_device
 
 __all__ = ["Scorer"]
 
@@ -160,7 +160,7 @@ class Scorer:
 
         def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
             made, seen = run.columns(frame, backend, row_ids)
-            block = Block.allocate(inputs, len(seen), self.device)
+            block = FeatureTable.allocate(inputs, len(seen), self.device)
             block.write(0, made, backend)
             columns = read(self._output(block, batch_size), backend)
             columns += [made[item.name] for item in kept]
@@ -182,7 +182,7 @@ class Scorer:
         return found.hexdigest()
 
     @torch.inference_mode()
-    def _output(self, block: Block, batch_size: int) -> torch.Tensor:
+    def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:
         assert self.model is not None
         self.model.eval()
         parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]

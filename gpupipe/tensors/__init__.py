@@ -1,10 +1,10 @@
-"""Room 4: columns -> tensors, without a copy beyond the one write into the block.
+"""Tensors: from columns to batches, without a copy beyond the one write into the feature table.
 
-In: feature columns. Does: one block, typed views, gathers of rows. Out: `Batch`es on one device.
+In: feature columns. Does: one feature table, typed views, gathers of rows. Out: `Batch`es on one device.
 """
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import Block, require_device
+from gpupipe.tensors.feature_table import FeatureTable, require_device
 from gpupipe.tensors.loader import BatchOptions, Loader, LoaderOptions
 from gpupipe.tensors.passthrough import MISSING_TIME
 from gpupipe.tensors.permutation import Permutation
@@ -15,7 +15,7 @@ __all__ = [
     "MISSING_TIME",
     "Batch",
     "BatchOptions",
-    "Block",
+    "FeatureTable",
     "Loader",
     "LoaderOptions",
     "Permutation",

@@ -1,4 +1,4 @@
-"""What a network's `forward` is given: some rows as tensors on one device."""
+"""Batch: the input of a network's `forward`, some rows as tensors on one device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Batch"]
 
 @dataclass(slots=True)
 class Batch:
-    """B rows of features with what belongs to them, all on one device.
+    """Batch of B rows of features with targets, weights, kept columns and lists, all on one device.
 
     Args:
         numeric: B x F float32, in the order of `schema.numeric`.
@@ -21,7 +21,7 @@ class Batch:
         target: B values, float32 (regression, binary 0/1) or int32 class indices; B x T float32 for several targets;
             None where there is none.
         weight: B float32 sample weights; None where there are none.
-        keep: columns carried beside the features: timestamps as int64 microseconds, strings as int64 codes.
+        keep: columns carried with the features: timestamps as int64 microseconds, strings as int64 codes.
         lists: the lists among the features, by name; ids int32, numbers float32. A missing list is an empty one.
 
     Example:

@@ -1,4 +1,4 @@
-"""Batches of a table that lies where they are wanted."""
+"""Device table: batches of a table that is on their device already."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import Block
+from gpupipe.tensors.feature_table import FeatureTable
 from gpupipe.tensors.gather import fill, gather, group_steps, split_batches
 from gpupipe.tensors.order import Order, Rows
 from gpupipe.tensors.ragged import Ragged
-from gpupipe.tensors.sharding import Ranks
+from gpupipe.tensors.sharding import Sharding
 
 __all__ = ["Resident", "iterate_device_table"]
 
@@ -22,20 +22,20 @@ _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
 
 
 class Resident:
-    """Where the rows of an epoch's order are in a whole table.
+    """Row source over a whole table.
 
     Memory: 8 bytes per position that is looked up ahead, and a few temporary arrays of that length; 8 more on the host
         for each column of lists.
     """
 
-    def __init__(self, table: Block, order: Order) -> None:
+    def __init__(self, table: FeatureTable, order: Order) -> None:
         self._table, self._order = table, order
         self._ahead = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
         self._start = self._stop = 0
         self._rows: Tensor | slice = slice(0)
         self._ends: dict[str, Tensor] = {}
 
-    def pick(self, start: int, stop: int, out: Block, at: int) -> None:
+    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
         """Copy the rows at these positions into `out` from its row `at` on."""
         if start < self._start or stop > self._stop:
             self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
@@ -51,20 +51,20 @@ class Resident:
 
 
 def _compute_offsets(lists: Ragged, rows: Rows) -> Tensor:
-    """How many elements the lists before each have, on the host: the device is asked once, for many batches."""
+    """Return the offsets of the rows' lists on the host: the device is asked once, for many batches."""
     return F.pad(lists.lengths[rows].cumsum(0), (1, 0)).cpu()
 
 
 def iterate_device_table(
-    table: Block, order: Order, ranks: Ranks, first: int, *, reuse: bool, unweighted: bool
+    table: FeatureTable, order: Order, ranks: Sharding, first: int, *, reuse: bool, unweighted: bool
 ) -> Generator[Batch]:
-    """The batches from number `first` on, each copied when it is asked for, small ones several at once."""
-    picker, many, words = Resident(table, order), 1, None
+    """Yield the batches from number `first` on, each copied when it is needed, small ones several at once."""
+    source, many, words = Resident(table, order), 1, None
     if reuse:
         words = table.empty_like(ranks.largest).words
     else:
         many = max(1, _TOGETHER // max(ranks.largest * table.row_bytes, 1))
     for steps in group_steps(ranks, first, many):
         slab = table.empty_like(sum(step.size for step in steps), words=words)
-        fill(slab, steps, picker)
+        fill(slab, steps, source)
         yield from split_batches(slab, steps, pads=ranks.pads, unweighted=unweighted)

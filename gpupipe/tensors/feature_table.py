@@ -1,4 +1,4 @@
-"""A table of features as one allocation: what preprocessing writes is what the model reads."""
+"""Feature table: one allocation that preprocessing writes and the model reads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gpupipe.tensors.passthrough import encode_kept, get_kept_dtype, get_stored_
 from gpupipe.tensors.ragged import Ragged
 from gpupipe.tensors.validate import check_column, infinite_values, is_index, missing_values
 
-__all__ = ["Block", "require_device"]
+__all__ = ["FeatureTable", "require_device"]
 
 _WORD, _ALIGN, _LINE = 4, 32, 64
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
 
 
-class Block:
-    """n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, and kept columns beside.
+class FeatureTable:
+    """Feature table: n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, and kept columns.
 
     A row is padded to a multiple of 32 bytes, so that one gather moves whole rows. `numeric` (n x F), `codes` (n x C),
     `target` and `weight` (n) are views of the same memory.
@@ -36,16 +36,16 @@ class Block:
     Args:
         schema: the roles and types of the columns.
         words: n x W int32.
-        keep: n values per kept column: floats as they are, strings as int64 codes (-1 where missing), anything else as
+        keep: n values per kept column: floats unchanged, strings as int64 codes (-1 where missing), anything else as
             int64 (`MISSING_TIME` where missing), of which times are microseconds.
-        dictionaries: the strings that a kept column's codes stand for, by its name.
+        dictionaries: the strings of a kept column's codes, by its name.
         dtype: what the numeric columns are stored as: "float32", or "bfloat16" in half the memory, with 8 bits of
             mantissa; they are float32 again in what is made of it.
 
     Example:
         >>> from gpupipe.schema import Field
-        >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-        >>> block.numeric.shape, block.row_bytes
+        >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+        >>> table.numeric.shape, table.row_bytes
         (torch.Size([3, 1]), 32)
     """
 
@@ -64,12 +64,14 @@ class Block:
         self._numeric_words = _numeric_words(schema, dtype)
 
     @classmethod
-    def allocate(cls, schema: Schema, num_rows: int, device: torch.device | str, *, dtype: str = "float32") -> Block:
-        """A block whose rows are not written yet.
+    def allocate(
+        cls, schema: Schema, num_rows: int, device: torch.device | str, *, dtype: str = "float32"
+    ) -> FeatureTable:
+        """Allocate a table whose rows are not written yet.
 
         Raises:
             BadConfig: no such dtype.
-            torch.OutOfMemoryError: there is no room for it on the GPU; `MemoryError`: on the host.
+            torch.OutOfMemoryError: it does not fit on the GPU; `MemoryError`: on the host.
             SchemaMismatch: a kept column holds lists.
 
         Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`; none for lists,
@@ -83,14 +85,14 @@ class Block:
 
     def empty_like(
         self, num_rows: int, device: torch.device | None = None, *, words: Tensor | None = None, pinned: bool = False
-    ) -> Block:
-        """A block with the same columns whose rows are not written yet.
+    ) -> FeatureTable:
+        """Allocate a table with the same columns whose rows are not written yet.
 
         Args:
             num_rows: how many.
-            device: where; by default where this one lies.
+            device: where; by default on that of this one.
             words: memory for the packed columns, to be used instead of new one.
-            pinned: whether to lock it in the host's memory, for copies to a GPU beside other work.
+            pinned: whether to lock it in the host's memory, for copies to a GPU during other work.
         """
         made, place = copy(self), self.device if device is None else device
         if words is None:
@@ -105,7 +107,7 @@ class Block:
 
     @staticmethod
     def row_bytes_of(schema: Schema, dtype: str = "float32") -> int:
-        """Bytes per row of a block of that schema, padding included, kept columns apart."""
+        """Return the bytes per row of a table of that schema, padding included, kept columns apart."""
         words = len(_order_fields(schema)) - len(schema.numeric) + _numeric_words(schema, dtype)
         return -(-max(words, 1) * _WORD // _ALIGN) * _ALIGN
 
@@ -114,32 +116,32 @@ class Block:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per row, padding included, kept columns apart."""
+        """The bytes per row, padding included, kept columns apart."""
         return self.words.shape[1] * _WORD
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """The device of the table."""
         return self.words.device
 
     @property
     def numeric(self) -> Tensor:
-        """n x F float32, a view; a copy where they are stored as bfloat16."""
+        """The numbers, n x F float32, a view; a copy where they are stored as bfloat16."""
         return self.batch_of(self.words).numeric
 
     @property
     def codes(self) -> Tensor:
-        """n x C int32, a view."""
+        """The ids, n x C int32, a view."""
         return self.batch_of(self.words).codes
 
     @property
     def target(self) -> Tensor | None:
-        """n values (n x T for several targets), a view; None without a target."""
+        """The target, n values (n x T for several), a view; None without a target."""
         return self.batch_of(self.words).target
 
     @property
     def weight(self) -> Tensor | None:
-        """n float32, a view; None without weights."""
+        """The weights, n float32, a view; None without weights."""
         return self.batch_of(self.words).weight
 
     @property
@@ -151,35 +153,35 @@ class Block:
         return {name: parts.whole(self.device) for name, parts in self._lists.items()}
 
     def join_lists(self) -> None:
-        """Copy together what several writes have brought, on the current stream; later `lists` shares it."""
+        """Concatenate the lists of several writes, on the current stream; later `lists` shares the result."""
         for parts in self._lists.values():
             parts.whole(self.device)
 
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
-        """The lists that were written to these rows, by name. Memory: shares where one write brought them."""
+        """Return the lists that were written to these rows, by name. Memory: shares where one write brought them."""
         return {name: parts.between(start, stop, self.device) for name, parts in self._lists.items()}
 
     def put_lists(self, first_row: int, lists: Mapping[str, Ragged]) -> None:
-        """Take lists, as they are, as those of the rows from `first_row` on. Memory: shares."""
+        """Store lists, uncopied, as those of the rows from `first_row` on. Memory: shares."""
         for name, found in lists.items():
             self._lists[name].put(first_row, found)
 
-    def copy_lists(self, other: Block) -> None:
-        """Take the lists of another block of the same columns. Memory: copies to this block's device."""
+    def copy_lists(self, other: FeatureTable) -> None:
+        """Copy the lists of another table of the same columns. Memory: copies to this table's device."""
         for name, parts in other._lists.items():
             self._lists[name].copy(parts, self.device)
 
     def forget_lists(self) -> None:
-        """Begin anew: other lists will be written to the same rows."""
+        """Drop all lists: others will be written to the same rows."""
         self._lists = {item.name: ListParts(item) for item in self.schema.lists}
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that its values lie in."""
+        """All tensors that hold its values."""
         return [self.words, *self.keep.values(), *(part for parts in self._lists.values() for part in parts.tensors)]
 
     def batch_of(self, words: Tensor) -> Batch:
-        """The typed views of some rows of words. Memory: shares, but for numbers stored as bfloat16."""
+        """Return the typed views of some rows of words. Memory: shares, but for numbers stored as bfloat16."""
         floats = words.view(torch.float32)
         if self.dtype == "float32":
             numeric = floats.narrow(1, 0, self._num_numeric)
@@ -198,10 +200,10 @@ class Block:
         return batch
 
     def write(self, first_row: int, columns: Mapping[str, Column], backend: Backend) -> int:
-        """Write columns into the rows from `first_row` on; returns how many rows that were.
+        """Write columns into the rows from `first_row` on, and return the number of rows.
 
         Args:
-            first_row: the block's row of the columns' first value.
+            first_row: the table's row of the columns' first value.
             columns: every column of the schema, equally long.
             backend: the one whose arrays the columns are.
 
@@ -211,13 +213,13 @@ class Block:
             SchemaMismatch: a column of strings or times where a number belongs.
 
         Memory: one write per value, through DLPack; one byte per number of a chunk of rows to look for what must not
-            be there. Columns that lie on another device than the block are first written to a block of their own there.
+            be there. Columns on another device than the table are first written to a table there.
             Lists are shared, not copied.
         """
         kept = get_stored_fields(self.schema)
         for item in [*self._fields, *kept, *self.schema.lists]:
             if item.name not in columns:
-                raise ColumnNotFound.among("Block.write", item.name, columns)
+                raise ColumnNotFound.among("FeatureTable.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
         rows = slice(first_row, first_row + num_rows)
         there = self
@@ -237,15 +239,15 @@ class Block:
                 self.keep[name][rows].copy_(values)
         return num_rows
 
-    def first(self, num_rows: int) -> Block:
-        """The first rows only. Memory: shares."""
+    def first(self, num_rows: int) -> FeatureTable:
+        """Return the first rows only. Memory: shares."""
         made = copy(self)
         made.words = self.words[:num_rows]
         made.keep = {name: values[:num_rows] for name, values in self.keep.items()}
         return made
 
-    def narrow(self, num_rows: int) -> Block:
-        """The first rows only.
+    def narrow(self, num_rows: int) -> FeatureTable:
+        """Return the first rows only.
 
         Memory: shares, unless that would hold on to a third more than is needed; then copies.
         """
@@ -269,7 +271,7 @@ class Block:
         halves = torch.empty((step, num_numeric), device=words.device) if half else None
         staged = floats if halves is None else _array(halves, backend)
         finite = xp.asarray(True)
-        with np.errstate(over="ignore"):  # what overflows is told by name below
+        with np.errstate(over="ignore"):  # the error below names what overflows
             for start in range(0, len(words), step):
                 chunk = slice(start, start + step)
                 there = chunk if halves is None else slice(len(words[chunk]))
@@ -286,7 +288,7 @@ class Block:
                 raise self._not_finite(columns, backend)
 
     def _places(self) -> list[int]:
-        """The word of each field; of numbers that are stored in halves, the half."""
+        """Return the word of each field; of numbers that are stored in halves, the half."""
         after = self._numeric_words - self._num_numeric
         return [place if place < self._num_numeric else place + after for place in range(len(self._fields))]
 
@@ -305,7 +307,7 @@ class Block:
 
 
 def _allocate_words(num_rows: int, width: int, device: torch.device, *, pinned: bool = False) -> Tensor:
-    """Memory for rows, which begin where lines of the cache do."""
+    """Allocate rows that are aligned to cache lines."""
     if device.type != "cpu" or pinned:
         return torch.empty((num_rows, width), dtype=torch.int32, device=device, pin_memory=pinned)
     # NumPy asks Linux for pages of 2 MB, where torch does not, and to gather rows from them takes a sixth less time.
@@ -340,17 +342,17 @@ def require_device(device: torch.device | str) -> None:
 
 
 def _order_fields(schema: Schema) -> list[Field]:
-    """The columns of a row, in the order of its words."""
+    """Return the columns of a row, in the order of its words."""
     weight = [] if schema.weight is None else [schema.weight]
     return [*schema.numeric, *schema.categorical, *schema.targets, *weight]
 
 
 def _numeric_words(schema: Schema, dtype: str) -> int:
-    """Words of a row that hold its numbers."""
-    check_choice("Block", ("float32", "bfloat16"), dtype=dtype)
+    """Return the number of words of a row that hold its numbers."""
+    check_choice("FeatureTable", ("float32", "bfloat16"), dtype=dtype)
     return len(schema.numeric) if dtype == "float32" else -(-len(schema.numeric) // 2)
 
 
 def _array(tensor: Tensor, backend: Backend) -> Array:
-    """The tensor's memory as the backend's array; a tensor that autograd or inference mode watches too."""
+    """Return the tensor's memory as the backend's array, for a tensor of autograd or inference mode too."""
     return backend.xp.from_dlpack(tensor.detach())

@@ -1,4 +1,4 @@
-"""Copying rows of one block into another, and batches as views of the copy: the only place where batches are made."""
+"""Gathering: rows copied from one feature table into another, and batches as views of the copy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import torch
 from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import Block
+from gpupipe.tensors.feature_table import FeatureTable
 from gpupipe.tensors.order import Rows
-from gpupipe.tensors.sharding import Ranks, Step
+from gpupipe.tensors.sharding import Sharding, Step
 
-__all__ = ["Picker", "fill", "gather", "group_steps", "split_batches"]
+__all__ = ["RowSource", "fill", "gather", "group_steps", "split_batches"]
 
 
-class Picker(Protocol):
-    """Knows where the rows of an epoch's order are."""
+class RowSource(Protocol):
+    """Source of the rows of an epoch's order."""
 
-    def pick(self, start: int, stop: int, out: Block, at: int) -> None:
+    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
         """Copy the rows at these positions into `out` from its row `at` on."""
 
 
-def gather(table: Block, rows: Rows, out: Block, at: int = 0, num_values: Mapping[str, int] | None = None) -> None:
-    """Copy rows of `table` into `out` from its row `at` on; both lie on one device.
+def gather(
+    table: FeatureTable, rows: Rows, out: FeatureTable, at: int = 0, num_values: Mapping[str, int] | None = None
+) -> None:
+    """Copy rows of `table` into `out` from its row `at` on; both are on one device.
 
     Args:
         table: of the same columns as `out`.
@@ -43,21 +45,21 @@ def gather(table: Block, rows: Rows, out: Block, at: int = 0, num_values: Mappin
         out.put_lists(at, {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()})
 
 
-def group_steps(ranks: Ranks, first: int, many: int) -> Iterator[list[Step]]:
-    """The steps of an epoch from number `first` on, so many at a time."""
+def group_steps(ranks: Sharding, first: int, many: int) -> Iterator[list[Step]]:
+    """Yield the steps of an epoch from number `first` on, so many at a time."""
     for start in range(first, len(ranks), many):
         yield [ranks.step(number) for number in range(start, min(start + many, len(ranks)))]
 
 
-def fill(slab: Block, steps: Sequence[Step], picker: Picker) -> None:
-    """Copy the rows of consecutive steps into a block of just as many; padding becomes zeros, which are missing ids."""
+def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
+    """Copy the rows of consecutive steps into a table of just as many; padding becomes zeros, which are missing ids."""
     at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
-    alone = len(slab.schema.lists) > 0  # a step's lists stay together: nobody has to be asked where they end
+    alone = len(slab.schema.lists) > 0  # a step's lists stay together: their end is known
     slab.forget_lists()
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
         if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
-            picker.pick(steps[waiting].start, step.stop, slab, at)
+            source.copy_rows(steps[waiting].start, step.stop, slab, at)
             at += step.stop - steps[waiting].start
             padded = step.size - (step.stop - step.start)
             if padded:
@@ -67,8 +69,10 @@ def fill(slab: Block, steps: Sequence[Step], picker: Picker) -> None:
             at, waiting = at + padded, number + 1
 
 
-def split_batches(slab: Block, steps: Sequence[Step], *, pads: bool, unweighted: bool = False) -> Iterator[Batch]:
-    """The batches in a block that was filled. Memory: shares.
+def split_batches(
+    slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool = False
+) -> Iterator[Batch]:
+    """Yield the batches in a table that was filled. Memory: shares.
 
     Args:
         slab: holds the rows of the steps, one after the other.

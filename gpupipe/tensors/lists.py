@@ -1,4 +1,4 @@
-"""Lists on their way into a block: what backends have of them, shared, checked, and put together once."""
+"""List columns of a feature table: shared, checked, and concatenated once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ListParts"]
 
 
 class ListParts:
-    """One feature's lists, as they come.
+    """Lists of one feature, in the parts they were written in.
 
     Args:
         item: the feature; with a cardinality its elements are ids.
@@ -25,13 +25,13 @@ class ListParts:
         self._item, self._parts = item, dict[int, Ragged]()
 
     def add(self, first_row: int, column: Column, backend: Backend, device: torch.device) -> None:
-        """Take the lists of the rows from `first_row` on, a missing one as an empty one.
+        """Add the lists of the rows from `first_row` on, a missing one as an empty one.
 
         Raises:
             BadData: an element is missing or infinite; names column and count.
             SchemaMismatch: the elements are text or times.
 
-        Memory: shares int32 ids and float32 numbers that lie on the device already, else copies.
+        Memory: shares int32 ids and float32 numbers that are on the device already, else copies.
         """
         values, element = column.elements, get_element_dtype(column.dtype)
         if values is None or element in ("string", "timestamp"):
@@ -51,28 +51,28 @@ class ListParts:
         self.put(first_row, Ragged(*(part.to(device) for part in parts)))
 
     def put(self, first_row: int, lists: Ragged) -> None:
-        """Take lists, as they are, as those of the rows from `first_row` on. Memory: shares."""
+        """Store lists, uncopied, as those of the rows from `first_row` on. Memory: shares."""
         self._parts[first_row] = lists
 
     def copy(self, other: ListParts, device: torch.device) -> None:
-        """Take all lists that another one has. Memory: copies to the device."""
+        """Copy all lists of another one. Memory: copies to the device."""
         for row, lists in other._parts.items():
             self.put(row, Ragged(lists.values.to(device), lists.offsets.to(device)))
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that the lists lie in."""
+        """All tensors that hold the lists."""
         return [tensor for lists in self._parts.values() for tensor in (lists.values, lists.offsets)]
 
     def whole(self, device: torch.device) -> Ragged:
-        """All lists in the order of the rows."""
+        """Return all lists in the order of the rows."""
         if len(self._parts) != 1:
             self._parts = {0: self._joined(sorted(self._parts), device)}
         (found,) = self._parts.values()
         return found
 
     def between(self, start: int, stop: int, device: torch.device) -> Ragged:
-        """The lists whose first rows are among these, in the order of the rows."""
+        """Return the lists whose first rows are among these, in the order of the rows."""
         return self._joined(sorted(row for row in self._parts if start <= row < stop), device)
 
     def _joined(self, rows: list[int], device: torch.device) -> Ragged:

@@ -1,4 +1,4 @@
-"""Batches of a table, in order or shuffled, from wherever the table lies."""
+"""Loader: batches of a table, in order or shuffled, wherever the table is stored."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.device_table import Resident, iterate_device_table
-from gpupipe.tensors.feature_table import Block
-from gpupipe.tensors.gather import Picker
+from gpupipe.tensors.feature_table import FeatureTable
+from gpupipe.tensors.gather import RowSource
 from gpupipe.tensors.host_table import iterate_slabs
 from gpupipe.tensors.loader_state import Position, restore, to_state
 from gpupipe.tensors.order import ByBlocks, ByRows, InOrder, Order, Rows, Windowed
 from gpupipe.tensors.sampling import Drawn, running_sum
-from gpupipe.tensors.sharding import Ranks, gather_row_counts, get_rank
+from gpupipe.tensors.sharding import Sharding, gather_row_counts, get_rank
 from gpupipe.tensors.stream_table import Parts, open_windows, warn_of_rereads
 
 __all__ = ["BatchOptions", "Loader", "LoaderOptions", "TorchBatches", "to_arrays"]
 
 
 class BatchOptions(TypedDict, total=False):
-    """How rows become batches; see `Loader`.
+    """Options of how rows become batches; see `Loader`.
 
     Example:
         >>> options: BatchOptions = {"batch_size": 1024, "shuffle": "rows"}
@@ -47,7 +47,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class LoaderOptions(BatchOptions, total=False):
-    """How rows become batches, and on which rank; see `Loader`.
+    """Options of how rows become batches, and on which rank; see `Loader`.
 
     Example:
         >>> options: LoaderOptions = {"batch_size": 1024, "rank": 0, "world_size": 2}
@@ -61,12 +61,12 @@ class LoaderOptions(BatchOptions, total=False):
 
 
 class Loader:
-    """An iterable of `Batch`es over a table, all on one device.
+    """Loader of `Batch`es over a table, all on one device.
 
-    Whatever is done to a batch in place, the table stays as it is. The order is the same wherever the table lies.
+    Changing a batch in place does not change the table. The order is the same wherever the table is stored.
 
     Args:
-        table: a block, or parts that are read while batches are made.
+        table: a feature table, or parts that are read while batches are made.
         batch_size: rows per batch; of all ranks together.
         shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for another permutation
             of blocks of consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
@@ -85,29 +85,30 @@ class Loader:
         sampler: rows drawn with replacement instead of each once: "balanced" for classes of the target that come
             equally often, "weights" for rows in proportion to their weight (which batches then no longer have), or
             a tensor of a weight for each row.
-        device: where batches are wanted; by default where the table lies.
-        residency: "device" for a block there, "host" for one whose batches a thread copies there in slabs, "stream"
+        device: the device of the batches; by default that of the table.
+        residency: "device" for a table there, "host" for one whose batches a thread copies there in slabs, "stream"
             for parts; "auto" for what the table is.
 
     Raises:
         BadConfig: options that are unknown, too small, or not to be had together.
         BadData: weights that no rows can be drawn by.
 
-    Memory: a batch is a copy of its rows, `row_bytes` each, and its tensors are views of that copy. A block on the
+    Memory: a batch is a copy of its rows, `row_bytes` each, and its tensors are views of that copy. A table on the
         device: some bytes per row of the batches at hand; a sampler 8 bytes per row of the table. On the host: three
         slabs of 8 MB or a batch. Parts: two windows (`block_rows * window` rows) besides. Lists
         are copied too, their elements one list after the other.
 
     Example:
         >>> from gpupipe.schema import Field, Role
-        >>> loader = Loader(Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 10, "cpu"), batch_size=4)
+        >>> schema = Schema([Field("x", "float32", role=Role.FEATURE)])
+        >>> loader = Loader(FeatureTable.allocate(schema, 10, "cpu"), batch_size=4)
         >>> [len(batch) for batch in loader]
         [4, 4, 2]
     """
 
     def __init__(
         self,
-        table: Block | Parts,
+        table: FeatureTable | Parts,
         *,
         batch_size: int = 4096,
         shuffle: bool | str = False,
@@ -131,8 +132,8 @@ class Loader:
         self._table = table
         self._like = (
             table
-            if isinstance(table, Block)
-            else Block.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
+            if isinstance(table, FeatureTable)
+            else FeatureTable.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
         )
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
         self.residency = self._residency(residency)
@@ -146,24 +147,24 @@ class Loader:
         self.target_units = target_units
         self.rank, self.world_size = get_rank(rank, world_size)
         shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
-        self._ranks = Ranks(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
+        self._ranks = Sharding(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
         self._next = self._reached = Position()
         self._check_order(sampler)
         self._sampler = "given" if isinstance(sampler, Tensor) else sampler
-        self._sums = None if sampler is None else running_sum(self.block, sampler)
+        self._sums = None if sampler is None else running_sum(self.table, sampler)
 
     def __len__(self) -> int:
-        """Batches per epoch, wherever the next iteration begins."""
+        """Return the number of batches per epoch, wherever the next iteration begins."""
         return len(self._ranks)
 
     @property
-    def block(self) -> Block:
+    def table(self) -> FeatureTable:
         """The whole table.
 
         Raises:
             BadConfig: it is streamed.
         """
-        if isinstance(self._table, Block):
+        if isinstance(self._table, FeatureTable):
             return self._table
         raise BadConfig(
             "loader",
@@ -179,23 +180,23 @@ class Loader:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the table."""
-        return len(self._table) if isinstance(self._table, Block) else sum(self._table.rows)
+        """The number of rows of the table."""
+        return len(self._table) if isinstance(self._table, FeatureTable) else sum(self._table.rows)
 
     @property
     def total_rows(self) -> int:
-        """Rows of the tables of all ranks, each counted once."""
+        """The number of rows of the tables of all ranks, each counted once."""
         return self._ranks.total_rows
 
     @property
     def dictionaries(self) -> Mapping[str, Dictionary]:
-        """The strings that the codes of kept columns stand for, by column; on the host."""
+        """The strings of the codes of kept columns, by column; on the host."""
         return self._like.dictionaries
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is, from 0; each iteration goes on to the next by itself.
+        """Set the epoch of the next iteration, from 0; each iteration advances it by one.
 
-        The epoch that `load_state_dict` has just taken up goes on where it was.
+        The epoch that `load_state_dict` has just restored continues.
 
         Raises:
             BadConfig: no number of an epoch.
@@ -206,25 +207,25 @@ class Loader:
         self._reached = self._next
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration that was advanced last stands, as plain numbers and strings (JSON).
+        """Return the state of the iteration that was advanced last, as plain numbers and strings (JSON).
 
         Inside the loop the batch that was given last counts as seen; after its last batch comes the next epoch.
         """
         return to_state(self._reached, self._identity())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration give the batches that were still to come, in the same order, at no cost.
+        """Restore a state: the next iteration gives the batches still to come, in the same order, at no cost.
 
         `len` stays that of a whole epoch. At the beginning of an epoch, the number of ranks, the batch size and the
         table may be others than those of the state.
 
         Raises:
-            BadConfig: the state is from the middle of an epoch of another order, or is none.
+            BadConfig: the state is from the middle of an epoch of another order, or is invalid.
         """
         self._next = self._reached = restore(state, self._identity())
 
     def _identity(self) -> dict[str, Any]:
-        """What the batches of an epoch depend on, beside its number."""
+        """Return what the batches of an epoch depend on, besides its number."""
         parts: dict[str, Any] = {
             "num_rows": self._ranks.total_rows,
             "batch_size": self.batch_size,
@@ -246,7 +247,7 @@ class Loader:
         return self._batches(begun)
 
     def arrays(self) -> dict[str, Any]:
-        """The whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
+        """Return the whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
 
         A regression's target is in its own units, of classes it is their index.
 
@@ -258,47 +259,47 @@ class Loader:
 
         Example:
             >>> from gpupipe.schema import Field, Role
-            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-            >>> {name: values.shape for name, values in Loader(block).arrays().items()}
+            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+            >>> {name: values.shape for name, values in Loader(table).arrays().items()}
             {'numeric': (3, 1), 'codes': (3, 0)}
         """
-        return to_arrays(self.block, self.target_units)
+        return to_arrays(self.table, self.target_units)
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
-        """The batches as a `torch.utils.data.IterableDataset`, for what asks for a DataLoader.
+        """Return the batches as a `torch.utils.data.IterableDataset`, for code that expects a DataLoader.
 
         Args:
-            convert: makes of a batch what is given, as `lambda batch: (batch.numeric, batch.target)`.
+            convert: converts a batch, as `lambda batch: (batch.numeric, batch.target)`.
 
         Example:
             >>> from gpupipe.schema import Field, Role
             >>> from torch.utils.data import DataLoader
-            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-            >>> [len(batch) for batch in DataLoader(Loader(block, batch_size=2).as_torch(), batch_size=None)]
+            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+            >>> [len(batch) for batch in DataLoader(Loader(table, batch_size=2).as_torch(), batch_size=None)]
             [2, 1]
         """
         return TorchBatches(self, convert)
 
     def order(self, epoch: int) -> Rows:
-        """The table's rows in an epoch's order: a stretch of them, or int64 row numbers on the table's device.
+        """Return the rows in an epoch's order: a slice of them, or int64 row numbers on the table's device.
 
         Memory: 8 bytes per row.
 
         Example:
             >>> from gpupipe.schema import Field, Role
-            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-            >>> sorted(Loader(block, shuffle="rows").order(0).tolist())
+            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
+            >>> sorted(Loader(table, shuffle="rows").order(0).tolist())
             [0, 1, 2]
         """
-        return self._order(epoch).at(0, self.num_rows, self.block.device)
+        return self._order(epoch).at(0, self.num_rows, self.table.device)
 
     def row_numbers(self, epoch: int, batch: int) -> Tensor:
-        """Which of the table's rows a batch of an epoch is made of, both counted from 0; int64, padding left out.
+        """Return the table's rows in a batch of an epoch, both counted from 0; int64, padding left out.
 
         Example:
             >>> from gpupipe.schema import Field, Role
-            >>> block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 5, "cpu")
-            >>> Loader(block, batch_size=2).row_numbers(0, 1)
+            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 5, "cpu")
+            >>> Loader(table, batch_size=2).row_numbers(0, 1)
             tensor([2, 3])
         """
         step = self._ranks.step(batch)
@@ -316,11 +317,11 @@ class Loader:
         ranks, reuse, unweighted = self._ranks, self.reuse_buffers, self._sampler == "weights"
         if self.residency == "device":
             return iterate_device_table(
-                self.block, self._order(epoch), ranks, first, reuse=reuse, unweighted=unweighted
+                self.table, self._order(epoch), ranks, first, reuse=reuse, unweighted=unweighted
             )
 
-        def opened() -> Generator[Picker]:
-            if isinstance(self._table, Block):
+        def opened() -> Generator[RowSource]:
+            if isinstance(self._table, FeatureTable):
                 yield Resident(self._table, self._order(epoch))
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
@@ -338,12 +339,12 @@ class Loader:
     def _windowed(self, epoch: int) -> Windowed:
         if self.shuffle == "blocks":
             return ByBlocks(self.num_rows, self.block_rows, self.window, seed=self.seed, epoch=epoch)
-        rows = [self.num_rows] if isinstance(self._table, Block) else self._table.rows
+        rows = [self.num_rows] if isinstance(self._table, FeatureTable) else self._table.rows
         return InOrder(list(accumulate(rows, initial=0)))  # of a streamed table each part is read once
 
     def _residency(self, asked: str) -> str:
         kinds = {"stream"}
-        if isinstance(self._table, Block):
+        if isinstance(self._table, FeatureTable):
             kinds = {"device", "host"} if self.device == self._table.device else {"host"}
         if asked == "auto":
             return min(kinds)
@@ -366,7 +367,7 @@ class Loader:
                 expected="one of them",
                 remedy="shuffle=False",
             )
-        if isinstance(self._table, Block):
+        if isinstance(self._table, FeatureTable):
             return
         if sampler is not None or self.shuffle == "rows":
             raise BadConfig(
@@ -380,18 +381,18 @@ class Loader:
 
 
 class TorchBatches(IterableDataset[Any]):
-    """A loader as PyTorch's own kind of dataset; made by `Loader.as_torch`.
+    """IterableDataset of a loader's batches; made by `Loader.as_torch`.
 
     Args:
         loader: gives the batches.
-        convert: makes of a batch what is given.
+        convert: converts a batch.
     """
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
         self.loader, self.convert = loader, convert
 
     def __len__(self) -> int:
-        """Batches per epoch."""
+        """Return the number of batches per epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -417,17 +418,17 @@ class TorchBatches(IterableDataset[Any]):
         self.loader.load_state_dict(state)
 
 
-def to_arrays(block: Block, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
-    """The table as NumPy (on a GPU: CuPy) arrays by name: numeric, codes, target, weight and the kept columns.
+def to_arrays(table: FeatureTable, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
+    """Return the table as NumPy (on a GPU: CuPy) arrays: numeric, codes, target, weight, kept columns, by name.
 
     With `units`, what they make of the target.
 
     Memory: shares, but for numbers stored as bfloat16 and a target in other units; NumPy's are read only.
     """
-    whole = block.batch_of(block.words)
+    whole = table.batch_of(table.words)
     target = whole.target if whole.target is None or units is None else units(whole.target)
     parts = {"numeric": whole.numeric, "codes": whole.codes, "target": target, "weight": whole.weight}
-    return {name: _array(values) for name, values in (parts | block.keep).items() if values is not None}
+    return {name: _array(values) for name, values in (parts | table.keep).items() if values is not None}
 
 
 def _array(values: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Where an iteration stands, as it is saved and taken up again."""
+"""Loader state: the position of an iteration, as it is saved and restored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Position", "restore", "to_state"]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next batch.
+    """Position of the next batch.
 
     Args:
         epoch: from 0.
@@ -25,7 +25,7 @@ class Position:
 
 
 def to_state(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The position, and what the order of the epoch depends on, as plain numbers and strings.
+    """Return the position, and what the order of the epoch depends on, as plain numbers and strings.
 
     Example:
         >>> to_state(Position(1, 5), {"seed": 7})
@@ -35,10 +35,10 @@ def to_state(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
-    """The position in a state; in the middle of an epoch all else must be as it was.
+    """Return the position in a state; in the middle of an epoch all else must be unchanged.
 
     Raises:
-        BadConfig: it is not, or the state is none.
+        BadConfig: it is not, or the state is invalid.
 
     Example:
         >>> restore({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})

@@ -1,6 +1,6 @@
-"""In which order the rows of a table come in one epoch: a formula, not a list, the same wherever the table lies.
+"""Row order of an epoch: a formula, not a list, the same wherever the table is stored.
 
-Every order can be asked for any stretch of it, so an epoch can be taken up anywhere at no cost. Those that are cut into
+Every order can be asked for any stretch of it, so an epoch can be resumed anywhere at no cost. Those that are cut into
 windows (`ByBlocks`, `InOrder`) serve tables that are streamed: the rows of a window come before those of the next.
 """
 
@@ -24,30 +24,30 @@ Ranges: TypeAlias = list[tuple[int, int]]
 
 
 class Order(Protocol):
-    """The order of one epoch."""
+    """Base class of the order of one epoch."""
 
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
-        """The rows at the order's positions from `start` to before `stop`."""
+        """Return the rows at the order's positions from `start` to before `stop`."""
 
 
 class Windowed(Order, Protocol):
-    """An order whose rows come a window of the table at a time."""
+    """Base class of orders whose rows come a window of the table at a time."""
 
     def window_of(self, position: int) -> int:
-        """The number of the window that a position lies in."""
+        """Return the number of the window with that position."""
 
     def starts_at(self, window: int) -> int:
-        """The window's first position; of the number after the last window, the number of rows."""
+        """Return the window's first position; of the number after the last window, the number of rows."""
 
     def ranges(self, window: int) -> Ranges:
-        """Which rows of the table the window holds, ascending."""
+        """Return the row ranges of the table in the window, ascending."""
 
     def inside(self, window: int, start: int, stop: int, device: torch.device) -> Rows:
-        """As `at`, but counted among the window's own rows."""
+        """Return what `at` does, but counted among the window's own rows."""
 
 
 class ByRows:
-    """All rows permuted.
+    """Shuffle of all rows.
 
     Memory: 8 bytes per position asked for, and a few temporary arrays of that length.
     """
@@ -61,7 +61,7 @@ class ByRows:
 
 
 class ByBlocks:
-    """Blocks of consecutive rows permuted, and rows permuted among so many blocks at a time (a window).
+    """Shuffle of blocks of consecutive rows, and of the rows of so many blocks at a time (a window).
 
     Args:
         num_rows: of the table.
@@ -123,7 +123,7 @@ class ByBlocks:
 
 
 class InOrder:
-    """The table's own order.
+    """Order of the table itself.
 
     Args:
         starts: the first row of each window, and the number of rows.

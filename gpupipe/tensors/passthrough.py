@@ -1,4 +1,4 @@
-"""Columns that are carried beside the features: what a block holds of them."""
+"""Passthrough columns: carried with the features, and their form in a feature table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING_TIME = -(1 << 63)
 
 
 def get_stored_fields(schema: Schema) -> list[Field]:
-    """The kept columns that a block holds: all but those that are only carried, which no tensor can have.
+    """Return the kept columns that a feature table stores: all but those that no tensor can hold.
 
     Example:
         >>> schema = Schema([Field("id", "int64", role=Role.KEEP), Field("blob", "binary", role=Role.KEEP)])
@@ -27,7 +27,7 @@ def get_stored_fields(schema: Schema) -> list[Field]:
 
 
 def encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
-    """n values of a kept column, as a block holds them; the dictionaries grow with the strings that are seen."""
+    """Return n values of a kept column as they are stored; the dictionaries grow with new strings."""
     xp = backend.xp
     if column.dictionary is not None:
         known = dictionaries.get(item.name)
@@ -50,7 +50,7 @@ def encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary]
 
 
 def get_kept_dtype(item: Field) -> torch.dtype:
-    """What the tensor of a kept column is made of.
+    """Return the dtype of a kept column's tensor.
 
     Raises:
         SchemaMismatch: lists.
@@ -58,7 +58,7 @@ def get_kept_dtype(item: Field) -> torch.dtype:
     if item.kind == Kind.LIST:
         raise SchemaMismatch(
             f"column {item.name!r}",
-            "a loader keeps no lists beside the features",
+            "a loader keeps no lists with the features",
             got=item.dtype,
             expected="one value in each row",
             remedy=f"leave {item.name!r} out of keep=; as a feature it is in batch.lists",

@@ -1,4 +1,4 @@
-"""A permutation of 0..n-1 that is computed, not stored: the order of rows in an epoch.
+"""Permutation of 0..n-1 that is computed, not stored: the order of rows in an epoch.
 
 A Feistel network over the bits of n-1, walked until it lands below n (Black and Rogaway, "Ciphers with arbitrary finite
 domains", 2002). Integer arithmetic that wraps is the same in NumPy, CuPy and PyTorch, so the order depends on n, seed
@@ -26,7 +26,7 @@ _MASK = (1 << 64) - 1
 
 
 class Permutation:
-    """The order of one epoch.
+    """Permutation of the rows in one epoch.
 
     Args:
         num_rows: n.
@@ -57,7 +57,7 @@ class Permutation:
         self._keys = [(self._signed(_mix(state + i) | 1), self._signed(_mix(state - i - 1))) for i in range(rounds)]
 
     def at(self, positions: Any) -> Any:
-        """The rows at these positions of the order.
+        """Return the rows at these positions of the order.
 
         Args:
             positions: int64, a NumPy or CuPy array or a torch tensor of one dimension, each in 0..n-1.
@@ -76,7 +76,7 @@ class Permutation:
         return self._walk(positions, xp.empty_like(positions), xp)
 
     def order(self, device: torch.device | str, start: int = 0, stop: int | None = None) -> Tensor:
-        """The order, or the part from position `start` to before `stop`, int64 on `device`.
+        """Return the order, or the part from position `start` to before `stop`, int64 on `device`.
 
         Memory: 8 bytes per row of it there; at most as much again while it is made.
         """
@@ -102,7 +102,7 @@ class Permutation:
         return rows
 
     def _stir(self, positions: Any, xp: ModuleType) -> Any:
-        """A bijection of 0..2^bits-1, in words of 32 or 64 bits.
+        """Apply a bijection of 0..2^bits-1, in words of 32 or 64 bits.
 
         Each half is kept as a signed number of its own bits, so that the arithmetic shift of a product is in its range.
         """
@@ -125,13 +125,13 @@ class Permutation:
         return left
 
     def _signed(self, value: int) -> int:
-        """The value's low bits as a signed word."""
+        """Return the value's low bits as a signed word."""
         half = 1 << self._word - 1
         return ((value + half) & 2 * half - 1) - half
 
 
 def stream_key(seed: int, epoch: int) -> int:
-    """64 bits that a seed and an epoch choose together.
+    """Derive 64 bits from a seed and an epoch.
 
     Example:
         >>> stream_key(0, 1) != stream_key(1, 0)
@@ -141,7 +141,7 @@ def stream_key(seed: int, epoch: int) -> int:
 
 
 def _mix(value: int) -> int:
-    """SplitMix64 (Steele, Lea and Flood, 2014)."""
+    """Mix the bits of a value by SplitMix64 (Steele, Lea and Flood, 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""Where a table lies while it is trained on: what fits decides."""
+"""Placement of a table for training: the first memory with room for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARE = 0.8  # of the host's free memory that a table may take
 
 
 def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: dict[str, int | None]) -> str:
-    """Where the table goes: as asked, or the first of the device, the host and nowhere that has room.
+    """Return the residency: as given, or the first of device, host and stream that has room.
 
     Args:
         asked: `"auto"` or one of `RESIDENCIES`.
@@ -41,7 +41,7 @@ def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: 
 
 
 def get_free_bytes(device: torch.device) -> int | None:
-    """Bytes a table may take there, beside what training needs; None where that cannot be told.
+    """Return the bytes a table may occupy there, besides what training needs; None where that is unknown.
 
     Example:
         >>> (get_free_bytes(torch.device("cpu")) or 1) > 0

@@ -1,4 +1,4 @@
-"""Working ahead in a thread, a bounded number of items, with no way to wait for ever."""
+"""Prefetching in a thread, a bounded number of items, with no way to wait for ever."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gpupipe.errors import PartitionFailed
 __all__ = ["prefetch"]
 
 Item = TypeVar("Item")
-_LOOK, _PATIENCE = 1.0, 60.0  # seconds between looks at the other side, and for the thread to end what it does
+_LOOK, _PATIENCE = 1.0, 60.0  # seconds between checks of the other side, and for the thread to end
 _log = logging.getLogger("gpupipe")
 
 
 class _End:
-    """The last thing a thread hands over: what stopped it, if anything did."""
+    """End of a thread's items: what stopped it, if anything did."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
 
 def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
-    """The items of a generator, worked out in a thread.
+    """Yield the items of a generator, computed in a thread.
 
     Whoever may stop before the end closes it (`contextlib.closing`): the generator is then closed too, in its thread.
 
     Args:
         items: runs in the thread from its first item to its end.
-        depth: items that wait; beside them one is worked on, and one is in use.
+        depth: items that wait; one more is in progress, and one is in use.
 
     Raises:
         Exception: what the generator raised, at the place of its item.
@@ -57,10 +57,10 @@ def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
             del found  # its memory is the thread's again
     finally:
         stop.set()
-        _drain(queue)  # which lets a thread that waits for room go on to see that it should stop
+        _drain(queue)  # so that a thread that waits for space sees that it should stop
         thread.join(_PATIENCE)
         if thread.is_alive():
-            _log.warning("a prefetch thread is still at work %d s after it was told to stop", _PATIENCE)
+            _log.warning("a prefetch thread is still at work %d s after the stop request", _PATIENCE)
 
 
 def _work(items: Generator[Item], queue: Queue[Item | _End], stop: Event) -> None:
@@ -75,7 +75,7 @@ def _work(items: Generator[Item], queue: Queue[Item | _End], stop: Event) -> Non
     except Exception as caught:  # noqa: BLE001 - raised again where the items are used
         error = caught
         if stop.is_set():
-            _log.warning("a prefetch thread failed after it was told to stop: %r", error)
+            _log.warning("a prefetch thread failed after the stop request: %r", error)
     _enqueue(queue, _End(error), stop)
 
 
@@ -98,7 +98,7 @@ def _get(queue: Queue[Item | _End], thread: Thread) -> Item | _End:
                     "loader",
                     "the prefetch thread has ended without a word",
                     expected="batches to the end of the epoch",
-                    remedy="the loader again; what the process wrote before may tell more",
+                    remedy="the loader again; see what the process wrote before",
                 ) from None
 
 

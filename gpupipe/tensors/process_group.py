@@ -1,4 +1,4 @@
-"""Joining the processes that torchrun has started, the first time that somebody asks which of them this one is."""
+"""Process group: joined on the first question for the rank of a process that torchrun started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_joined() -> bool:
-    """Whether this process is in a group of torch.distributed.
+    """Return whether this process is in a group of torch.distributed.
 
     Example:
         >>> is_joined()
@@ -33,7 +33,7 @@ def is_joined() -> bool:
 
 
 def join() -> None:
-    """Join the group that the environment tells of, as torchrun sets it; nothing where it tells of none, or of one.
+    """Join the group in the environment, as torchrun sets it; do nothing without one, or in a group of one.
 
     The process takes the GPU of its number on this machine, where it sees several, and leaves the group at its end.
     """
@@ -49,7 +49,7 @@ def join() -> None:
 
 @contextmanager
 def open_group(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
-    """Inside, this process is a rank of a group that meets at a store of torch.distributed's.
+    """Make this process, inside, a rank of a group that meets at a store of torch.distributed's.
 
     Args:
         store: which all of them reach.
@@ -67,7 +67,7 @@ def open_group(store: Any, rank: int, world_size: int, timeout: float) -> Iterat
 
 @contextmanager
 def make_host_group(timeout: timedelta) -> Iterator[Any]:
-    """A group of gloo's of all ranks, for what lies on the host, whatever the program's own group talks by.
+    """Return a gloo group of all ranks, for data on the host, whatever backend the program's own group has.
 
     Args:
         timeout: in which each has to answer the others.
@@ -80,17 +80,17 @@ def make_host_group(timeout: timedelta) -> Iterator[Any]:
 
 
 def gather_tensors(tensor: Tensor, group: Any) -> Tensor:
-    """A tensor of every rank of such a group, one after the other; all of them have the same shape."""
+    """Concatenate a tensor of every rank of such a group; all of them have the same shape."""
     found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(found, tensor, group=group)
     return torch.stack(found)
 
 
 def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0) -> Any:
-    """A store of torch's where processes leave word for each other: a new one here, or the one at an address.
+    """Open a torch store for messages among processes: a new one here, or the one at an address.
 
     Args:
-        address: host and port; None for a new one, whose `port` the others have to be told.
+        address: host and port; None for a new one, whose `port` the others need.
         timeout: seconds that a question to it may take.
     """
     host, port = address or ("127.0.0.1", 0)
@@ -100,7 +100,7 @@ def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0)
 
 
 def _backends() -> str:
-    """What ranks talk by: gloo, and NCCL between GPUs."""
+    """Return the communication backends of the ranks: gloo, and NCCL between GPUs."""
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and distributed.is_nccl_available() else "gloo"
 
 

@@ -1,4 +1,4 @@
-"""A column of lists as two tensors: all values, and where each list begins."""
+"""Ragged lists: a column of lists as two tensors, all values and the offset of each list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Ragged", "concat_ragged"]
 
 @dataclass(slots=True)
 class Ragged:
-    """B lists of different lengths on one device.
+    """Ragged lists: B of different lengths on one device.
 
     Args:
         values: the elements of all lists, one list after the other: int32 ids, or float32 numbers.
@@ -35,11 +35,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """B int64. Memory: 8 B bytes."""
+        """The lengths of the lists, B int64. Memory: 8 B bytes."""
         return self.offsets.diff()
 
     def mask(self, length: int) -> Tensor:
-        """B x length booleans: where `pad(length)` holds elements. Memory: B x length bytes on the device.
+        """Return B x length booleans: where `pad(length)` holds elements. Memory: B x length bytes on the device.
 
         Example:
             >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).mask(2).tolist()
@@ -48,11 +48,11 @@ class Ragged:
         return torch.arange(length, device=self.offsets.device) < self.lengths[:, None]
 
     def pad(self, length: int, value: float = 0) -> Tensor:
-        """B x length: the first elements of each list, and `value` behind a list that is shorter; no host is asked.
+        """Return the first elements of each list, B x length, shorter ones padded with `value`; without a host sync.
 
         Args:
             length: elements of each row, 1 or more; what a longer list has beyond is left out.
-            value: what stands where there is no element; 0 is the id of a missing value.
+            value: the padding value; 0 is the id of a missing value.
 
         Raises:
             BadConfig: no positive length.
@@ -67,7 +67,7 @@ class Ragged:
         return extended[torch.where(self.mask(length), places, len(self.values))]
 
     def narrow(self, start: int, stop: int) -> Ragged:
-        """The lists of these rows. Memory: shares the elements; the device is asked where they begin and end.
+        """Return the lists of these rows. Memory: shares the elements; the device is asked for two offsets.
 
         Example:
             >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).narrow(1, 2).values.tolist()
@@ -78,7 +78,7 @@ class Ragged:
         return Ragged(self.values[first:last], offsets - first)
 
     def followed_by_empty(self, num_lists: int) -> Ragged:
-        """With so many empty lists at the end. Memory: shares the elements.
+        """Append so many empty lists. Memory: shares the elements.
 
         Example:
             >>> Ragged(torch.tensor([7, 8]), torch.tensor([0, 2])).followed_by_empty(1).offsets.tolist()
@@ -89,7 +89,7 @@ class Ragged:
         return Ragged(self.values, torch.cat([self.offsets, self.offsets[-1:].expand(num_lists)]))
 
     def take(self, rows: Tensor, num_values: int | None = None) -> Ragged:
-        """The lists of these rows, in that order.
+        """Return the lists of these rows, in that order.
 
         Args:
             rows: their numbers.
@@ -109,7 +109,7 @@ class Ragged:
 
 
 def concat_ragged(parts: Sequence[Ragged]) -> Ragged:
-    """The lists of all parts, one after the other.
+    """Concatenate the lists of all parts.
 
     Memory: shares a single part, else copies.
 

@@ -1,4 +1,4 @@
-"""Rows drawn with replacement, in proportion to weights: an order that is computed, as a permutation is.
+"""Weighted sampling with replacement: an order that is computed, as a permutation is.
 
 Draw number p of an epoch is SplitMix64's p-th number of the stream that seed and epoch choose (Steele, Lea and Flood,
 2014), looked up in the running sum of the weights. The sum is of integers, so it is the same on every device.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.support.validation import is_one_of
-from gpupipe.tensors.feature_table import Block
+from gpupipe.tensors.feature_table import FeatureTable
 from gpupipe.tensors.order import Rows
 from gpupipe.tensors.permutation import stream_key
 
@@ -25,7 +25,7 @@ _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB1331
 
 
 class Drawn:
-    """So many draws as there are rows.
+    """Order of weighted draws, as many as there are rows.
 
     Args:
         sums: n int64, the running sum of the rows' weights; see `running_sum`.
@@ -40,7 +40,7 @@ class Drawn:
         self._key = stream_key(seed, epoch)
 
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
-        """The rows at the draws from `start` to before `stop`."""
+        """Return the rows at the draws from `start` to before `stop`."""
         if device.type == "cpu":
             values = torch.from_numpy(self._drawn(np.arange(start + 1, stop + 1, dtype="int64")))
         else:
@@ -48,15 +48,15 @@ class Drawn:
         return torch.searchsorted(self._sums, values, right=True)
 
     def _drawn(self, counters: Any) -> Any:
-        """A number from 0 to below the total for each; NumPy's and torch's int64 wrap alike."""
+        """Draw a number from 0 to below the total for each; NumPy's and torch's int64 wrap alike."""
         value = counters * _to_signed(_GAMMA) + _to_signed(self._key)
         for bits, factor in ((30, _FIRST), (27, _SECOND)):
             value = (value ^ _shift_right(value, bits)) * _to_signed(factor)
         return _shift_right(value ^ _shift_right(value, 31), 2) % self._total
 
 
-def running_sum(table: Block, sampler: str | Tensor) -> Tensor:
-    """What `Drawn` looks rows up in.
+def running_sum(table: FeatureTable, sampler: str | Tensor) -> Tensor:
+    """Return the running sum of the weights, in which `Drawn` finds rows.
 
     Args:
         table: n rows.
@@ -113,7 +113,7 @@ def _exponent(total: float) -> int:
 
 
 def _shift_right(value: Any, bits: int) -> Any:
-    """Shifted right, zeros coming in from the left."""
+    """Shift right, with zeros coming in from the left."""
     return (value >> bits) & (1 << 64 - bits) - 1
 
 

@@ -1,4 +1,4 @@
-"""Which rows of each batch one of several processes takes, so that all of them take equally many steps."""
+"""Sharding of batches over processes, so that all of them take equally many steps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpupipe.errors import BadConfig
 from gpupipe.support.validation import is_integer, is_sequence
 from gpupipe.tensors.process_group import MEETING, gather_tensors, is_joined, join, make_host_group
 
-__all__ = ["Ranks", "Step"]
+__all__ = ["Sharding", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's part of one batch.
+    """Part of one batch on one rank.
 
     Args:
         start: its first position in the epoch's order.
@@ -31,8 +31,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """How the rows of an epoch are dealt to the ranks.
+class Sharding:
+    """Sharding of the rows of an epoch over the ranks.
 
     Args:
         num_rows: of this rank's table.
@@ -43,10 +43,10 @@ class Ranks:
         shards: the rows of each rank's own table; None where all have the same table.
 
     Example:
-        >>> ranks = Ranks(10, 4, False, rank=1, world_size=2)
+        >>> ranks = Sharding(10, 4, False, rank=1, world_size=2)
         >>> [(step.start, step.stop, step.size) for step in map(ranks.step, range(len(ranks)))]
         [(2, 4, 2), (6, 8, 2), (9, 10, 1)]
-        >>> short = Ranks(1, 4, False, rank=1, world_size=2, shards=(5, 1))
+        >>> short = Sharding(1, 4, False, rank=1, world_size=2, shards=(5, 1))
         >>> [(step.stop - step.start, step.size) for step in map(short.step, range(len(short)))]
         [(1, 2), (0, 2), (0, 1)]
     """
@@ -59,7 +59,7 @@ class Ranks:
     shards: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on all ranks."""
+        """Return the number of steps of an epoch, the same on all ranks."""
         each, rows = self.batch_size, [self.num_rows]
         if self.shards is not None:
             each, rows = self._each, list(self.shards)
@@ -76,12 +76,12 @@ class Ranks:
 
     @property
     def total_rows(self) -> int:
-        """Rows of all ranks together, each counted once."""
+        """The number of rows of all ranks together, each counted once."""
         return self.num_rows if self.shards is None else sum(self.shards)
 
     @property
     def largest(self) -> int:
-        """Rows of this rank's largest batch."""
+        """The number of rows of this rank's largest batch."""
         return self.step(0).size if len(self) else 0
 
     @property
@@ -89,7 +89,7 @@ class Ranks:
         return -(-self.batch_size // self.world_size)
 
     def step(self, number: int) -> Step:
-        """This rank's part of step `number`."""
+        """Return this rank's part of step `number`."""
         if self.shards is None:
             first = number * self.batch_size
             rows = min(self.batch_size, self.num_rows - first)
@@ -102,10 +102,10 @@ class Ranks:
 
 
 def get_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's number and how many there are; torch.distributed's, or torchrun's, where nothing is said.
+    """Return this process's rank and the number of ranks; by default torch.distributed's, or torchrun's.
 
     Raises:
-        BadConfig: one of the two only, or a number that is none of a rank.
+        BadConfig: one of the two only, or an invalid rank.
 
     Example:
         >>> get_rank(None, None), get_rank(1, 4)
@@ -131,9 +131,9 @@ def get_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def gather_row_counts(
     sharded: bool | Sequence[int], num_rows: int, rank: int, world_size: int
 ) -> tuple[int, ...] | None:
-    """The rows of each rank's own table; None where all have the same one.
+    """Return the number of rows of each rank's own table; None where all have the same one.
 
-    With True the ranks tell each other, which all of them must then come to.
+    With True the ranks exchange them, a collective call that all of them must make.
 
     Raises:
         BadConfig: the numbers are not those of these ranks.

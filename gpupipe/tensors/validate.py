@@ -1,4 +1,4 @@
-"""What may be written into a block: what the values cannot tell once they are there is looked at before."""
+"""Validation of columns before they are written: checks that the written values do not allow any more."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["check_column", "infinite_values", "is_index", "missing_values"]
 
 
 def is_index(item: Field) -> bool:
-    """Whether its word is an int32: an id, or the index of a class."""
+    """Return whether its word is an int32: an id, or the index of a class."""
     return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
 
 
 def check_column(item: Field, column: Column) -> None:
-    """What the values cannot tell once they are written: text, times, fractions, and integers that are missing."""
+    """Raise for a column whose type or missing values a table cannot hold: text, times, fractions, missing integers."""
     name, index = item.name, is_index(item)
     if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
         hour = f"T.{derive(name, 'hour({})', f'{name}_hour')}"
@@ -33,7 +33,7 @@ def check_column(item: Field, column: Column) -> None:
 
 
 def missing_values(item: Field, count: int) -> BadData:
-    """The error for so many missing values."""
+    """Return the error for so many missing values."""
     return BadData(
         f"column {item.name!r}",
         f"{count} missing value{'s' if count > 1 else ''} would reach the model",
@@ -45,7 +45,7 @@ def missing_values(item: Field, count: int) -> BadData:
 
 
 def infinite_values(item: Field, count: int) -> BadData:
-    """The error for so many values that float32 cannot hold."""
+    """Return the error for so many values that float32 cannot hold."""
     return BadData(
         f"column {item.name!r}",
         f"{count} infinite value{'s' if count > 1 else ''} would reach the model",

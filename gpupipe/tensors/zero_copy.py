@@ -1,4 +1,4 @@
-"""One column of a frame as a tensor that shares its memory."""
+"""Zero-copy tensors: one column of a frame as a tensor in the same memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["share"]
 
 
 def share(frame: Frame, column: str) -> Tensor:
-    """A column of a pandas or cuDF frame as a tensor of n values, in the same memory.
+    """Return a column of a pandas or cuDF frame as a tensor of n values, in the same memory.
 
     It is the frame's memory: read it only. PyTorch cannot mark a tensor read only, and an operation in place would
     change the frame, and every frame that shares with it. Masked values would be garbage: such a column is refused.
@@ -41,7 +41,7 @@ def share(frame: Frame, column: str) -> Tensor:
     if min(found.data.strides) < 0:  # torch would end the process
         raise _make_error(column, "a column that runs backwards through memory cannot be shared")
     tensor = from_dlpack(found.data)
-    # What is the frame's own lies at one place however often it is looked at; what is made for the look does not.
+    # The frame's own memory has the same address at each access; memory allocated for the access has not.
     if tensor.data_ptr() != from_dlpack(again.data).data_ptr():
         raise _make_error(column, f"a column of {found.dtype} is not stored as a tensor would be")
     return tensor
@@ -52,5 +52,5 @@ def _make_error(column: str, problem: str) -> CopyRequired:
         f"share({column!r})",
         problem,
         expected="numbers without a mask, one after the other",
-        remedy="pipeline.loader(...), which writes every column into one block",
+        remedy="pipeline.loader(...), which writes every column into one table",
     )

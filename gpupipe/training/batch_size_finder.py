@@ -79,9 +79,9 @@ def tune_batch_size(
     Example:
         >>> from gpupipe.models import MLP
         >>> from gpupipe.schema import Field, Role, Schema
-        >>> from gpupipe.tensors import Block
+        >>> from gpupipe.tensors import FeatureTable
         >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
-        >>> block = Block.allocate(schema, 64, "cpu")
+        >>> block = FeatureTable.allocate(schema, 64, "cpu")
         >>> _ = block.words.zero_()
         >>> trainer = Trainer(MLP(1, hidden=(4,)), max_epochs=1, loss="mse", device="cpu")
         >>> tune_batch_size(trainer, Loader(block), smallest=64, updates=2).best
@@ -140,7 +140,7 @@ def tune_batch_size(
 def _speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: torch.device) -> float | None:
     """Rows per second of updates of that many rows; None where they do not fit in memory."""
     batches: Any = Loader(
-        loader.block,
+        loader.table,
         batch_size=size,
         shuffle=loader.shuffle,
         block_rows=loader.block_rows,

@@ -1,4 +1,4 @@
-"""Room 2, frame -> frame, nothing learned.
+"""Transforms: from frame to frame, nothing learned.
 
 In: a coded frame. Does: filters, joins, derives, maps. Out: a frame; the input is never modified.
 """

@@ -1,4 +1,4 @@
-"""Steps that choose, name and retype columns."""
+"""Column selection, renaming and casts."""
 
 from __future__ import annotations
 
@@ -170,5 +170,5 @@ class Cast(Transform):
 
 
 def _get_file_type(item: Field, dtype: str) -> str:
-    """What a column is in files after a cast: times keep their zone, a date becomes a time."""
+    """Return the type of a column in files after a cast: times keep their zone, a date becomes a time."""
     return item.with_instants().written_as if item.dtype == dtype else ""

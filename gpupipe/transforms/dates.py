@@ -1,4 +1,4 @@
-"""Columns made of times: parts of the date, places in a cycle, time passed since something."""
+"""Date parts: columns from times, as parts of the date, cyclic features, or time since another one."""
 
 from __future__ import annotations
 
@@ -147,14 +147,14 @@ class DateParts(Transform):
         return Column("float64", seconds_between(time, start, backend.xp).data / _SECONDS[self.unit])
 
     def _made_of(self, name: str) -> Iterator[str]:
-        """The names of what is made of one column."""
+        """Yield the names of the new columns of one column."""
         yield from (f"{name}_{part}" for part in self.parts)
         yield from (f"{name}_{part}_{function}" for part in self.cyclic for function in ("sin", "cos"))
         if self.since is not None:
             yield f"{name}_since"
 
     def _other(self, schema: Schema) -> list[str]:
-        """The column that times are counted from, if it is one."""
+        """Return the column that times are counted from, if it is one."""
         return [self.since] if self.since is not None and self.since in schema else []
 
     def _check(self, schema: Schema) -> None:

@@ -1,4 +1,4 @@
-"""New columns from expressions."""
+"""Derived columns, from expressions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Derive(Transform):
         self.named = named
 
     def get_params(self, deep: bool = True) -> dict[str, str]:
-        """The expressions by the name of their column."""
+        """Return the expressions by the name of their column."""
         return dict(self.named)
 
     def output_schema(self, schema: Schema) -> Schema:
@@ -75,7 +75,7 @@ class Derive(Transform):
         return backend.assign(frame, made) if made else frame
 
     def _asked_for(self, wanted: AbstractSet[str]) -> dict[str, str]:
-        """The expressions that `wanted` needs, directly or through a later one, in order."""
+        """Return the expressions that `wanted` needs, directly or through a later one, in order."""
         needed = set(wanted)
         used = {}
         for name, text in reversed(self.named.items()):

@@ -1,4 +1,4 @@
-"""A step that checks values: what is otherwise is counted in a fit, or is an error; the rows pass as they are."""
+"""Expectations: checks of values, whose violations are counted in a fit, or are an error; all rows pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Expect", "Findings"]
 
 @dataclass(frozen=True)
 class Findings:
-    """The rows of some partitions that break a rule: a mergeable summary.
+    """Violations: the rows of some partitions that break a rule, as a mergeable summary.
 
     Args:
         num_rows: rows that were checked.
@@ -67,19 +67,19 @@ class Findings:
         return Findings(self.num_rows + other.num_rows, counts, examples, distinct, repeated)
 
     def example(self, name: str, rule: str) -> Any:
-        """One value that breaks a rule; None where it is missing, or not known."""
+        """Return one value that breaks a rule; None where it is missing, or not known."""
         return self.examples.get((name, rule), (0, None))[1]
 
     @property
     def totals(self) -> dict[tuple[str, str], int]:
-        """How many rows break each rule, by column and rule, where there are any."""
+        """The number of rows that break each rule, by column and rule, where there are any."""
         totals = {key: sum(found.values()) for key, found in self.counts.items()}
         totals |= {(name, "unique"): number for name, number in self.repeated.items()}
         return {key: number for key, number in totals.items() if number}
 
 
 class Expect(Transform):
-    """Check the values of columns where it stands among the steps; all rows pass as they are.
+    """Check the values of columns at this position among the steps; all rows pass unchanged.
 
     A fit that learns something counts the rows that break a rule, in the pass it makes anyway (`fit_report.checks`);
     so does `Pipeline.check` for other data. Missing values break only `nullable`.
@@ -153,14 +153,14 @@ class Expect(Transform):
         return frame
 
     def of(self, columns: Sequence[str]) -> Self:
-        """Give the same step for these of its columns, which may be none."""
+        """Return the same step for these of its columns, which may be none."""
         made = copy(self)
         made.columns = list(columns)
         return made
 
     @property
     def rules(self) -> dict[str, str]:
-        """What is expected, in words, by the name of the argument."""
+        """The rules in words, by the name of the argument."""
         shown = "" if self.values is None else ", ".join(map(repr, self.values[:4]))
         more = ", ..." if self.values is not None and len(self.values) > 4 else ""
         words = {
@@ -224,7 +224,7 @@ class Expect(Transform):
         )
 
     def _masks(self, item: Field, column: Column, backend: Backend) -> dict[str, Callable[[], Array]]:
-        """For each rule what gives n booleans, true where a row breaks it."""
+        """Return for each rule the function that gives n booleans, true where a row breaks it."""
         xp, made = backend.xp, dict[str, Callable[[], Array]]()
         missing = column.missing(xp)
         low, high = self._ends(item)
@@ -250,7 +250,7 @@ class Expect(Transform):
         return made
 
     def _ends(self, item: Field) -> list[Any]:
-        """The least and greatest value as the column stores them; None where its type allows no other."""
+        """Return the least and greatest value as the column stores them; None where its type allows no other."""
         if self.min is None and self.max is None:
             return [None, None]
         if item.dtype not in (*INTEGERS, *FLOATS, "timestamp"):
@@ -280,7 +280,7 @@ class Expect(Transform):
         return math.ceil(end) if up else math.floor(end)
 
     def _listed(self, item: Field) -> Any:
-        """The allowed values as a dictionary of the column's type; None where none are listed."""
+        """Return the allowed values as a dictionary of the column's type; None where none are listed."""
         if self.values is None:
             return None
         if item.kind in (Kind.LIST, Kind.PASSENGER):
@@ -301,13 +301,13 @@ class Expect(Transform):
 
 
 def _plain(value: Any) -> Any:
-    """Give a value as a file can hold it: a number of NumPy's as Python's, a time as text."""
+    """Return a value in a form that a file can hold: a number of NumPy's as Python's, a time as text."""
     if isinstance(value, np.number | np.bool_):
         return value.item()
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _first(mask: Array, column: Column, backend: Backend) -> Any:
-    """Give the first value at which a mask is true."""
+    """Return the first value at which a mask is true."""
     one = column.take(backend.xp.flatnonzero(mask)[:1])
     return backend.to_arrow(backend.frame({"value": one}, 1))["value"][0].as_py()

@@ -1,4 +1,4 @@
-"""Columns of another table, found by key."""
+"""Join with another table on equal keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Join(TableJoin):
         how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
         columns: the right columns to add; all but the keys by default.
         suffix: put behind the name of a right column that the left has too. Names on the left never change.
-        many: whether a key may stand in several right rows; a row of the left then comes out once per match.
+        many: whether several right rows may have the same key; a row of the left then comes out once per match.
         name: what the table is called in `fit_report`, in a saved pipeline and in `gp.load(..., tables={name: table})`;
             by default the keys joined by `_`. Two joins of one pipeline have two names.
 
@@ -115,7 +115,7 @@ class Join(TableJoin):
         )
 
     def _merged(self, frame: Frame, table: Frame, asked: Mapping[str, str], backend: Backend) -> Frame:
-        """Every pair of rows with equal keys; keys of two types are compared in columns of their own."""
+        """Return every pair of rows with equal keys; keys of two types are compared in columns of their own."""
         right = backend.rename(backend.select(table, [*self.on, *asked]), asked)
         sides = frame, right
         on: list[str] = []
@@ -153,5 +153,5 @@ class Join(TableJoin):
 
 
 def _family(item: Field) -> str:
-    """Types whose values can be compared: all numbers."""
+    """Return the class of types that a type can be compared with: all numbers are one."""
     return "number" if item.dtype in (*INTEGERS, *FLOATS) else item.dtype

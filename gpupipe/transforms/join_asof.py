@@ -1,4 +1,4 @@
-"""Columns of the last row of another table that was known at a row's time."""
+"""As-of join: columns of the last row of another table that was known at a row's time."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class JoinAsOf(TableJoin):
 
 
 class _History:
-    """The rows of a table by key, and those of each key by the time from which they are known.
+    """Index of a table by key, and of each key's rows by the time from which they are known.
 
     Args:
         on: the rows' times, R.
@@ -210,7 +210,7 @@ class _History:
         self._own = xp.append(times[rows][order], times.dtype.type(0))
 
     def find(self, on: Column, keys: Mapping[str, Column]) -> Array:
-        """n row numbers of the table, -1 where none is known.
+        """Return n row numbers of the table, -1 where none is known.
 
         Memory: four arrays of n int64 at a time.
         """
@@ -230,7 +230,7 @@ class _History:
 
 
 def _to_comparable(column: Column, dtype: str, xp: Any) -> tuple[Array, Array]:
-    """The n times in the type they are compared in, and where they are not missing."""
+    """Return the n times in the type they are compared in, and a mask of those that are not missing."""
     kind = "int64" if dtype == "timestamp" else dtype
     missing = column.missing(xp)
     there = xp.ones(len(column), dtype=bool) if missing is None else ~missing

@@ -1,4 +1,4 @@
-"""A row beside earlier rows of the same key: their values, the change since then, and how many there were."""
+"""Lags: values of earlier rows of the same key, the change since then, and their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CumulativeCount", "Difference", "Lag"]
 
 
 class _Shifted(WholeTableTransform):
-    """What two steps that look so many rows back have in common."""
+    """Base class of the steps that read the row so many rows back."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class _Shifted(WholeTableTransform):
 
 
 class Lag(_Shifted):
-    """The value of an earlier row of the same key; pandas' `groupby(by)[column].shift(periods)`.
+    """Lag: the value of an earlier row of the same key; pandas' `groupby(by)[column].shift(periods)`.
 
     New columns are called `dep_delay_lag_1_by_tailnum`, or `dep_delay_lead_1_by_tailnum` where `periods` is negative:
-    that is a value of the future, which nobody has when predicting. The first rows of a key have a missing value.
+    that is a value of the future, unknown at prediction. The first rows of a key have a missing value.
 
     Args:
         columns: of any type, which stays.
@@ -93,10 +93,10 @@ class Lag(_Shifted):
 
 
 class Difference(_Shifted):
-    """The change since an earlier row of the same key; pandas' `groupby(by)[column].diff(periods)`.
+    """Difference from an earlier row of the same key; pandas' `groupby(by)[column].diff(periods)`.
 
     New columns are called `dep_delay_diff_1_by_tailnum` and are float64; of times they are seconds. A negative number
-    of `periods` compares with a later row, which nobody knows when predicting.
+    of `periods` compares with a later row, unknown at prediction.
 
     Args:
         columns: numbers, booleans or times.
@@ -140,7 +140,7 @@ class Difference(_Shifted):
 
 
 class CumulativeCount(WholeTableTransform):
-    """How many earlier rows have the same key: 0 for the first; pandas' `groupby(by).cumcount()`.
+    """Cumulative count of earlier rows with the same key, from 0; pandas' `groupby(by).cumcount()`.
 
     The new column is called `cumcount_by_tailnum`, and is int64.
 

@@ -1,4 +1,4 @@
-"""Where a row's key stands in a small table with unique keys: integer arithmetic and one gather, in the rows' order."""
+"""Key lookup in a small table with unique keys: integer arithmetic and one gather, in the rows' order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIRECT_ENTRIES = 4_000_000
 
 @dataclass(frozen=True)
 class _TextKey:
-    """Codes of another dictionary to ids in this one."""
+    """Text key: codes of another dictionary to ids in this one."""
 
     dictionary: Dictionary
 
@@ -32,23 +32,23 @@ class _TextKey:
         return len(self.dictionary)
 
     def ids(self, column: Column, backend: Backend) -> Array:
-        """n ids, -1 where the value is missing or not in the dictionary."""
+        """Return n ids, -1 where the value is missing or not in the dictionary."""
         table = np.append(find_positions(column.dictionary, self.dictionary), -1)
         return backend.to_device(table.astype(np.int64))[column.data]
 
 
 @dataclass(frozen=True)
 class _NumberKey:
-    """Values `low + id * step`, of low's type."""
+    """Number key: values `low + id * step`, of low's type."""
 
     low: np.int64 | np.uint64
     step: int
     size: int
 
     def ids(self, column: Column, backend: Backend) -> Array:
-        """n ids, -1 where the value is missing or not one of these."""
+        """Return n ids, -1 where the value is missing or not one of these."""
         values, found = whole_numbers(column, self.low.dtype, backend.xp)
-        # Differences are taken modulo 2^64, in which no two values have the same: what lies below `low` is far above.
+        # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
         offset = (values - self.low).view("uint64")
         ids = offset // np.uint64(self.step)
         found = found & (ids < np.uint64(self.size)) & (ids * np.uint64(self.step) == offset)
@@ -57,7 +57,7 @@ class _NumberKey:
 
 @dataclass(frozen=True)
 class _RankKey:
-    """Values by their place in a sorted list, where the spread is too wide for arithmetic."""
+    """Ranked key: values by their position in a sorted list, where the spread is too wide for arithmetic."""
 
     values: Array  # sorted, unique, at least one, int64 or uint64, on the device
 
@@ -66,19 +66,19 @@ class _RankKey:
         return len(self.values)
 
     def ids(self, column: Column, backend: Backend) -> Array:
-        """n ids, -1 where the value is missing or not in the list."""
+        """Return n ids, -1 where the value is missing or not in the list."""
         values, found = whole_numbers(column, self.values.dtype, backend.xp)
         there, place = self.places(values, backend.xp)
         return backend.xp.where(found & there, place, -1)
 
     def places(self, values: Array, xp: ModuleType) -> tuple[Array, Array]:
-        """Whether each value (of the list's type) is in the list, and where."""
+        """Return whether each value (of the list's type) is in the list, and its position."""
         place = xp.minimum(xp.searchsorted(self.values, values), self.size - 1)
         return self.values[place] == values, place
 
 
 class Lookup:
-    """The rows of a table by key.
+    """Key lookup: the rows of a table by key.
 
     Numbers are equal where their values are, whatever their types: 2.0 finds 2, 2.5 and -1 find nothing among uint64.
 
@@ -89,7 +89,7 @@ class Lookup:
         remedy: for keys that a lookup table cannot hold.
 
     Raises:
-        BadData: a key stands in several rows.
+        BadData: several rows have the same key.
         BadConfig: a key that is a fraction, infinite or a float beyond int64, or keys that span 2^62 combinations.
 
     Memory: one int32 per possible key (direct) or 12 bytes per row of the table (sorted), on the device. Keys go to the
@@ -124,7 +124,7 @@ class Lookup:
         self._table = backend.to_device(table)
 
     def find(self, keys: Mapping[str, Column], backend: Backend) -> Array:
-        """n row numbers of the table, -1 where the key is missing or not there. `keys` by the names given at first."""
+        """Return n row numbers of the table, -1 where the key is missing or not there. `keys` as named in the table."""
         ids = self._ids(keys, backend)
         if self._sorted is None:
             return self._table[ids]
@@ -132,7 +132,7 @@ class Lookup:
         return backend.xp.where(found, self._table[place], -1)
 
     def _ids(self, keys: Mapping[str, Column], backend: Backend) -> Array:
-        """One id per row from all its keys, in mixed radix; -1 where one is not in the table."""
+        """Return one id per row from all its keys, in mixed radix; -1 where one is not in the table."""
         total: Array = None
         for name, part in self._parts.items():
             ids = part.ids(keys[name], backend)

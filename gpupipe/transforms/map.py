@@ -1,4 +1,4 @@
-"""A function of the user's as a step."""
+"""Map: a function of the user's as a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Map(Transform):
 
     Raises:
         SchemaMismatch: the result is no frame, has other rows, or changes a type.
-        LeakageError: without `reads`, the function looks at a label column.
+        LeakageError: without `reads`, the function reads a label column.
         ColumnNotFound: the result lacks a column of `adds`.
 
     Memory: copies the columns it reads.
@@ -66,7 +66,7 @@ class Map(Transform):
         self.dtypes_: dict[str, str] | None = None
 
     def output_schema(self, schema: Schema) -> Schema:
-        """The schema after this step; until the function has run on rows, new columns count as float64."""
+        """Return the schema after this step; until the function has run on rows, new columns count as float64."""
         read = self._read_names(schema)
         schema.require(read, self._where)
         dtypes = self.dtypes_ or dict.fromkeys(self.adds or (), "float64")
@@ -109,11 +109,11 @@ class Map(Transform):
         return backend.assign(backend.select(frame, beside), {n: backend.column(result, n) for n in result.columns})
 
     def get_state(self) -> dict[str, Any]:
-        """The types fixed by `fit`."""
+        """Return the types fixed by `fit`."""
         return {"dtypes_": self.dtypes_}
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        """Take back what `get_state` gave; returns self."""
+        """Restore what `get_state` returned; returns self."""
         self.dtypes_ = state["dtypes_"]
         return self
 
@@ -122,7 +122,7 @@ class Map(Transform):
         return f"Map({getattr(self.fn, '__name__', repr(self.fn))})"
 
     def _is_idle(self, wanted: AbstractSet[str]) -> bool:
-        """Whether nothing it adds is asked for."""
+        """Return whether none of its new columns is wanted."""
         return self.adds is not None and not wanted & set(self.adds)
 
     def _read_names(self, schema: Schema) -> list[str]:
@@ -131,7 +131,7 @@ class Map(Transform):
         return [item.name for item in schema if item.role != Role.LABEL]
 
     def _run(self, given: Frame, schema: Schema, backend: Backend) -> Frame:
-        """The function's result, coded and of the fixed types."""
+        """Return the function's result, coded and of the fixed types."""
         num_rows = len(given)
         names = list(given.columns)
         try:
@@ -173,7 +173,7 @@ class Map(Transform):
         return self._as_fixed(coded, found, backend)
 
     def _as_fixed(self, coded: Frame, found: Mapping[str, str], backend: Backend) -> Frame:
-        """The frame with the fixed types; only a column without any value may differ: libraries type it at will."""
+        """Cast the frame to the fixed types; only a column without any value may differ: libraries type it at will."""
         typed = {}
         for name, dtype in (self.dtypes_ or found).items():
             if name not in found:
@@ -194,5 +194,5 @@ class Map(Transform):
 
 
 def _get_field_type(dtype: str) -> str:
-    """The field type of one that `dtypes_` names: dates and times with a zone are timestamps."""
+    """Return the field type of one that `dtypes_` names: dates and times with a zone are timestamps."""
     return "timestamp" if dtype.startswith(("timestamp", "date32")) else dtype

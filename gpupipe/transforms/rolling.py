@@ -1,4 +1,4 @@
-"""Statistics of the rows of the same key that lie shortly before a row, or anywhere before it."""
+"""Rolling statistics of the rows of the same key before a row: the last ones, or all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RUN = f"{1 << 31}i"
 
 
 class _Windowed(WholeTableTransform):
-    """What two steps with a window before each row have in common."""
+    """Base class of the steps with a window before each row."""
 
     columns: list[str]
     stats: str | Sequence[str]
@@ -47,7 +47,7 @@ class _Windowed(WholeTableTransform):
 
     @property
     def _rows(self) -> int | None:
-        """How many rows a window has at most, where the user says so."""
+        """The largest number of rows in a window, where the user says so."""
         return None
 
     def _check_window(self) -> None:
@@ -66,12 +66,12 @@ class _Windowed(WholeTableTransform):
 
     @abstractmethod
     def _what(self, stat: str) -> list[str]:
-        """What stands between the column's name and the keys' in that of a new column."""
+        """Return the part of a new column's name between the column's name and the keys'."""
 
     @property
     @abstractmethod
     def _least(self) -> int:
-        """How many values a window has to have."""
+        """The least number of values in a window."""
 
     @property
     def makes(self) -> list[str]:
@@ -94,7 +94,7 @@ class _Windowed(WholeTableTransform):
         return self._in_place(self._of_rows(rows, values, schema, backend), backend)
 
     def _wanted_values(self, wanted: AbstractSet[str]) -> dict[str, dict[str, str]]:
-        """Of each column the statistics that are wanted, and what they are called."""
+        """Return the wanted statistics of each column, and their names."""
         stats = as_list(self.stats)
         found = {name: {stat: self._name(name, *self._what(stat)) for stat in stats} for name in self.columns}
         chosen = {name: {stat: out for stat, out in outs.items() if out in wanted} for name, outs in found.items()}
@@ -121,14 +121,14 @@ class _Windowed(WholeTableTransform):
 
 
 class Rolling(_Windowed):
-    """Statistics of the last rows of the same key, or of the last days; pandas' `groupby(by).rolling(window)`.
+    """Rolling statistics of the last rows of the same key, or of the last days; pandas' `rolling(window)`.
 
     New columns are called `dep_delay_rolling_mean_3_by_tailnum` or `dep_delay_rolling_mean_7_days_by_tailnum`, and are
     float64; a `count` is int64.
 
     A window ends with the row itself. What is to be predicted from the past alone must not hold the row's own value:
     `closed="left"` ends the window before the row, and a window of time before all rows of the same time. Else rows
-    alike in `order_by` stand as in the table, and those that stand earlier are in the window.
+    alike in `order_by` stand as in the table, and earlier ones are in the window.
 
     Args:
         columns: numbers or booleans; missing values are left out.
@@ -243,7 +243,7 @@ class Rolling(_Windowed):
         return pl.concat([rows, lacking], how="diagonal").sort(ROW)
 
     def _counts(self, stat: str) -> bool:
-        """Whether a window's values have to be counted for a statistic."""
+        """Return whether a window's values have to be counted for a statistic."""
         return stat in ("count", "sum") or self._least > 1 or self.closed == "right"
 
     def _of_earlier_times(
@@ -269,19 +269,18 @@ class Rolling(_Windowed):
     def _of_same_time(
         self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
     ) -> pl.LazyFrame:
-        """Add statistics of the row and those of the same key and time that stand before it."""
-        made = {}
-        for name, stat in parts:
-            if backend == "gpu":
-                value = _aggregate_last(_value(name), stat, _LONGEST, 1).over([*self.keys, time], order_by=ROW)
-            else:
-                value = self._over(_of_window(_value(name), stat, _place_in_runs(time), _RUN, "right"), backend)
-            made[_SAME.format(name, stat)] = value
-        return rows.with_columns(**made)
+        """Add statistics of the row and of those before it with the same key and time."""
+        order = ROW if backend == "gpu" else None
+        return rows.with_columns(
+            _aggregate_last(_value(name), stat, _LONGEST, 1)
+            .over([*self.keys, time], order_by=order)
+            .alias(_SAME.format(name, stat))
+            for name, stat in parts
+        )
 
 
 class Expanding(_Windowed):
-    """Statistics of all rows of the same key up to a row; pandas' `groupby(by).expanding()`.
+    """Expanding statistics of all rows of the same key up to a row; pandas' `groupby(by).expanding()`.
 
     New columns are called `dep_delay_expanding_mean_by_tailnum`; a cumulative sum is `stats="sum"`. What is to be
     predicted from the past alone must not hold the row's own value: `closed="left"` leaves it out, see `Rolling`.

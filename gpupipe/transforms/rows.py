@@ -1,4 +1,4 @@
-"""Steps that decide which rows stay."""
+"""Row filters and samples."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DropMissing(Transform):
     """Drop the rows in which a value is missing.
 
     Args:
-        columns: the columns that are looked at; all by default, labels too, which then are all read.
+        columns: the columns that are checked; all by default, labels too, which then are all read.
         how: `"any"` drops a row where one of them is missing, `"all"` where every one is.
         when: as for `Filter`; by default a loaded pipeline predicts for every row.
 
@@ -131,7 +131,7 @@ class DropMissing(Transform):
 
 
 class Sample(Transform):
-    """Keep a random share of the rows: each is drawn by the seed and its identity alone.
+    """Keep a random fraction of the rows: each is drawn by the seed and its row id alone.
 
     The same rows are kept however the data is partitioned, on both backends and in every pass. A row's identity is its
     file and its number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
@@ -175,7 +175,7 @@ class Sample(Transform):
         backend: Backend,
         row_ids: Array | None = None,
     ) -> Frame:
-        """As everywhere; `row_ids` are the identities of the rows that the index counts, by default its own numbers."""
+        """Return the drawn rows; `row_ids` are the ids of the rows that the index counts, by default its numbers."""
         rows = backend.positions(frame)
         own = int(splitmix64(self.seed, np.array([_SAMPLE]))[0])
         bits = splitmix64(own, rows if row_ids is None else row_ids[rows])

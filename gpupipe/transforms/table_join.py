@@ -1,4 +1,4 @@
-"""Steps that add columns of another table: the table, what is read of it, and the count of rows without a match."""
+"""Base of the joins: the right table, the columns read from it, and the count of rows without a match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TableJoin", "take_or_missing"]
 
 
 class TableJoin(Transform):
-    """A step that adds columns of a table, which is saved with the pipeline or named when it is loaded.
+    """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded.
 
     Args:
         right: the table, a Dataset, a frame, or another library's that `from_frame` takes.
@@ -52,29 +52,29 @@ class TableJoin(Transform):
     @property
     @abstractmethod
     def keys(self) -> list[str]:
-        """The columns that are compared, named alike on both sides."""
+        """The columns that are compared, of the same names on both sides."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what every process makes for itself."""
+        """Return the state without what every process prepares for itself."""
         return self.__dict__ | {"_lock": None, "_tables": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_lock": Lock()}
 
     def __copy__(self) -> Self:
-        """Shares the prepared table, but not the count."""
+        """Copy the step: it shares the prepared table, but not the count."""
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__
         return made
 
     def reset(self) -> None:
-        """Begin the count of unmatched rows anew."""
+        """Reset the count of unmatched rows."""
         self.rows_seen_ = 0
         self.rows_unmatched_ = 0
 
     @property
     def unmatched_share(self) -> float:
-        """The share of rows seen since the last `fit` (or load) that had no match on the right; 0 before any."""
+        """The fraction of rows since the last `fit` (or load) without a match on the right; 0 before any."""
         return self.rows_unmatched_ / self.rows_seen_ if self.rows_seen_ else 0.0
 
     @property
@@ -117,14 +117,14 @@ class TableJoin(Transform):
         return f"{type(self).__name__}({self.name!r})"
 
     def _names_out(self, left: Schema) -> dict[str, str]:
-        """The right columns that are added, and their names in the result."""
+        """Return the right columns that are added, and their names in the result."""
         chosen = self.columns
         if chosen is None:
             chosen = [name for name in self.right_schema.names if name not in self.keys]
         return {name: name + self.suffix if name in left else name for name in chosen}
 
     def _added_fields(self, left: Schema) -> list[Field]:
-        """The columns that are added, each computed from the keys and from a lineage of its own."""
+        """Return the added columns, each computed from the keys and from a lineage of its own."""
         keys, right, where = [left[key] for key in self.keys], self.right_schema, type(self).__name__
         names = self._names_out(left)
         self._check_unique(names, left)
@@ -135,7 +135,7 @@ class TableJoin(Transform):
         ]
 
     def _source(self, item: Field) -> Field:
-        """A right column as the start of a lineage of its own."""
+        """Return a right column as the start of a lineage of its own."""
         return replace(item, lineage=frozenset({f"{self.name}.{item.name}"}))
 
     def _check_unique(self, names: Mapping[str, str], left: Schema) -> None:
@@ -151,7 +151,7 @@ class TableJoin(Transform):
             taken[out] = f"the right column {name!r}"
 
     def _count(self, num_rows: int, unmatched: Any) -> None:
-        """Count the rows without a match, given where they are."""
+        """Count the rows without a match, given their mask."""
         with self._lock:
             self.rows_seen_ += num_rows
             self.rows_unmatched_ += int(unmatched.sum())

@@ -1,4 +1,4 @@
-"""What a step from frame to frame is: nothing learned, the input never modified, columns declared."""
+"""Transform: base of the steps from frame to frame, with nothing learned and declared columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Transform"]
 
 
 class Transform(Step, ABC):
-    """A pure map from frame to frame.
+    """Base class of pure maps from frame to frame.
 
     A subclass says what it needs and what comes out, so that a pass reads and computes only what is asked for. `wanted`
     is always the set of columns that something downstream still uses.
@@ -24,21 +24,22 @@ class Transform(Step, ABC):
 
     @abstractmethod
     def output_schema(self, schema: Schema) -> Schema:
-        """The schema after this step; checks names and types.
+        """Return the schema after this step; checks names and types.
 
         Raises:
             ColumnNotFound: a column the step reads is not in `schema`.
+            BadConfig: two columns would have the same name.
         """
 
     @abstractmethod
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        """The columns of the input (`schema`) this step has to see so that `wanted` comes out."""
+        """Return the columns of the input (`schema`) that this step reads for `wanted`."""
 
     @abstractmethod
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        """The coded frame after this step, holding at least `wanted`.
+        """Return the coded frame after this step, holding at least `wanted`.
 
-        `frame` holds at least `needs(wanted, schema)`; `schema` tells of all columns the input would have unpruned.
+        `frame` holds at least `needs(wanted, schema)`; `schema` has all columns of the unpruned input.
         """
 
     def transform(self, frame: Frame) -> Frame:

@@ -1,4 +1,4 @@
-"""Steps that put other values in the place of a column's own: clipped, on a logarithmic scale, replaced."""
+"""Value replacement: clipping, logarithms, and mappings of values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as tex
 
 
 class Clip(Transform):
-    """Hold values to a range; what lies outside becomes the nearer end, and missing stays missing.
+    """Clip values to a range; missing stays missing.
 
     Args:
         columns: numbers or times; the type stays.
@@ -87,17 +87,17 @@ class Clip(Transform):
         return backend.assign(frame, made) if made else frame
 
     def _ends(self, item: Field) -> list[Any]:
-        """Low and high as the column stores them; None where there is none, or none that its type could pass."""
+        """Return low and high as the column stores them; None where there is none, or its type cannot exceed it."""
         low, high = self.low, self.high
         if item.dtype != "timestamp":
             least, most = _limits(item.dtype)
             low = None if isinstance(low, int | float) and low < least else low
             high = None if isinstance(high, int | float) and high > most else high
-        return [None if end is None else _stored(end, item, "Clip") for end in (low, high)]
+        return [None if end is None else _convert_value(end, item, "Clip") for end in (low, high)]
 
 
 class Log1p(Transform):
-    """The natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
+    """Compute the natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
 
     Args:
         columns: numbers above -1. Missing stays missing.
@@ -151,10 +151,10 @@ class Log1p(Transform):
 
 
 class Replace(Transform):
-    """Put values in the place of others, all at once: what is put in is not replaced again.
+    """Replace values by others, all at once: a new value is not replaced again.
 
     Args:
-        values: by column, the new value by the old one. None stands for missing on either side; times are text in
+        values: by column, the new value by the old one. None is missing on either side; times are text in
             ISO 8601. Other values stay, and so does the column's type.
 
     Raises:
@@ -209,7 +209,7 @@ class Replace(Transform):
         return backend.assign(frame, made) if made else frame
 
     def _stored(self, item: Field) -> tuple[list[Any], list[Any], Any]:
-        """Old and new values as the column stores them, and what stands for missing ones."""
+        """Return old and new values as the column stores them, and the one for missing values."""
         pairs = {
             _convert_or_none(old, item): _convert_or_none(new, item) for old, new in self.values[item.name].items()
         }
@@ -219,7 +219,7 @@ class Replace(Transform):
 
 
 def _replace_values(column: Column, olds: list[Any], news: list[Any], fill: Any, backend: Backend) -> Column:
-    """Numbers, booleans and times; `olds` ascend."""
+    """Replace numbers, booleans and times; `olds` ascend."""
     xp, data, own = backend.xp, column.data, column.data.dtype
     missing = column.missing(xp)
     gone = None
@@ -257,8 +257,8 @@ def _get_float_type(dtype: str) -> str:
     return dtype if dtype in FLOATS else "float64"
 
 
-def _stored(value: Any, item: Field, where: str) -> Any:
-    """A value as the column's type stores it.
+def _convert_value(value: Any, item: Field, where: str) -> Any:
+    """Return a value as the column's type stores it.
 
     Raises:
         BadConfig: the type cannot hold it.
@@ -292,14 +292,14 @@ def _stored(value: Any, item: Field, where: str) -> Any:
 
 
 def _limits(dtype: str) -> tuple[Any, Any]:
-    """The least and the greatest finite number of a type."""
+    """Return the least and the greatest finite number of a type."""
     limits: Any = np.finfo(dtype) if dtype in FLOATS else np.iinfo(dtype)
     return np.asarray(limits.min).item(), np.asarray(limits.max).item()
 
 
 def _convert_or_none(value: Any, item: Field) -> Any:
-    """The same for a value to replace, or to replace it by; NaN is missing as None is."""
-    return None if value is None or _is_nan(value) else _stored(value, item, "Replace")
+    """Convert a value of `Replace` as `_convert_value` does; NaN is missing as None is."""
+    return None if value is None or _is_nan(value) else _convert_value(value, item, "Replace")
 
 
 def _is_nan(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Steps that look at other rows: new columns, made by a plan of Polars over all rows of a key."""
+"""Window transforms: new columns from other rows of the same key, by a Polars plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["WholeTableTransform"]
 
 
 class WholeTableTransform(Transform):
-    """Adds columns to each row by other rows with the same key; as many rows come out, in the same order.
+    """Base class of steps that add columns from other rows of the same key; rows and order stay the same.
 
     A frame is taken to hold all rows there are. Of a Dataset a pipeline makes the columns before its first pass, of
     the columns in `reads` alone; see docs/decisions/012.
@@ -31,8 +31,8 @@ class WholeTableTransform(Transform):
     Args:
         by: the key columns. Rows with a missing key have missing values in the new columns. Without a key column all
             rows belong together.
-        order_by: the columns by which the rows of a key are in order, missing values last; rows alike in them stand as
-            in the table, and without any of these so do all.
+        order_by: the columns by which the rows of a key are in order, missing values last; rows alike in them are
+            ordered as in the table, and without any of these so do all.
 
     Raises:
         SchemaMismatch: at `output_schema`, when a key or an order is a column of lists.
@@ -50,13 +50,13 @@ class WholeTableTransform(Transform):
 
     @property
     def order(self) -> list[str]:
-        """The columns by which the rows of a key are in order."""
+        """The columns that order the rows of a key."""
         return [] if self.order_by is None else as_list(self.order_by)
 
     @property
     @abstractmethod
     def inputs(self) -> list[str]:
-        """The columns the new ones are made of, besides keys and order."""
+        """The columns the new ones are computed from, besides keys and order."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class WholeTableTransform(Transform):
 
     @abstractmethod
     def made_fields(self, schema: Schema) -> list[Field]:
-        """The new columns, named as `makes` says; checks types.
+        """Return the new columns, named as in `makes`; checks types.
 
         Raises:
             SchemaMismatch: a column's type is not what the step works on.
@@ -73,7 +73,7 @@ class WholeTableTransform(Transform):
 
     @abstractmethod
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        """Build the plan that makes those of the new columns that are wanted.
+        """Build the plan that computes the wanted ones of the new columns.
 
         Args:
             rows: the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset all
@@ -88,7 +88,7 @@ class WholeTableTransform(Transform):
 
     @property
     def reads(self) -> list[str]:
-        """All columns that are looked at."""
+        """All columns that are read."""
         return list(dict.fromkeys([*self.keys, *self.order, *self.inputs]))
 
     def output_schema(self, schema: Schema) -> Schema:
@@ -125,15 +125,15 @@ class WholeTableTransform(Transform):
         return backend.assign(frame, columns_by_plan(plan, frame, inputs, made, backend))
 
     def _sorts(self, backend: str) -> bool:
-        """Whether all rows are put in order at once; those of each key are slow to order by several columns."""
+        """Return whether all rows are sorted at once; those of each key are slow to sort by several columns."""
         return bool(self.order) and not (self.keys and (len(self.order) == 1 or backend == "gpu"))
 
     def _in_order(self, rows: pl.LazyFrame, backend: str) -> pl.LazyFrame:
-        """Put rows in the order that windows go by, where `_over` does not do so."""
+        """Sort rows in window order, where `_over` does not do so."""
         return rows.sort(self.order, nulls_last=True, maintain_order=True) if self._sorts(backend) else rows
 
     def _in_place(self, rows: pl.LazyFrame, backend: str) -> pl.LazyFrame:
-        """Put rows back in the order of their identities."""
+        """Sort rows back by their ids."""
         return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
 
     def _over(self, value: pl.Expr, backend: str) -> pl.Expr:
@@ -152,12 +152,12 @@ class WholeTableTransform(Transform):
         return pl.when(~pl.any_horizontal(missing)).then(value) if missing else value
 
     def _name(self, column: str, *what: object) -> str:
-        """What a new column is called: `dep_delay_lag_1_by_tailnum`."""
+        """Return the name of a new column: `dep_delay_lag_1_by_tailnum`."""
         keys = ["by", *self.keys] if self.keys else []
         return "_".join([*([column] if column else []), *map(str, what), *keys])
 
     def _numbers(self, schema: Schema, names: Sequence[str], *others: str) -> list[Field]:
-        """The fields of these columns.
+        """Return the fields of these columns.
 
         Raises:
             SchemaMismatch: one holds neither numbers or booleans, nor one of the other types.

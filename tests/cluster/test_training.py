@@ -135,7 +135,7 @@ def test_blocks_that_workers_build_have_their_lists(cluster: gp.Cluster) -> None
 
     for found in cluster._client.run(look, train._key).values():
         for rank, lists in found.items():
-            mine = fitted.loader(data.of_partitions(data.partitions[rank::2])).block.lists["seen"]
+            mine = fitted.loader(data.of_partitions(data.partitions[rank::2])).table.lists["seen"]
             assert lists == (mine.pad(3).tolist(), mine.offsets.tolist()) and mine.lengths.any()
 
 

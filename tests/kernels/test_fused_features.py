@@ -70,9 +70,9 @@ def fitted(groups: Any, frame: pd.DataFrame) -> gp.Pipeline:
 def test_the_block_is_the_one_of_single_columns(chain: str, request: pytest.FixtureRequest) -> None:
     frame = table()
     pipeline = fitted(CHAINS[chain], frame)
-    alone, frames = pipeline.loader(frame).block, pipeline.transform(frame)
+    alone, frames = pipeline.loader(frame).table, pipeline.transform(frame)
     said = request.getfixturevalue("fusing")
-    block = pipeline.loader(frame).block
+    block = pipeline.loader(frame).table
     assert said == [True]
     torch.testing.assert_close(block.numeric, alone.numeric, rtol=0, atol=0)
     assert torch.equal(block.codes, alone.codes) and torch.equal(block.target, alone.target)
@@ -83,9 +83,9 @@ def test_a_logarithm_is_off_by_its_last_bit_at_most(request: pytest.FixtureReque
     frame = table()
     groups = [(["f4", "whole"], fill(pre.Log1p(), pre.StandardScaler()))]
     pipeline = fitted(groups, frame)
-    alone = pipeline.loader(frame).block
+    alone = pipeline.loader(frame).table
     assert request.getfixturevalue("fusing") == []
-    torch.testing.assert_close(pipeline.loader(frame).block.numeric, alone.numeric, rtol=3e-7, atol=3e-7)
+    torch.testing.assert_close(pipeline.loader(frame).table.numeric, alone.numeric, rtol=3e-7, atol=3e-7)
 
 
 def test_what_a_step_refuses_is_refused_in_its_words(fusing: list[bool]) -> None:
@@ -109,7 +109,7 @@ def test_what_a_range_holds_is_not_refused(fusing: list[bool]) -> None:
     frame = table().assign(whole=1.0)
     pipeline = fitted([(["whole"], pre.MinMaxScaler(clip=True))], frame.assign(whole=np.arange(NUM_ROWS) * 1.0))
     frame.loc[0, "whole"] = np.inf
-    assert pipeline.loader(frame).block.numeric.max() == 1
+    assert pipeline.loader(frame).table.numeric.max() == 1
     assert fusing == [False]  # the kernel stops at an infinity, and the columns are made one by one
 
 
@@ -119,7 +119,7 @@ def test_many_columns(fusing: list[bool]) -> None:
     frame["label"] = 0.0
     frame = frame.mask(rng.random(frame.shape) < 0.1).assign(label=1.0, text="a")
     pipeline = fitted([([f"x{place}" for place in range(300)], fill(pre.StandardScaler()))], frame)
-    found = pipeline.loader(frame).block.numeric.numpy()
+    found = pipeline.loader(frame).table.numeric.numpy()
     expected = pipeline.transform(frame).iloc[:, :300].to_numpy()
     np.testing.assert_array_equal(found, expected)
     assert fusing == [True]

@@ -29,7 +29,7 @@ Table = dict[str, tuple[str, list[Any]]]
 class Example:
     """A step by how it is made, and the types of the columns it is tried on."""
 
-    make: Callable[[], pre.FoldStep]
+    make: Callable[[], pre.LearnedStep]
     dtypes: tuple[str, ...]
     complete: bool = False
     """Whether missing values are refused."""
@@ -176,9 +176,9 @@ EXAMPLES: dict[type, list[Example]] = {
         Example(lambda: pre.TargetEncoder(target_type="multiclass"), ("string", "bool")),
         Example(lambda: pre.TargetEncoder(categories={"c0": ["b", "a", None], "c1": [3, -1]}), ("string", "int8")),
     ],
-    pre.WholeFrame: [
-        Example(lambda: pre.WholeFrame(MaxAbsScaler()), NUMBERS, complete=True),
-        Example(lambda: pre.WholeFrame(MaxAbsScaler(), max_rows=4), NUMBERS, complete=True),
+    pre.EstimatorStep: [
+        Example(lambda: pre.EstimatorStep(MaxAbsScaler()), NUMBERS, complete=True),
+        Example(lambda: pre.EstimatorStep(MaxAbsScaler(), max_rows=4), NUMBERS, complete=True),
     ],
 }
 
@@ -189,7 +189,7 @@ def steps() -> list[type]:
     return [
         cls
         for cls in exported
-        if inspect.isclass(cls) and issubclass(cls, pre.FoldStep) and not inspect.isabstract(cls)
+        if inspect.isclass(cls) and issubclass(cls, pre.LearnedStep) and not inspect.isabstract(cls)
     ]
 
 
@@ -249,7 +249,7 @@ def columns_of(table: Table, backend: Backend) -> dict[str, Column]:
     return {name: backend.column(frame, name) for name in table}
 
 
-def takes(step: pre.FoldStep, dtype: str) -> bool:
+def takes(step: pre.LearnedStep, dtype: str) -> bool:
     """Whether a step works on columns of a type."""
     try:
         step.output_fields([Field("departure", dtype), Field("b", dtype)])
@@ -272,7 +272,7 @@ def num_rows(table: Table) -> int:
     return len(next(iter(table.values()))[1])
 
 
-def summaries(step: pre.FoldStep, table: Table, places: Sequence[int], backend: Backend) -> list[Any]:
+def summaries(step: pre.LearnedStep, table: Table, places: Sequence[int], backend: Backend) -> list[Any]:
     """One summary per partition; rows are numbered where the step asks for it."""
     found = []
     for start, stop in pairwise(places):
@@ -280,11 +280,11 @@ def summaries(step: pre.FoldStep, table: Table, places: Sequence[int], backend: 
         if isinstance(step, pre.CrossFittedStep):
             numbers = np.arange(start, stop)
             target = target_of(step, numbers, backend)
-            found.append(step.summarise(columns, backend, target=target, row_numbers=backend.to_device(numbers)))
-        elif isinstance(step, pre.WholeFrameStep):
-            found.append(step.summarise(columns, backend, backend.to_device(np.arange(start, stop))))
+            found.append(step.summarize(columns, backend, target=target, row_numbers=backend.to_device(numbers)))
+        elif isinstance(step, pre.GatheredStep):
+            found.append(step.summarize(columns, backend, backend.to_device(np.arange(start, stop))))
         else:
-            found.append(step.summarise(columns, backend))
+            found.append(step.summarize(columns, backend))
     return found
 
 
@@ -300,16 +300,18 @@ def total(found: Iterable[Any]) -> Any:
     return reduce(add, found)
 
 
-def fitted(step: pre.FoldStep, table: Table, backend: Backend, places: Sequence[int] | None = None) -> pre.FoldStep:
+def fitted(
+    step: pre.LearnedStep, table: Table, backend: Backend, places: Sequence[int] | None = None
+) -> pre.LearnedStep:
     step.output_fields(fields_of(table))
     places = places or [0, num_rows(table)]
-    return completed(step.finish(total(summaries(step, table, places, backend))), table, places, backend)
+    return completed(step.finalize(total(summaries(step, table, places, backend))), table, places, backend)
 
 
-def completed(step: pre.FoldStep, table: Table, places: Sequence[int], backend: Backend) -> pre.FoldStep:
+def completed(step: pre.LearnedStep, table: Table, places: Sequence[int], backend: Backend) -> pre.LearnedStep:
     """The step after as many more folds as it asks for."""
     while step.unfinished:
-        step.finish(total(summaries(step, table, places, backend)))
+        step.finalize(total(summaries(step, table, places, backend)))
     return step
 
 
@@ -325,7 +327,7 @@ def scale_of(table: Table) -> float:
     return min(max(numbers, default=1.0), 1e150)
 
 
-def assert_same_state(found: pre.FoldStep, wanted: pre.FoldStep, scale: float) -> None:
+def assert_same_state(found: pre.LearnedStep, wanted: pre.LearnedStep, scale: float) -> None:
     """Counts and texts exactly, floats within 1e-6 of their size or 1e-12 of the data's."""
     if isinstance(wanted, pre.PCA):
         assert_same_directions(found, wanted, scale)

@@ -48,7 +48,7 @@ def test_any_partitioning_gives_the_same_state(backend: Backend, example: learne
     middle = len(found) // 2
     tree = learned.total(found[:middle]) + learned.total(found[middle:]) if middle else left
     for summary in (left, shuffled, tree):
-        step = learned.completed(example.make().finish(summary), table, places, backend)
+        step = learned.completed(example.make().finalize(summary), table, places, backend)
         learned.assert_same_state(step, whole, scale)
 
 
@@ -122,8 +122,8 @@ def test_a_summary_travels_between_processes(backend: Backend, example: learned.
     table = {f"c{i}": (dtype, _plain(dtype)) for i, dtype in enumerate(example.dtypes)}
     found = learned.summaries(example.make(), table, [0, 3, 6], backend)
     sent = [pickle.loads(pickle.dumps(summary)) for summary in found]
-    wanted = example.make().finish(learned.total(found))
-    learned.assert_same_state(example.make().finish(learned.total(sent)), wanted, learned.scale_of(table))
+    wanted = example.make().finalize(learned.total(found))
+    learned.assert_same_state(example.make().finalize(learned.total(sent)), wanted, learned.scale_of(table))
 
 
 def _plain(dtype: str) -> list[Any]:
@@ -138,7 +138,7 @@ def _plain(dtype: str) -> list[Any]:
 @each_example
 def test_parameters_are_kept_as_scikit_learn_has_them(example: learned.Example) -> None:
     step = example.make()
-    twin = clone(step) if not isinstance(step, pre.WholeFrame) else type(step)(**step.get_params())
+    twin = clone(step) if not isinstance(step, pre.EstimatorStep) else type(step)(**step.get_params())
     assert repr(twin) == repr(step)
     assert not twin.is_fitted
 
@@ -169,13 +169,13 @@ def test_an_imputer_folds_with_the_step_after_it(
     except errors.BadData:
         return
     together = learned.total(learned.summaries(example.make(), table, places, backend))
-    found = example.make().finish(together.filled(imputer.statistics_))
+    found = example.make().finalize(together.filled(imputer.statistics_))
     learned.completed(found, dense, places, backend)
     learned.assert_same_state(found, wanted, learned.scale_of(table))
 
 
 @pytest.mark.parametrize(
-    "make", [lambda n: pre.KMeans(3, max_rows=n, max_passes=0), lambda n: pre.WholeFrame(_Mean(), max_rows=n)]
+    "make", [lambda n: pre.KMeans(3, max_rows=n, max_passes=0), lambda n: pre.EstimatorStep(_Mean(), max_rows=n)]
 )
 def test_a_sample_is_the_same_for_any_partitioning(backend: Backend, make: Any) -> None:
     values = np.random.default_rng(3).normal(size=2000).tolist()
@@ -185,7 +185,7 @@ def test_a_sample_is_the_same_for_any_partitioning(backend: Backend, make: Any) 
     for places in ([0, 1000, 2000], [0, 10, 11, 11, 900, 1500, 1999, 2000]):
         found = learned.summaries(make(500), table, places, backend)
         for order in (found, found[::-1]):
-            step = learned.completed(make(500).finish(learned.total(order)), table, places, backend)
+            step = learned.completed(make(500).finalize(learned.total(order)), table, places, backend)
             assert step.num_fitted_ == wanted.num_fitted_
             columns = learned.columns_of(table, backend)
             for name, column in step.transform_columns(columns, backend).items():

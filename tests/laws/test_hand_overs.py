@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.device.memory import explain_out_of_memory
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Block, share
+from gpupipe.tensors import FeatureTable, share
 from gpupipe.training.loop.device import session
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -47,7 +47,9 @@ def estimators_output_to_tensor(backend: Backend) -> tuple[Any, Callable[[], Any
 
 
 def block_to_tensor(backend: Backend) -> tuple[Any, Callable[[], Any]]:
-    block = Block.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), size(backend) // 8, backend.device)
+    block = FeatureTable.allocate(
+        Schema([Field("x", "float32", role=Role.FEATURE)]), size(backend) // 8, backend.device
+    )
     return block.words, lambda: block.numeric
 
 

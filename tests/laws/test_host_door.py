@@ -23,7 +23,7 @@ def test_rows_do_not_go_to_the_host(backend: Backend) -> None:
     before = backend.transfers.num_bytes
     loader = pipeline.loader(flights)
     moved = backend.transfers.num_bytes - before
-    table = loader.num_rows * loader.block.row_bytes
+    table = loader.num_rows * loader.table.row_bytes
     assert moved < 0.01 * table, f"{moved:,} bytes went to the host for a table of {table:,}"
 
 

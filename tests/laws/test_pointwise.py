@@ -16,7 +16,7 @@ from gpupipe.errors import BadData
 from tests.kernels.reference import results_of, values_of
 
 CPU = select("cpu")
-MADE: dict[str, list[pre.FoldStep]] = {
+MADE: dict[str, list[pre.LearnedStep]] = {
     "SimpleImputer": [pre.SimpleImputer(), pre.SimpleImputer("median"), pre.SimpleImputer("constant", fill_value=1)],
     "StandardScaler": [pre.StandardScaler(), pre.StandardScaler(with_mean=False)],
     "MinMaxScaler": [pre.MinMaxScaler(), pre.MinMaxScaler((-1, 0.3)), pre.MinMaxScaler(clip=True)],
@@ -30,8 +30,8 @@ SOME = settings(deadline=None, max_examples=15)
 
 def test_every_step_that_speaks_is_heard() -> None:
     public = (getattr(pre, name) for name in pre.__all__)
-    steps = [kind for kind in public if isinstance(kind, type) and issubclass(kind, pre.FoldStep)]
-    speak = {kind.__name__ for kind in steps if kind.pointwise is not pre.FoldStep.pointwise}
+    steps = [kind for kind in public if isinstance(kind, type) and issubclass(kind, pre.LearnedStep)]
+    speak = {kind.__name__ for kind in steps if kind.pointwise is not pre.LearnedStep.pointwise}
     assert speak == MADE.keys()
 
 
@@ -51,10 +51,10 @@ def columns(draw: st.DrawFn, least: float) -> Column:
 @pytest.mark.parametrize("step", STEPS, ids=repr)
 @SOME
 @given(data=st.data())
-def test_a_program_gives_the_bits_of_its_step(step: pre.FoldStep, data: Any) -> None:
+def test_a_program_gives_the_bits_of_its_step(step: pre.LearnedStep, data: Any) -> None:
     least = -0.5 if isinstance(step, pre.Log1p) else -1e6
     learned, given_later = (data.draw(columns(least)) for _ in range(2))
-    step.finish(step.summarise({"x": learned}, CPU))
+    step.finalize(step.summarize({"x": learned}, CPU))
     try:
         made = step.transform_columns({"x": given_later}, CPU)["x"]
     except BadData:  # a column learned from may be so small that later values leave float32's range

@@ -14,7 +14,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, Periodic, PiecewiseLinear
 from gpupipe.models.numeric_embeddings import parse_numbers
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import FeatureTable, Loader
 
 
 def by_hand(x: float, edges: list[float]) -> list[float]:
@@ -74,7 +74,7 @@ def test_each_number_has_a_layer_of_its_own() -> None:
 
 def loader_of(values: np.ndarray) -> Loader:
     schema = Schema([Field(f"x{place}", "float32", role=Role.FEATURE) for place in range(values.shape[1])])
-    block = Block.allocate(schema, len(values), "cpu")
+    block = FeatureTable.allocate(schema, len(values), "cpu")
     block.numeric.copy_(torch.from_numpy(values))
     return Loader(block)
 

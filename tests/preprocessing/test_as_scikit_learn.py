@@ -29,7 +29,7 @@ FLIGHTS = ["dep_delay", "distance", "air_time", "sched_dep_time"]
 WEATHER = ["temp", "humid", "wind_speed", "wind_gust", "pressure"]
 WORDS = ["carrier", "origin", "month"]
 
-Twins = tuple[Callable[[], pre.FoldStep], Callable[[], Any]]
+Twins = tuple[Callable[[], pre.LearnedStep], Callable[[], Any]]
 NUMBERS: dict[str, Twins] = {
     "standard": (pre.StandardScaler, theirs.StandardScaler),
     "min and max": (lambda: pre.MinMaxScaler((-1, 1)), lambda: theirs.MinMaxScaler(feature_range=(-1, 1))),

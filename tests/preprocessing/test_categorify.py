@@ -90,10 +90,10 @@ def test_codes_mean_nothing_without_their_dictionary() -> None:
     frames = [cpu.encode(pd.DataFrame({"x": pd.array(part, dtype="str")})) for part in parts]
     columns = [{"x": cpu.column(frame, "x")} for frame in frames]
     step = Categorify()
-    total = step.summarise(columns[0], cpu)
+    total = step.summarize(columns[0], cpu)
     for column in columns[1:]:
-        total += step.summarise(column, cpu)
-    step.finish(total)
+        total += step.summarize(column, cpu)
+    step.finalize(total)
     assert step.vocabularies_["x"].to_pylist() == ["c", "b", "a"]
     ids = [step.transform_columns(column, cpu)["x"].data.tolist() for column in columns]
     assert ids == [[4, 3, 3], [3, 2, 0], [0], [], [2, 2, 2]]
@@ -104,7 +104,7 @@ def test_values_no_code_refers_to_are_not_counted() -> None:
     full = cpu.column(cpu.encode(pd.DataFrame({"x": ["a", "b", "c"]})), "x")
     column = Column("string", np.array([1, 1, -1], "int8"), None, full.dictionary)
     step = Categorify()
-    assert step.finish(step.summarise({"x": column}, cpu)).vocabularies_["x"].to_pylist() == ["b"]
+    assert step.finalize(step.summarize({"x": column}, cpu)).vocabularies_["x"].to_pylist() == ["b"]
 
 
 def test_each_column_has_its_own_vocabulary_and_field() -> None:

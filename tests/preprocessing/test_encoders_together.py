@@ -90,7 +90,7 @@ ENCODERS = [
 
 @pytest.mark.parametrize("step", ENCODERS, ids=repr)
 @pytest.mark.parametrize("values", [["b", "a", None], [7, 5, None]], ids=["text", "integers"])
-def test_a_row_whose_category_is_missing_comes_without_a_type(step: pre.FoldStep, values: list[Any]) -> None:
+def test_a_row_whose_category_is_missing_comes_without_a_type(step: pre.LearnedStep, values: list[Any]) -> None:
     learned = pd.DataFrame({"x": pd.array(values, "Int64" if 7 in values else "str")})
     step.fit(learned, [1.0, 2.0, 3.0])
     wanted = step.transform(learned.iloc[2:]).to_numpy()

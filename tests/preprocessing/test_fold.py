@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from gpupipe import errors
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing import Categorify, Columns, FoldStep
+from gpupipe.preprocessing import Categorify, Columns, LearnedStep
 from gpupipe.schema import Field
 
 
@@ -25,16 +25,16 @@ class Total:
         return Total(self.names, self.rows + other.rows)
 
 
-class Share(FoldStep):
+class Share(LearnedStep):
     """Each value divided by the number of fitted rows and by `unit`."""
 
     def __init__(self, unit: float = 1.0) -> None:
         self.unit = unit
 
-    def summarise(self, columns: Columns, backend: Backend) -> Total:
+    def summarize(self, columns: Columns, backend: Backend) -> Total:
         return Total(list(columns), len(next(iter(columns.values()))))
 
-    def finish(self, summary: Total) -> Self:
+    def finalize(self, summary: Total) -> Self:
         self.names_in_, self.rows_ = summary.names, summary.rows
         return self
 
@@ -83,7 +83,7 @@ def test_a_long_parameter_is_not_written_out() -> None:
 
 def test_half_a_step_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="abstract"):
-        FoldStep()  # type: ignore[abstract]
+        LearnedStep()  # type: ignore[abstract]
 
 
 def test_something_else_than_a_frame() -> None:

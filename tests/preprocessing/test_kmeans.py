@@ -108,7 +108,7 @@ def start_of(step: KMeans, table: pd.DataFrame) -> np.ndarray:
     """What the fit of all rows begins with."""
     cpu = select("cpu")
     coded = cpu.encode(table)
-    rows = step.summarise({name: cpu.column(coded, name) for name in table}, cpu)
+    rows = step.summarize({name: cpu.column(coded, name) for name in table}, cpu)
     return initial_centres(rows.subsample(16_384), step.n_clusters, step.random_state)
 
 

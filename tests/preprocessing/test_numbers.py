@@ -15,7 +15,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 
 NAMES = ["dep_delay", "distance", "air_time"]
-PAIRS: list[tuple[Callable[[], pre.FoldStep], Any]] = [
+PAIRS: list[tuple[Callable[[], pre.LearnedStep], Any]] = [
     (pre.MaxAbsScaler, peers.MaxAbsScaler()),
     (lambda: pre.RobustScaler(unit_variance=True), peers.RobustScaler(unit_variance=True)),
     (
@@ -33,7 +33,7 @@ def flights() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("make", "peer"), PAIRS, ids=lambda item: type(item).__name__)
-def test_as_scikit_learn_in_pieces(make: Callable[[], pre.FoldStep], peer: Any, flights: pd.DataFrame) -> None:
+def test_as_scikit_learn_in_pieces(make: Callable[[], pre.LearnedStep], peer: Any, flights: pd.DataFrame) -> None:
     dense = flights[NAMES].to_numpy("float64", na_value=np.nan)
     wanted = peer.fit(dense).transform(dense)
     for num_partitions in (1, 7):

@@ -88,7 +88,7 @@ def test_the_solver_asked_for_is_used(solver: str, calls: int) -> None:
     backend = Counted()
     coded = backend.encode(frame())
     step = PCA(solver=solver)
-    step.finish(step.summarise({name: backend.column(coded, name) for name in coded}, backend))
+    step.finalize(step.summarize({name: backend.column(coded, name) for name in coded}, backend))
     assert backend.calls == calls
 
 
@@ -98,9 +98,9 @@ def test_auto_takes_the_library_while_the_columns_are_small(monkeypatch: pytest.
     frame_ = cpu.encode(table)
     columns = {name: cpu.column(frame_, name) for name in table}
     monkeypatch.setitem(pca._MAX_BYTES, "auto", 400 * 4 * 8)
-    one = PCA().summarise(columns, cpu)
+    one = PCA().summarize(columns, cpu)
     assert one.kept is not None and (one + one).kept is None
-    assert PCA(solver="fold").summarise(columns, cpu).kept is None
+    assert PCA(solver="fold").summarize(columns, cpu).kept is None
     assert (one + one).count == 800
 
 

@@ -137,7 +137,7 @@ def test_the_folds_do_not_depend_on_partitions(rows: int, data: st.DataObject) -
     total = found[order[0]]
     for position in order[1:]:
         total = total + found[position]
-    step.finish(total)
+    step.finalize(total)
     assert np.array_equal(step._others, whole._others)
     for name in train:
         np.testing.assert_allclose(step._folds[name], whole._folds[name], rtol=1e-12)
@@ -148,7 +148,7 @@ def summary(step: pre.TargetEncoder, train: pd.DataFrame, y: Any, start: int, st
     part = CPU.encode(train.iloc[start:stop].reset_index(drop=True))
     columns = {name: CPU.column(part, name) for name in train}
     target = {"y": Column("float64", y[start:stop])}
-    return step.summarise(columns, CPU, target=target, row_numbers=np.arange(start, stop))
+    return step.summarize(columns, CPU, target=target, row_numbers=np.arange(start, stop))
 
 
 def test_many_parts_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_many_parts_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> No
         total = total + summary(step, train, y, start, start + 10)
     assert len(total.columns[0]) < 10
     whole = pre.TargetEncoder().fit(train, y)
-    np.testing.assert_allclose(step.finish(total).encodings_["month"], whole.encodings_["month"], rtol=1e-12)
+    np.testing.assert_allclose(step.finalize(total).encodings_["month"], whole.encodings_["month"], rtol=1e-12)
 
 
 def test_several_targets() -> None:

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes impute.IterativeImputer)
 
 from gpupipe import errors, schema
-from gpupipe.preprocessing import SimpleImputer, WholeFrame
+from gpupipe.preprocessing import EstimatorStep, SimpleImputer
 
 
 def frame(rows: int = 60) -> pd.DataFrame:
@@ -25,7 +25,7 @@ def test_it_gives_what_the_estimator_gives() -> None:
     table = frame()
     dense = table.astype("float64").to_numpy()
     given = preprocessing.QuantileTransformer(n_quantiles=20)
-    step = WholeFrame(given)
+    step = EstimatorStep(given)
     found = step.fit_transform(table)
     wanted = preprocessing.QuantileTransformer(n_quantiles=20).fit_transform(dense)
     np.testing.assert_allclose(found.to_numpy(), wanted, rtol=1e-6)
@@ -51,7 +51,7 @@ POLYNOMIALS = ["a", "b", "c", "a^2", "a b", "a c", "b^2", "b c", "c^2"]
     ids=lambda value: type(value).__name__,
 )
 def test_names(estimator: Any, names: list[str]) -> None:
-    step = WholeFrame(estimator).fit(frame())
+    step = EstimatorStep(estimator).fit(frame())
     assert step.get_feature_names_out() == names
     fields = [schema.Field(name, "float64").as_source() for name in "abc"]
     made = step.output_fields(fields)
@@ -85,58 +85,58 @@ def test_what_has_no_step_of_its_own_is_the_estimator_itself(estimator: Any) -> 
     if type(estimator).__name__.endswith("Imputer"):
         table["a"] = table["a"].mask(table["a"] > 1)
     dense = table.astype("float64").to_numpy()
-    found = WholeFrame(estimator).fit_transform(table)
+    found = EstimatorStep(estimator).fit_transform(table)
     np.testing.assert_allclose(found.to_numpy(), clone(estimator).fit(dense).transform(dense), rtol=1e-5, atol=1e-6)
 
 
 def test_before_fit_one_field_stands_for_all() -> None:
-    (field,) = WholeFrame(decomposition.PCA(2)).output_fields([schema.Field("a", "float64").as_source()])
+    (field,) = EstimatorStep(decomposition.PCA(2)).output_fields([schema.Field("a", "float64").as_source()])
     assert (field.name, field.lineage) == ("pca0", {"a"})
 
 
 def test_an_estimator_may_change_its_block_and_not_the_frame() -> None:
     table = frame()
     before = table.copy()
-    WholeFrame(preprocessing.StandardScaler(copy=False)).fit_transform(table)
+    EstimatorStep(preprocessing.StandardScaler(copy=False)).fit_transform(table)
     pd.testing.assert_frame_equal(table, before)
 
 
 def test_no_rows_are_transformed_to_no_rows() -> None:
-    step = WholeFrame(decomposition.PCA(2)).fit(frame())
+    step = EstimatorStep(decomposition.PCA(2)).fit(frame())
     assert step.transform(frame().iloc[:0]).shape == (0, 2)
 
 
 def test_missing_values_are_the_estimators_business() -> None:
     table = frame().assign(a=[None, *np.arange(59.0)])
-    found = WholeFrame(preprocessing.StandardScaler()).fit_transform(table)
+    found = EstimatorStep(preprocessing.StandardScaler()).fit_transform(table)
     assert found["a"].isna().tolist() == [True, *[False] * 59]
     with pytest.raises(
-        errors.BadData, match=r"WholeFrame\(PCA\): the estimator refuses the data \((.|\n)*a SimpleImputer before"
+        errors.BadData, match=r"EstimatorStep\(PCA\): the estimator refuses the data \((.|\n)*a SimpleImputer before"
     ):
-        WholeFrame(decomposition.PCA(2)).fit(table)
-    WholeFrame(decomposition.PCA(2)).fit(SimpleImputer().fit_transform(table))
+        EstimatorStep(decomposition.PCA(2)).fit(table)
+    EstimatorStep(decomposition.PCA(2)).fit(SimpleImputer().fit_transform(table))
 
 
 def test_what_is_refused() -> None:
     for thing in (decomposition.PCA, object(), "pca"):
         with pytest.raises(errors.BadConfig, match="not a step and not an estimator"):
-            WholeFrame(thing)
+            EstimatorStep(thing)
     for learner in (linear_model.LogisticRegression(), linear_model.Ridge()):
-        with pytest.raises(errors.BadConfig, match=r"WholeFrame\(.*\): it learns from a target"):
-            WholeFrame(learner)
-    with pytest.raises(errors.BadData, match=r"WholeFrame\(NMF\): the estimator refuses the data"):
-        WholeFrame(decomposition.NMF(1)).fit(frame() - 100)
+        with pytest.raises(errors.BadConfig, match=r"EstimatorStep\(.*\): it learns from a target"):
+            EstimatorStep(learner)
+    with pytest.raises(errors.BadData, match=r"EstimatorStep\(NMF\): the estimator refuses the data"):
+        EstimatorStep(decomposition.NMF(1)).fit(frame() - 100)
     with pytest.raises(errors.BadData, match="column 'a': 1 infinite value"):
-        WholeFrame(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
-    with pytest.raises(errors.SchemaMismatch, match=r"WholeFrame\(PCA\), column 'a': not a number, got 'string'"):
-        WholeFrame(decomposition.PCA(1)).fit(pd.DataFrame({"a": ["x"]}))
+        EstimatorStep(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
+    with pytest.raises(errors.SchemaMismatch, match=r"EstimatorStep\(PCA\), column 'a': not a number, got 'string'"):
+        EstimatorStep(decomposition.PCA(1)).fit(pd.DataFrame({"a": ["x"]}))
     with pytest.raises(errors.BadData, match="there are no rows"):
-        WholeFrame(decomposition.PCA(1)).fit(frame().iloc[:0])
+        EstimatorStep(decomposition.PCA(1)).fit(frame().iloc[:0])
 
 
 def test_an_unknown_class_works_and_says_why_it_is_not_saved() -> None:
-    step = WholeFrame(preprocessing.PowerTransformer()).fit(frame())
+    step = EstimatorStep(preprocessing.PowerTransformer()).fit(frame())
     assert step.transform(frame()).shape == (60, 3)
-    with pytest.raises(errors.ArtifactError, match=r"WholeFrame\(PowerTransformer\)(.|\n)*without pickle") as caught:
+    with pytest.raises(errors.ArtifactError, match=r"EstimatorStep\(PowerTransformer\)(.|\n)*without pickle") as caught:
         step.get_state()
     assert "StandardScaler" in caught.value.expected

@@ -46,7 +46,7 @@ gp.save("run", pipeline, model)
 scorer = gp.load("run")
 """,
     "guide-loader.md": FITTED.replace('15",', '15", weight="hour",')
-    + "train, w = flights, np.ones(len(pipeline.loader(flights).block))\n",
+    + "train, w = flights, np.ones(len(pipeline.loader(flights).table))\n",
     "guide-models.md": TRAINED.replace("train, valid =", "train_loader, valid_loader ="),
     "guide-target.md": "flights = flights.filter('isnull(arr_delay) == False')\n",
     "guide-training-runs.md": TRAINED,

@@ -153,7 +153,7 @@ def test_every_step_is_in_it() -> None:
     written = {name for row in TWINS for code in row.code(1) for name in re.findall(r"\b(?:pre|T)\.(\w+)", code)}
     steps = {
         name
-        for room, root in ((preprocessing, preprocessing.FoldStep), (transforms, transforms.Transform))
+        for room, root in ((preprocessing, preprocessing.LearnedStep), (transforms, transforms.Transform))
         for name in room.__all__
         if isinstance(cls := getattr(room, name), type) and issubclass(cls, root) and not inspect.isabstract(cls)
     }

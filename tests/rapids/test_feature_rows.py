@@ -87,10 +87,10 @@ def test_a_pipeline_writes_its_block_in_one_pass(
     table = TABLE.set_column(5, "name", pa.array(["a", "b", "b", "a", "c"]))
     pipeline = gp.Pipeline([], features).fit(gp.from_frame(table))
     assert rehearsed_backend.fuses()
-    block = pipeline.loader(gp.from_frame(table), device="cpu").block
+    block = pipeline.loader(gp.from_frame(table), device="cpu").table
     assert said == [True]
     expected = (
-        gp.Pipeline([], features.copy(), backend="cpu").fit(gp.from_frame(table)).loader(gp.from_frame(table)).block
+        gp.Pipeline([], features.copy(), backend="cpu").fit(gp.from_frame(table)).loader(gp.from_frame(table)).table
     )
     assert block.numeric.tolist() == expected.numeric.tolist()
     assert block.codes.tolist() == expected.codes.tolist()

@@ -15,7 +15,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend.protocol import Backend
-from gpupipe.preprocessing import CrossFittedStep, FoldStep, WholeFrameStep
+from gpupipe.preprocessing import CrossFittedStep, GatheredStep, LearnedStep
 from gpupipe.tensors import Permutation
 from gpupipe.transforms import Transform
 
@@ -58,7 +58,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "Normalizer": [{"norm": name} for name in ("l1", "l2", "max")],
     "QuantileTransformer": [{"n_quantiles": 10}, {"n_quantiles": 10, "output_distribution": "normal", "exact": True}],
     "PCA": [{"n_components": 2, "solver": "fold"}, {"n_components": 2, "solver": "library"}],
-    "WholeFrame": [{"estimator": sklearn.preprocessing.QuantileTransformer(n_quantiles=10)}],
+    "EstimatorStep": [{"estimator": sklearn.preprocessing.QuantileTransformer(n_quantiles=10)}],
     "SimpleImputer": [
         *({"strategy": name, "add_indicator": True} for name in ("mean", "median", "most_frequent")),
         {"strategy": "constant", "fill_value": 3},
@@ -74,7 +74,7 @@ def concrete(room: Any, kind: type) -> list[type]:
 
 STEPS = [
     pytest.param(cls, settings, id=f"{cls.__name__}{settings or ''}")
-    for cls in concrete(preprocessing, (FoldStep, WholeFrameStep))
+    for cls in concrete(preprocessing, (LearnedStep, GatheredStep))
     if not issubclass(cls, CrossFittedStep)
     for settings in SETTINGS.get(cls.__name__, [{}])
 ]

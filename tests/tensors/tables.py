@@ -9,7 +9,7 @@ import torch
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.tensors import Batch, Block
+from gpupipe.tensors import Batch, FeatureTable
 
 FIELDS = [
     Field("x", "float32", role=Role.FEATURE),
@@ -23,10 +23,10 @@ WEIGHTED = Schema([*FIELDS, Field("w", "float32", role=Role.WEIGHT)])
 
 def block_of(
     rows: int, backend: Backend | None = None, schema: Schema = SCHEMA, first: int = 0, dtype: str = "float32"
-) -> Block:
+) -> FeatureTable:
     """Rows `first` to `first + rows`."""
     backend = select("cpu") if backend is None else backend
-    block = Block.allocate(schema, rows, backend.device, dtype=dtype)
+    block = FeatureTable.allocate(schema, rows, backend.device, dtype=dtype)
     values = np.arange(first, first + rows)
     columns = {"x": ("float64", 2), "c": ("int32", 1), "y": ("float32", 3), "k": ("int64", 5), "w": ("float32", 4)}
     made = {

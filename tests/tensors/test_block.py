@@ -17,7 +17,7 @@ from gpupipe import errors
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Role, Schema
-from gpupipe.tensors import MISSING_TIME, Block
+from gpupipe.tensors import MISSING_TIME, FeatureTable
 
 CPU = select("cpu")
 
@@ -71,13 +71,13 @@ def test_what_is_written_is_read(
     columns |= {"y": column(target or "bool", rng.integers(0, 2, rows)), "w": column("float64", rng.random(rows))}
     form = schema(len(sources), len(codes), target=target, weight=weight)
     used = {name: columns[name] for name in form.names}
-    block = Block.allocate(form, rows + 3, "cpu")
+    block = FeatureTable.allocate(form, rows + 3, "cpu")
     cut = rows // 3
     for first, part in ((0, slice(cut)), (cut, slice(cut, rows))):
         written = block.write(first, {name: found.take(part) for name, found in used.items()}, CPU)
         assert written == (len(range(rows)[part]) if used else 0)
     block = block.narrow(rows)
-    assert block.row_bytes % 32 == 0 and block.row_bytes == Block.row_bytes_of(form) and len(block) == rows
+    assert block.row_bytes % 32 == 0 and block.row_bytes == FeatureTable.row_bytes_of(form) and len(block) == rows
     assert block.numeric.shape == (rows, len(sources)) and block.codes.shape == (rows, len(codes))
     for i in range(len(sources)):
         np.testing.assert_array_equal(block.numeric[:, i].numpy(), columns[f"x{i}"].data.astype("float32"))
@@ -91,7 +91,7 @@ def test_what_is_written_is_read(
 
 
 def test_views_share_one_allocation(backend: Backend) -> None:
-    block = Block.allocate(schema(3, 2, target="float32", weight=True), 5, backend.device)
+    block = FeatureTable.allocate(schema(3, 2, target="float32", weight=True), 5, backend.device)
     start = block.words.data_ptr()
     assert block.numeric.data_ptr() == start
     assert block.codes.data_ptr() == start + 12
@@ -101,7 +101,7 @@ def test_views_share_one_allocation(backend: Backend) -> None:
 
 
 def test_preprocessing_writes_into_torchs_memory(backend: Backend) -> None:
-    block = Block.allocate(schema(2, 1, target="float32"), 4, backend.device)
+    block = FeatureTable.allocate(schema(2, 1, target="float32"), 4, backend.device)
     pointer, before = block.words.data_ptr(), backend.transfers.num_bytes
     columns = {name: column("float64", [1, 2, 3, 4], backend) for name in ("x0", "x1", "y")}
     block.write(0, columns | {"c0": column("int64", [9, 8, 7, 6], backend)}, backend)
@@ -115,7 +115,7 @@ def test_a_block_on_another_device_is_written_all_the_same(backend: Backend) -> 
         backend = CpuBackend()
         backend.device = "cpu:0"
     keep = [Field("k", "int64", role=Role.KEEP), Field("s", "string", role=Role.KEEP)]
-    block = Block.allocate(schema(1, 1, target="int32", keep=keep), 6, "cpu")
+    block = FeatureTable.allocate(schema(1, 1, target="int32", keep=keep), 6, "cpu")
     for first, text in ((0, ["a", "b", "a"]), (3, ["c", "b", None])):
         frame = backend.from_arrow(pd_table(text, first), [Field("k", "int64"), Field("s", "string")])
         columns = {name: backend.column(frame, name) for name in ("k", "s")}
@@ -142,7 +142,7 @@ def pd_table(text: list[str | None], first: int) -> Any:
     ],
 )
 def test_what_must_not_reach_the_model(name: str, values: list[float], problem: str, backend: Backend) -> None:
-    block = Block.allocate(schema(2, 1, target="float32", weight=True), 3, backend.device)
+    block = FeatureTable.allocate(schema(2, 1, target="float32", weight=True), 3, backend.device)
     columns = {n: column("float64", [1, 2, 3], backend) for n in ("x0", "x1", "y", "w")}
     columns |= {"c0": column("int32", [0, 0, 0], backend), name: column("float64", values, backend)}
     with pytest.raises(errors.BadData, match=f"column '{name}': {problem}") as caught:
@@ -154,14 +154,14 @@ def test_what_must_not_reach_the_model(name: str, values: list[float], problem: 
 def test_one_bad_value_in_a_large_column_is_found() -> None:
     values = np.zeros(20_000)
     values[12_345] = np.nan
-    block = Block.allocate(schema(2, 0), 20_000, "cpu")
+    block = FeatureTable.allocate(schema(2, 0), 20_000, "cpu")
     with pytest.raises(errors.BadData, match="column 'x1': 1 missing value"):
         block.write(0, {"x0": column("float64", np.zeros(20_000)), "x1": column("float64", values)}, CPU)
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("int64", "x0"), ("bool", "x0"), ("int8", "c0")])
 def test_masked_values_are_missing_values(dtype: str, name: str) -> None:
-    block = Block.allocate(schema(1, 1), 2, "cpu")
+    block = FeatureTable.allocate(schema(1, 1), 2, "cpu")
     columns = {n: column("int32", [1, 1]) for n in ("x0", "c0")}
     masked = Column(dtype, np.array([1, 1], dtype), np.array([True, False]))
     with pytest.raises(errors.BadData, match=f"column '{name}': 1 missing value would") as caught:
@@ -178,15 +178,15 @@ def test_masked_values_are_missing_values(dtype: str, name: str) -> None:
     ],
 )
 def test_what_is_no_number_is_named(name: str, given: Column, problem: str, remedy: str) -> None:
-    block = Block.allocate(schema(1, 1), 2, "cpu")
+    block = FeatureTable.allocate(schema(1, 1), 2, "cpu")
     with pytest.raises(errors.SchemaMismatch, match=f"column '{name}': {problem}") as caught:
         block.write(0, {n: column("int32", [1, 1]) for n in ("x0", "c0")} | {name: given}, CPU)
     assert remedy in caught.value.remedy
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    block = Block.allocate(schema(2, 0), 2, "cpu")
-    with pytest.raises(errors.ColumnNotFound, match=r"Block\.write: column 'x1' not found") as caught:
+    block = FeatureTable.allocate(schema(2, 0), 2, "cpu")
+    with pytest.raises(errors.ColumnNotFound, match=r"FeatureTable\.write: column 'x1' not found") as caught:
         block.write(0, {name: column("int32", [1, 1]) for name in ("x0", "x11")}, CPU)
     assert "'x11'" in caught.value.remedy
 
@@ -202,7 +202,7 @@ def test_kept_numbers_and_times(dtype: str, masked: bool, rows: int) -> None:
     stored = "int64" if dtype == "timestamp" else dtype
     data = drawn(stored, rows, rng)
     valid = rng.random(rows) < 0.5 if masked and dtype not in FLOATS else None
-    block = Block.allocate(schema(0, 0, keep=[Field("k", dtype, role=Role.KEEP)]), rows, "cpu")
+    block = FeatureTable.allocate(schema(0, 0, keep=[Field("k", dtype, role=Role.KEEP)]), rows, "cpu")
     block.write(0, {"k": Column(dtype, data, valid)}, CPU)
     kept = block.keep["k"].numpy()
     assert str(kept.dtype) == (dtype if dtype in FLOATS else "int64")
@@ -211,7 +211,7 @@ def test_kept_numbers_and_times(dtype: str, masked: bool, rows: int) -> None:
 
 
 def test_a_kept_number_beyond_the_tensors_range_is_an_error() -> None:
-    block = Block.allocate(schema(0, 0, keep=[Field("k", "uint64", role=Role.KEEP)]), 2, "cpu")
+    block = FeatureTable.allocate(schema(0, 0, keep=[Field("k", "uint64", role=Role.KEEP)]), 2, "cpu")
     large = np.array([2**63 - 1, 2**63], dtype="uint64")
     with pytest.raises(errors.BadData, match=r"column 'k': .* beyond 64 signed bits, got 9223372036854775808"):
         block.write(0, {"k": Column("uint64", large)}, CPU)
@@ -220,7 +220,7 @@ def test_a_kept_number_beyond_the_tensors_range_is_an_error() -> None:
 
 
 def test_kept_strings_have_one_dictionary() -> None:
-    block = Block.allocate(schema(0, 0, keep=[Field("s", "string", role=Role.KEEP)]), 6, "cpu")
+    block = FeatureTable.allocate(schema(0, 0, keep=[Field("s", "string", role=Role.KEEP)]), 6, "cpu")
     for first, text in ((0, ["b", "a"]), (2, ["c", None]), (4, ["a", "d"])):
         coded = CPU.encode(pd.DataFrame({"s": pd.array(text, dtype="str")}))
         block.write(first, {"s": CPU.column(coded, "s")}, CPU)
@@ -230,7 +230,7 @@ def test_kept_strings_have_one_dictionary() -> None:
 
 
 def test_narrowing_shares_unless_much_would_be_wasted() -> None:
-    block = Block.allocate(schema(1, 0, keep=[Field("k", "int64", role=Role.KEEP)]), 100, "cpu")
+    block = FeatureTable.allocate(schema(1, 0, keep=[Field("k", "int64", role=Role.KEEP)]), 100, "cpu")
     block.write(0, {"x0": column("int32", np.arange(100)), "k": column("int64", np.arange(100))}, CPU)
     assert block.narrow(100) is block
     near, far = block.narrow(90), block.narrow(10)
@@ -242,14 +242,14 @@ def test_narrowing_shares_unless_much_would_be_wasted() -> None:
 
 def test_it_is_written_where_nothing_is_recorded() -> None:
     with torch.inference_mode():
-        block = Block.allocate(schema(1, 0), 2, "cpu")
+        block = FeatureTable.allocate(schema(1, 0), 2, "cpu")
         block.write(0, {"x0": column("int32", [1, 2])}, CPU)
         assert block.numeric[:, 0].tolist() == [1.0, 2.0]
 
 
 def test_writing_changes_no_column() -> None:
     frame = pd.DataFrame({"x0": np.array([1.0, 2.0], dtype="float32")})
-    block = Block.allocate(schema(1, 0), 2, "cpu")
+    block = FeatureTable.allocate(schema(1, 0), 2, "cpu")
     block.write(0, {"x0": CPU.column(CPU.encode(frame), "x0")}, CPU)
     block.numeric.add_(100.0)
     assert frame["x0"].tolist() == [1.0, 2.0]
@@ -258,7 +258,7 @@ def test_writing_changes_no_column() -> None:
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages on this machine")
 @pytest.mark.parametrize("again", [False, True])
 def test_rows_lie_in_huge_pages_and_begin_with_a_line_of_the_cache(again: bool) -> None:
-    block = Block.allocate(schema(8, 0), 1 << 20, "cpu")
+    block = FeatureTable.allocate(schema(8, 0), 1 << 20, "cpu")
     block = block.empty_like(len(block)) if again else block
     address = block.words.data_ptr()
     assert address % 64 == 0

@@ -17,7 +17,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe.backend import Backend, Column, select
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.tensors import Batch, Block, Loader, Permutation
+from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation
 
 SCHEMA = Schema(
     [
@@ -31,10 +31,10 @@ SCHEMA = Schema(
 )
 
 
-def block_of(rows: int, backend: Backend) -> Block:
+def block_of(rows: int, backend: Backend) -> FeatureTable:
     """Row i holds i, 2i, 3i ... in its columns."""
     values = np.arange(rows)
-    block = Block.allocate(SCHEMA, rows, backend.device)
+    block = FeatureTable.allocate(SCHEMA, rows, backend.device)
     columns = {"x": ("float64", 2), "c": ("int32", 1), "y": ("float32", 3), "w": ("float32", 4), "k": ("int64", 5)}
     made = {
         name: Column(dtype, backend.to_device((values * times).astype(dtype)))

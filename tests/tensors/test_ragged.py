@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe.backend import Backend, Column
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Block, Loader, Ragged
+from gpupipe.tensors import FeatureTable, Loader, Ragged
 
 SCHEMA = Schema(
     [
@@ -76,7 +76,7 @@ def test_take_gathers_lists(rows: list[list[int]], data: st.DataObject) -> None:
 @pytest.mark.parametrize("reuse", [False, True])
 def test_a_batch_has_the_lists_of_its_rows(backend: Backend, shuffle: bool, reuse: bool) -> None:
     rows = [[number % 90] * (number % 4) for number in range(23)]
-    block = Block.allocate(SCHEMA, len(rows), backend.device)
+    block = FeatureTable.allocate(SCHEMA, len(rows), backend.device)
     for start in (0, 10):  # in parts, as partitions come
         block.write(start, columns(rows[start : start + 10 if start == 0 else None], backend), backend)
     seen = []
@@ -96,7 +96,7 @@ def test_a_batch_has_the_lists_of_its_rows(backend: Backend, shuffle: bool, reus
 
 
 def test_one_write_shares_the_backends_memory(backend: Backend) -> None:
-    block = Block.allocate(SCHEMA, 2, backend.device)
+    block = FeatureTable.allocate(SCHEMA, 2, backend.device)
     given = columns([[1, 2], [3]], backend)
     block.write(0, given, backend)
     elements = given["seen"].elements
@@ -107,14 +107,14 @@ def test_one_write_shares_the_backends_memory(backend: Backend) -> None:
 
 
 def test_a_block_without_rows_has_lists() -> None:
-    block = Block.allocate(SCHEMA, 0, "cpu")
+    block = FeatureTable.allocate(SCHEMA, 0, "cpu")
     assert plain(block.lists["seen"]) == []
     assert list(Loader(block)) == []
 
 
 def test_a_missing_list_is_an_empty_one(backend: Backend) -> None:
     xp = backend.xp
-    block = Block.allocate(SCHEMA.select(["seen"]), 2, backend.device)
+    block = FeatureTable.allocate(SCHEMA.select(["seen"]), 2, backend.device)
     elements = Column("int32", xp.zeros(0, "int32"))
     block.write(0, {"seen": Column("list<int32>", xp.zeros(3, "int64"), xp.zeros(2, bool), None, elements)}, backend)
     assert plain(block.lists["seen"]) == [[], []]
@@ -129,7 +129,7 @@ def test_a_missing_list_is_an_empty_one(backend: Backend) -> None:
     ],
 )
 def test_what_must_not_reach_a_model(elements: Column, problem: str) -> None:
-    block = Block.allocate(SCHEMA.select(["prices"]), 1, "cpu")
+    block = FeatureTable.allocate(SCHEMA.select(["prices"]), 1, "cpu")
     column = Column("list<float64>", np.array([0, 1]), None, None, elements)
     with pytest.raises(errors.BadData, match=f"column 'prices': {problem}"):
         block.write(0, {"prices": column}, cpu())
@@ -137,7 +137,7 @@ def test_what_must_not_reach_a_model(elements: Column, problem: str) -> None:
 
 def test_texts_do_not_reach_a_model() -> None:
     words = Column("string", np.zeros(1, np.int8), None, pa.array(["a"], pa.large_string()))
-    block = Block.allocate(SCHEMA.select(["prices"]), 1, "cpu")
+    block = FeatureTable.allocate(SCHEMA.select(["prices"]), 1, "cpu")
     with pytest.raises(errors.SchemaMismatch, match=r"column 'prices': list<string> values(.|\n)*pre.Categorify"):
         block.write(0, {"prices": Column("list<string>", np.array([0, 1]), None, None, words)}, cpu())
 

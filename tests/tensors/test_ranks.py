@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing
 
 from gpupipe import errors
 from gpupipe.tensors import Loader
-from gpupipe.tensors.sharding import Ranks, get_rank
+from gpupipe.tensors.sharding import Sharding, get_rank
 
 from .tables import block_of, rows_of
 
@@ -75,7 +75,7 @@ def test_padding_is_told_before_it_comes() -> None:
     for rows in range(30):
         for batch_size in range(1, 9):
             for drop_last in (False, True):
-                ranks = [Ranks(rows, batch_size, drop_last, rank, 3) for rank in range(3)]
+                ranks = [Sharding(rows, batch_size, drop_last, rank, 3) for rank in range(3)]
                 steps = [rank.step(number) for rank in ranks for number in range(len(rank))]
                 padded = any(step.size > step.stop - step.start for step in steps)
                 assert {rank.pads for rank in ranks} == {padded}

@@ -10,15 +10,15 @@ from scipy import stats
 from gpupipe import errors
 from gpupipe.backend import Backend, Column, select
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.tensors.sampling import Drawn
 
 from .tables import WEIGHTED, block_of, rows_of
 
 
-def with_target(target: np.ndarray) -> Block:
+def with_target(target: np.ndarray) -> FeatureTable:
     schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
-    block = Block.allocate(schema, len(target), "cpu")
+    block = FeatureTable.allocate(schema, len(target), "cpu")
     columns = {"x": Column("float64", np.arange(len(target)) * 1.0), "y": Column("float64", target.astype("float64"))}
     block.write(0, columns, select("cpu"))
     return block

@@ -19,7 +19,7 @@ import torch
 
 from gpupipe.backend import Column
 from gpupipe.tensors import host_table, stream_table
-from gpupipe.tensors.sharding import Ranks
+from gpupipe.tensors.sharding import Sharding
 
 GPU = torch.device("cuda:0")
 ROWS, WINDOW = 12, 4
@@ -130,19 +130,19 @@ def run(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, lists: list[str], *, steps:
     def gather(table: Window, rows: Any, out: Any, at: int) -> None:
         cuda.done.append(("gather", table.number, cuda.current_stream().name))
 
-    def fill(slab: Any, steps: Any, picker: Any) -> None:
-        picker.pick(steps[0].start, steps[-1].stop, slab, 0)
+    def fill(slab: Any, steps: Any, source: Any) -> None:
+        source.copy_rows(steps[0].start, steps[-1].stop, slab, 0)
 
-    monkeypatch.setattr(stream_table, "Block", SimpleNamespace(allocate=allocate))
+    monkeypatch.setattr(stream_table, "FeatureTable", SimpleNamespace(allocate=allocate))
     monkeypatch.setattr(stream_table, "gather", gather)
     monkeypatch.setattr(host_table, "fill", fill)
-    monkeypatch.setattr(host_table, "batches_of", lambda rows, steps, **_: iter(steps))
+    monkeypatch.setattr(host_table, "split_batches", lambda rows, steps, **_: iter(steps))
     slab = SimpleNamespace(device=GPU, tensors=[], words=None)
     like = SimpleNamespace(device=GPU, row_bytes=host_table.SLAB_BYTES, empty_like=lambda *_, **__: slab)
     opened = host_table.iterate_slabs(
         like,  # type: ignore[arg-type]
         lambda: stream_table.open_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
-        Ranks(ROWS, 2, drop_last=False),
+        Sharding(ROWS, 2, drop_last=False),
         0,
         GPU,
         reuse=False,

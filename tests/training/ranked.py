@@ -20,7 +20,7 @@ import torch
 
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Batch, Block, Loader, Ragged
+from gpupipe.tensors import Batch, FeatureTable, Loader, Ragged
 from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer
 from gpupipe.training.optim import rowwise_adagrad
 from tests.training.resumed import SCHEMA, block
@@ -84,7 +84,7 @@ class Counts(Callback):
 class Dealt:
     """What several ranks have of each batch, one rank's rows after another's, without padding."""
 
-    def __init__(self, whole: Block, sizes: list[int], each: int) -> None:
+    def __init__(self, whole: FeatureTable, sizes: list[int], each: int) -> None:
         parts = [part(whole, sizes, rank) for rank in range(len(sizes))]
         self.loaders = [Loader(rows, batch_size=each, shuffle="rows", seed=3) for rows in parts]
         self.schema, self.device = whole.schema, whole.device
@@ -102,17 +102,17 @@ class Dealt:
             yield Batch(*(torch.cat([getattr(b, name) for b in there]) for name in ("numeric", "codes", "target")))
 
 
-def part(whole: Block, sizes: list[int], rank: int) -> Block:
+def part(whole: FeatureTable, sizes: list[int], rank: int) -> FeatureTable:
     """A rank's rows."""
     first = sum(sizes[:rank])
-    own = Block.allocate(SCHEMA, sizes[rank], "cpu")
+    own = FeatureTable.allocate(SCHEMA, sizes[rank], "cpu")
     own.words.copy_(whole.words[first : first + sizes[rank]])
     return own
 
 
-def with_lists(plain: Block) -> Block:
+def with_lists(plain: FeatureTable) -> FeatureTable:
     """The rows, each with none to four ids."""
-    made = Block(LISTS, plain.words, {}, {})
+    made = FeatureTable(LISTS, plain.words, {}, {})
     draw = torch.Generator().manual_seed(5)
     lengths = torch.randint(0, 5, (len(plain),), generator=draw)
     ids = torch.randint(0, 7, (int(lengths.sum()),), generator=draw, dtype=torch.int32)

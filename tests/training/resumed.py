@@ -14,7 +14,7 @@ import torch
 
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer
 
 SCHEMA = Schema(
@@ -26,10 +26,10 @@ SCHEMA = Schema(
 )
 
 
-def block(count: int, seed: int = 0) -> Block:
+def block(count: int, seed: int = 0) -> FeatureTable:
     """Rows whose target follows from their features."""
     draw = torch.Generator().manual_seed(seed)
-    made = Block.allocate(SCHEMA, count, "cpu")
+    made = FeatureTable.allocate(SCHEMA, count, "cpu")
     made.numeric.copy_(torch.randn(count, 3, generator=draw))
     made.codes.copy_(torch.randint(2, 6, (count, 1), generator=draw))
     made.target.copy_((2 * made.numeric[:, 0] - made.numeric[:, 1] ** 2 + made.codes[:, 0] > 2.5).float())

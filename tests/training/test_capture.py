@@ -16,7 +16,7 @@ from gpupipe.backend import Column, select
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Kind, Role, Schema
-from gpupipe.tensors import Block, Loader
+from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
 from gpupipe.training.callbacks.history import History
@@ -44,7 +44,7 @@ def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
             Field("number", "int64", role=Role.KEEP),
         ]
     )
-    block = Block.allocate(schema, rows, "cpu")
+    block = FeatureTable.allocate(schema, rows, "cpu")
     x = draw.standard_normal(rows).astype(np.float32)
     columns = {"x": x, "z": draw.standard_normal(rows).astype(np.float32)}
     written = {name: Column("float32", values) for name, values in columns.items()}

@@ -12,14 +12,14 @@ from gpupipe.backend import Column, select
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import Batch, Block, Loader
+from gpupipe.tensors import Batch, FeatureTable, Loader
 from gpupipe.training import Trainer, batch_size_finder, tune_batch_size
 from gpupipe.training.loop.losses import LOSSES
 
 
 def loader_of(rows: int = 600) -> Loader:
     schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
-    block = Block.allocate(schema, rows, "cpu")
+    block = FeatureTable.allocate(schema, rows, "cpu")
     x = torch.randn(rows, generator=torch.Generator().manual_seed(0)).numpy()
     block.write(0, {"x": Column("float32", x), "y": Column("float32", 2 * x)}, select("cpu"))
     return Loader(block, batch_size=8, shuffle="rows")

@@ -1,4 +1,4 @@
-"""Numbers as the bins they fall into: edges given, or learned."""
+"""Binning of numbers, by given or learned edges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NARROWEST = 1e-8
 
 
 class Bucketize(StatelessStep):
-    """Numbers as the ids of the bins between given edges: a categorical.
+    """Binning by given edges: numbers become categorical bin ids.
 
     Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`: with k edges there are
     k + 1 bins, the first below the first edge, the last from the last edge up. Infinities are in the outer bins.
@@ -79,16 +79,16 @@ class Bucketize(StatelessStep):
 
 
 class KBinsDiscretizer(Invertible):
-    """Numbers as the bins of edges learned from the data: of equal width, equally full, or around 1-D k-means centres.
+    """Binning by learned edges: of equal width, of equal counts, or around 1-D k-means centres.
 
-    The outer bins take what lies beyond them. As ids they are those of `Categorify`: 0 missing, 1 never, 2 and up
+    The outer bins hold all values outside. As ids they are those of `Categorify`: 0 missing, 1 never, 2 and up
     scikit-learn's number of the bin. Quantiles and centres are of all rows (scikit-learn's of a sample of 200,000):
     exact up to 65,536 distinct values of a column, and with `exact`; else within the error `RobustScaler` states.
 
     Args:
         n_bins: at least 2; for all columns, or one number per column. Bins of (nearly) no width are left out.
         encode: `"ordinal"` gives a categorical of ids, `"onehot-dense"` a float32 column `<name>_<bin>` per bin, all
-            0 where the value is missing. scikit-learn's default, a sparse matrix, is none of ours.
+            0 where the value is missing. scikit-learn's default, a sparse matrix, does not exist here.
         strategy: `"quantile"`, `"uniform"` or `"kmeans"`.
         quantile_method: between two values, as in `numpy.quantile`: `"averaged_inverted_cdf"` or `"linear"`.
         exact: keep all distinct values while fitting, 16 bytes each on the host.
@@ -98,7 +98,7 @@ class KBinsDiscretizer(Invertible):
         n_bins_: bins that are left, C int64.
 
     Raises:
-        BadConfig: an unknown option, or a number of bins that is none.
+        BadConfig: an unknown option, or an invalid number of bins.
         BadData: an infinity in `fit`, or a column without a value.
 
     Memory: transform allocates n int32 per column (n float32 per bin) on the device, and one float64 block at a time;
@@ -157,12 +157,12 @@ class KBinsDiscretizer(Invertible):
             raise refuse_argument(self, "n_bins", self.n_bins, f"an integer, or {num_columns} of them, one per column")
         return given
 
-    def summarise(self, columns: Columns, backend: Backend) -> Extremes | Quantiles:
+    def summarize(self, columns: Columns, backend: Backend) -> Extremes | Quantiles:
         if self.strategy == "uniform":
             return Extremes.of(columns, backend, "KBinsDiscretizer")
         return Quantiles.of(columns, backend, "KBinsDiscretizer", exact=self.exact)
 
-    def finish(self, summary: Extremes | Quantiles) -> Self:
+    def finalize(self, summary: Extremes | Quantiles) -> Self:
         names, wanted = summary.names, self._wanted(len(summary.names))
         if isinstance(summary, Extremes):
             check_values(names, summary.low <= summary.high, "KBinsDiscretizer")
@@ -212,7 +212,7 @@ class KBinsDiscretizer(Invertible):
         }
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The middle of each value's bin; missing where the id is 0, 1 or no bin's."""
+        """Return the middle of each value's bin; missing where the id is 0, 1 or not a bin's."""
         xp, made = backend.xp, {}
         for name, edges in zip(self.names_in_, self.bin_edges_, strict=True):
             middles = np.append(edges[1:] / 2 + edges[:-1] / 2, np.nan)
@@ -233,7 +233,7 @@ def _make_id_field(item: Field, num_bins: int | None) -> Field:
 
 
 def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Column:
-    """n int32: 0 missing, and the bins from 2 up."""
+    """Return n int32: 0 missing, and the bins from 2 up."""
     xp = backend.xp
     known, out = backend.to_device(edges), xp.empty(len(column), dtype="int32")
     for rows in row_blocks(len(column), backend):

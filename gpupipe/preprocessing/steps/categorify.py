@@ -1,4 +1,4 @@
-"""Categories as ids: 0 missing, 1 unknown or rare, 2.. the vocabulary, and buckets behind it where they are wanted."""
+"""Categorical ids: 0 missing, 1 unknown or rare, 2.. the vocabulary, then optional hash buckets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Categorify"]
 
 @dataclass(frozen=True)
 class _Seen:
-    """The types of all columns, and the counts of those whose vocabulary is learned."""
+    """Summary of the types of all columns, and the counts of those whose vocabulary is learned."""
 
     dtypes: dict[str, str]
     counts: CategoryCounts
@@ -36,13 +36,13 @@ class _Seen:
         return type(self)(self.dtypes, self.counts + other.counts)
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`."""
+        """Return the summary with each missing value replaced by `values[name]`."""
         return type(self)(self.dtypes, self.counts.filled(values))
 
 
 @by_element
 class Categorify(Invertible):
-    """Strings, integers and booleans as int32 ids, each column with its own vocabulary or all with one.
+    """Categorical ids of strings, integers and booleans as int32, with a vocabulary per column or one for all.
 
     Id 0 is a missing value, 1 one that was not there in `fit` or was too rare, 2 and up the vocabulary by count
     descending, then value ascending (strings by their UTF-8 bytes). With `num_buckets`, what would be 1 is spread by
@@ -55,7 +55,7 @@ class Categorify(Invertible):
         joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
             are of all of them together.
         vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
-            some. They are taken as they are: limits hold for the columns whose vocabulary is learned.
+            some. They are used unchanged: limits hold for the columns whose vocabulary is learned.
 
     Attributes:
         vocabularies_: for each column, by name, the kept values in the order of their ids, as an Arrow array on the
@@ -131,7 +131,7 @@ class Categorify(Invertible):
                 )
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
-        """The vocabularies that are given, by column name."""
+        """Return the given vocabularies by column name."""
         if self.vocabulary is None:
             return {}
         where = "Categorify(vocabulary=)"
@@ -159,7 +159,7 @@ class Categorify(Invertible):
                 )
         return {name: values for name, (values, _) in found.items()}
 
-    def summarise(self, columns: Columns, backend: Backend) -> _Seen:
+    def summarize(self, columns: Columns, backend: Backend) -> _Seen:
         given = (
             self.vocabulary if isinstance(self.vocabulary, Mapping) else columns if self.vocabulary is not None else ()
         )
@@ -167,7 +167,7 @@ class Categorify(Invertible):
         dtypes = {name: column.dtype for name, column in columns.items()}
         return _Seen(dtypes, CategoryCounts.of(learned, backend, "Categorify"))
 
-    def finish(self, summary: _Seen) -> Self:
+    def finalize(self, summary: _Seen) -> Self:
         names, counts = list(summary.dtypes), summary.counts
         found = self._given(summary.dtypes)
         if self.joint and self.vocabulary is not None:
@@ -196,7 +196,7 @@ class Categorify(Invertible):
         return self
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The ids for one partition, int32; inputs are not modified.
+        """Return the ids for one partition, int32; inputs are not modified.
 
         Raises:
             SchemaMismatch: a column holds text where numbers were learned, or the other way round.
@@ -209,7 +209,7 @@ class Categorify(Invertible):
         return made
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The values of ids; missing where the id is 0, 1, a bucket's or nobody's."""
+        """Return the values of ids; missing where the id is 0, 1, a bucket's or outside the vocabulary."""
         made = {}
         for name, column in columns.items():
             ids, there = whole_numbers(column, np.dtype("int64"), backend.xp)

@@ -1,4 +1,4 @@
-"""Categories as how often they occur."""
+"""Count encoding of categories."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["CountEncoder"]
 
 
 class CountEncoder(CategoryStep):
-    """Strings, integers and booleans as how many rows of `fit` had that value; 0 for one that none had.
+    """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
     A missing value is a category of its own: it becomes the number of rows in which the value was missing.
 
     Args:
-        normalize: the share of all rows instead of their number, as in `pandas.Series.value_counts`.
+        normalize: the fraction of all rows instead of their number, as in `pandas.Series.value_counts`.
 
     Attributes:
         categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
@@ -54,7 +54,7 @@ class CountEncoder(CategoryStep):
         self.counts_[name] = found.counts
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The counts for one partition, float32; inputs are not modified.
+        """Return the counts for one partition, float32; inputs are not modified.
 
         Raises:
             SchemaMismatch: a column holds text where numbers were learned, or the other way round.

@@ -1,4 +1,4 @@
-"""Times as numbers a network can take."""
+"""Datetime encoding: times as numbers for a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DatetimeEncoder"]
 
 
 class DatetimeEncoder(StatelessStep):
-    """Each timestamp as parts of its date and places in its cycles, all float32 and missing where the time is.
+    """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
     The times themselves do not come out. `transforms.DateParts` adds the same as columns that other steps can use.
 
@@ -78,7 +78,7 @@ class DatetimeEncoder(StatelessStep):
         ]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        """For each column its parts, then sine and cosine of its cycles."""
+        """Return the names of the outputs: for each column its parts, then sine and cosine of its cycles."""
         made = []
         for name in names:
             made += [f"{name}_{part}" for part in as_list(self.parts)]

@@ -1,4 +1,4 @@
-"""The smallest type that holds a column's values, learned, and held to afterwards."""
+"""Downcasting: the smallest type that holds a column's values, learned, and checked afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.cast import cast_column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric, tabulate
 from gpupipe.schema import FLOATS, INTEGERS, Field
 
@@ -24,7 +24,7 @@ _SMALLEST = sorted(INTEGERS, key=lambda dtype: (np.dtype(dtype).itemsize, dtype.
 
 @dataclass(frozen=True)
 class _Ranges:
-    """What C columns have to be able to hold.
+    """Summary of the values that C columns have to represent.
 
     Args:
         names: the columns.
@@ -45,8 +45,8 @@ class _Ranges:
         return replace(self, low=low, high=high, rounded=self.rounded + other.rounded)
 
 
-class Downcast(FoldStep):
-    """Store numbers as the smallest type that holds every value seen in `fit`; values never change.
+class Downcast(LearnedStep):
+    """Downcasting of numbers to the smallest type that holds every value of `fit`; values never change.
 
     An integer column becomes the smallest integer type its range fits (signed, where two are of one size), a float64
     column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay. Missing
@@ -71,20 +71,20 @@ class Downcast(FoldStep):
     keeps_units = True
     monotone = True
 
-    def summarise(self, columns: Columns, backend: Backend) -> _Ranges:
+    def summarize(self, columns: Columns, backend: Backend) -> _Ranges:
         table = tabulate(columns, _range, 3, backend)
         low, high = table[..., 0].min(axis=0, initial=np.inf), table[..., 1].max(axis=0, initial=-np.inf)
         dtypes = tuple(column.dtype for column in columns.values())
         return _Ranges(tuple(columns), dtypes, low, high, table[..., 2].sum(axis=0))
 
-    def finish(self, summary: _Ranges) -> Self:
+    def finalize(self, summary: _Ranges) -> Self:
         self.names_in_ = list(summary.names)
         facts = zip(summary.dtypes, summary.low, summary.high, summary.rounded, strict=True)
         self.dtypes_ = [_smallest(*one) for one in facts]
         return self
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """The fields with the types that were learned; before `fit`, with their own."""
+        """Return the fields with the learned types; before `fit`, with their own."""
         check_numeric(fields, "Downcast")
         if not self.is_fitted:
             return list(fields)
@@ -106,7 +106,7 @@ class Downcast(FoldStep):
 
 
 def _range(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Of a block of rows of one column: least, largest, and how many values float32 would round."""
+    """Return the least and largest value of a block of one column, and the count of values float32 would round."""
     missing = xp.isnan(block)
     rounded = (block.astype("float32").astype("float64") != block) & ~missing
     return xp.where(missing, xp.inf, block).min(), xp.where(missing, -xp.inf, block).max(), xp.count_nonzero(rounded)

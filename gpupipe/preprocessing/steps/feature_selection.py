@@ -1,4 +1,4 @@
-"""Columns left out because they tell nothing, or nothing new."""
+"""Feature selection: constant and correlated columns are left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric, check_values
 from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.preprocessing.summaries.moments import Moments
@@ -19,8 +19,8 @@ from gpupipe.support.validation import check_number
 __all__ = ["CorrelationThreshold", "VarianceThreshold"]
 
 
-class _Selector(FoldStep):
-    """What the selectors share: the columns kept come out as they are, the same memory and type."""
+class _Selector(LearnedStep):
+    """Base class of the selectors: the selected columns keep their memory and type."""
 
     keeps_units = True
     monotone = True
@@ -28,14 +28,14 @@ class _Selector(FoldStep):
     kept_: list[str]
 
     _limits: str
-    """What `threshold` lies in."""
+    """The allowed range of `threshold`."""
 
     def __init__(self, threshold: float) -> None:
         check_number(self, self._limits, threshold=threshold)
         self.threshold = threshold
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Before `fit` all columns: which ones are kept is for the data to say."""
+        """Return the output fields; before `fit` all columns, as the data decide which ones are selected."""
         check_numeric(fields, type(self).__name__)
         return [item for item in fields if not self.is_fitted or item.name in self.kept_]
 
@@ -46,7 +46,7 @@ class _Selector(FoldStep):
         return {name: columns[name] for name in self.output_names(list(columns))}
 
     def get_support(self, indices: bool = False) -> Any:
-        """Which of the columns are kept, C booleans, or their positions.
+        """Return which columns are selected, as C booleans or as positions.
 
         Raises:
             NotFitted: before `fit`.
@@ -57,7 +57,7 @@ class _Selector(FoldStep):
 
 
 class VarianceThreshold(_Selector):
-    """Columns whose variance is at most `threshold` are left out: by default constant ones.
+    """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
     Missing values have no say. What is left out cannot be had back: there is no `inverse_transform`.
 
@@ -87,10 +87,10 @@ class VarianceThreshold(_Selector):
     def __init__(self, threshold: float = 0.0) -> None:
         super().__init__(threshold)
 
-    def summarise(self, columns: Columns, backend: Backend) -> Moments:
+    def summarize(self, columns: Columns, backend: Backend) -> Moments:
         return Moments.of(columns, backend, "VarianceThreshold")
 
-    def finish(self, summary: Moments) -> Self:
+    def finalize(self, summary: Moments) -> Self:
         check_values(summary.names, summary.count, "VarianceThreshold")
         self.variances_ = summary.variance
         kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
@@ -107,9 +107,9 @@ class VarianceThreshold(_Selector):
 
 
 class CorrelationThreshold(_Selector):
-    """Of columns that are (nearly) linear in each other, only the first is kept.
+    """Feature selection by correlation: of columns (nearly) linear in each other, only the first is selected.
 
-    Columns are looked at in their order; one whose correlation with a column already kept is, in absolute value, more
+    Columns are compared in their order; one whose correlation with a column already kept is, in absolute value, more
     than `threshold` is left out. A constant column is correlated with none.
 
     Args:
@@ -120,7 +120,7 @@ class CorrelationThreshold(_Selector):
         kept_: the names of the columns that are kept.
 
     Raises:
-        BadConfig: a threshold that is none.
+        BadConfig: an invalid threshold.
         BadData: a missing value, an infinity, or fewer than two rows.
 
     Memory: transform shares; fitting takes a block of rows at a time.
@@ -137,10 +137,10 @@ class CorrelationThreshold(_Selector):
     def __init__(self, threshold: float = 0.95) -> None:
         super().__init__(threshold)
 
-    def summarise(self, columns: Columns, backend: Backend) -> Covariance:
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
         return Covariance.of(columns, backend, "CorrelationThreshold", max_bytes=0)
 
-    def finish(self, summary: Covariance) -> Self:
+    def finalize(self, summary: Covariance) -> Self:
         if summary.count < 2:
             raise BadData(
                 "CorrelationThreshold",
@@ -150,7 +150,7 @@ class CorrelationThreshold(_Selector):
                 remedy="fit on more rows, or leave the step out",
             )
         deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
-        # Below what the mean's last digit tells apart there is no variance.
+        # Below the resolution of the mean there is no variance.
         varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)
         unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)
         found = np.clip(summary.m2 / summary.count * unit[:, None] * unit, -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Missing values replaced by what is usual in the row's group."""
+"""Imputation by group: missing values become the statistic of the row's group."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, sort_by_count, unite_dictionaries
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.summaries.group_index import key_field
 from gpupipe.preprocessing.summaries.group_values import GroupedValues
-from gpupipe.preprocessing.summaries.target_stats import NumberCells, encode_values
+from gpupipe.preprocessing.summaries.target_stats import MeanStats, encode_values
 from gpupipe.preprocessing.vocabulary import FIRST, make_lookup
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, check_name
@@ -30,7 +30,7 @@ _WAITING = 1 << 18
 
 @dataclass(frozen=True)
 class _Groups:
-    """Of each column with values, parts that wait to be merged."""
+    """Summary of each column with values: parts that are merged later."""
 
     names: tuple[str, ...]
     key_dtype: str
@@ -41,8 +41,8 @@ class _Groups:
         return replace(self, columns=tuple(_waiting((*mine, *theirs)) for mine, theirs in pairs))
 
 
-class GroupImputer(FoldStep):
-    """Missing numbers replaced by the mean, median or most frequent value of the rows of the same group.
+class GroupImputer(LearnedStep):
+    """Imputation of numbers by the mean, median or most frequent value of the rows of the same group.
 
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
     The column of groups is read and does not come out; name it in another group of `Features` to have it as a feature.
@@ -86,7 +86,7 @@ class GroupImputer(FoldStep):
         if not values:
             raise BadConfig(
                 "GroupImputer",
-                "there is no column beside that of the groups",
+                "there is no column besides the group keys",
                 got=[item.name for item in fields],
                 expected="columns of numbers to fill",
                 remedy=f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))",
@@ -104,7 +104,7 @@ class GroupImputer(FoldStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name != self.by]
 
-    def summarise(self, columns: Columns, backend: Backend) -> _Groups:
+    def summarize(self, columns: Columns, backend: Backend) -> _Groups:
         xp = backend.xp
         codes, groups = encode_values(columns[self.by], backend)
         made: list[tuple[Any, ...]] = []
@@ -119,10 +119,10 @@ class GroupImputer(FoldStep):
 
     def _part(self, codes: Array, groups: Dictionary, values: Array, backend: Backend) -> Any:
         if self.strategy == "mean":
-            return NumberCells.of(codes, groups, backend.xp.zeros_like(codes), 1, [values], backend)
+            return MeanStats.of(codes, groups, backend.xp.zeros_like(codes), 1, [values], backend)
         return GroupedValues.of(codes, groups, values, backend)
 
-    def finish(self, summary: _Groups) -> Self:
+    def finalize(self, summary: _Groups) -> Self:
         merged = [type(parts[0]).merged(parts) for parts in summary.columns]
         names = self.output_names(summary.names)
         found = {}
@@ -147,8 +147,8 @@ class GroupImputer(FoldStep):
         return self
 
     def _statistics(self, item: Any) -> tuple[Any, float]:
-        """One number per group, NaN where it has no value, and that of all rows."""
-        if isinstance(item, NumberCells):
+        """Return one number per group, NaN where it has no value, and that of all rows."""
+        if isinstance(item, MeanStats):
             count, mean = item.count[0], item.mean[0, :, 0]
             overall = float((mean * (count / max(count.sum(), 1))).sum()) if count.sum() else float("nan")
             return np.where(count > 0, mean, np.nan)[:-1], overall
@@ -156,7 +156,7 @@ class GroupImputer(FoldStep):
         return item.statistics(self.strategy)[:-1], float(whole[0])
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The filled columns for one partition; inputs are not modified.
+        """Return the filled columns for one partition; inputs are not modified.
 
         Raises:
             SchemaMismatch: the groups are text where numbers were learned, or the other way round.
@@ -186,5 +186,5 @@ class GroupImputer(FoldStep):
 
 
 def _waiting(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    sizes = [64 + (len(part.categories) if isinstance(part, NumberCells) else len(part.values)) for part in parts]
+    sizes = [64 + (len(part.categories) if isinstance(part, MeanStats) else len(part.values)) for part in parts]
     return parts if sum(sizes) <= max(_WAITING, 2 * max(sizes)) else (type(parts[0]).merged(parts),)

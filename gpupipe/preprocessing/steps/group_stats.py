@@ -1,4 +1,4 @@
-"""What the rows of a group are like, as columns of each of its rows."""
+"""Group-by statistics joined back to each row (NVTabular: JoinGroupby)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpupipe.backend.aggregates import FUNCTIONS, State, compute_result
 from gpupipe.backend.columns import require_comparable
 from gpupipe.backend.dictionaries import find_positions, sort_values
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
 from gpupipe.preprocessing.summaries.group_index import GroupKeys, key_field
 from gpupipe.preprocessing.summaries.group_table import GroupTable
@@ -34,7 +34,7 @@ _ABOUT_ROWS = "size"
 
 @dataclass(frozen=True)
 class _Groups:
-    """The groups with what is known of their values; and of some columns the groups' distinct values."""
+    """Summary of the groups and their values; of some columns also the groups' distinct values."""
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -46,12 +46,12 @@ class _Groups:
         return type(self)(self.names, self.dtypes, self.table + other.table, pairs)
 
 
-class GroupStats(FoldStep):
-    """Statistics of the rows of the same group in `fit`, as new columns of each row; NVTabular's JoinGroupby.
+class GroupStats(LearnedStep):
+    """Group-by statistics of `fit` joined back to each row as new columns; NVTabular's JoinGroupby.
 
     The statistics are of all columns but those of `by`, and are called `dep_delay_mean_by_carrier`, or with two keys
     `dep_delay_mean_by_carrier_origin`; those of whole groups `size_by_carrier`. Only they come out; name a column in
-    another group of `Features` to have it as well. `transform` looks at the columns of `by` alone.
+    another group of `Features` to have it as well. `transform` reads the columns of `by` alone.
 
     Missing values are left out, as in pandas: `"count"` counts values and `"size"` rows, the sum of no value is 0.
     Counts are int64, all else is float64. A group that was not there in `fit` has a count and a sum of 0.
@@ -145,12 +145,12 @@ class GroupStats(FoldStep):
         return [name for name in names if name in as_list(self.by)]
 
     def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """The pairs of column and statistic, in the order of the outputs; a size is that of the first key."""
+        """Return the pairs of column and statistic in output order; a size is that of the first key."""
         by, stats = as_list(self.by), as_list(self.stats)
         sizes = [(by[0], _ABOUT_ROWS)] if by and _ABOUT_ROWS in stats else []
         return sizes + [(name, stat) for name in names if name not in by for stat in stats if stat != _ABOUT_ROWS]
 
-    def summarise(self, columns: Columns, backend: Backend) -> _Groups:
+    def summarize(self, columns: Columns, backend: Backend) -> _Groups:
         by, wanted = as_list(self.by), self._wanted(list(columns))
         numbers = {name: columns[name] for name, stat in wanted if stat in _OF_NUMBERS}
         _check_size(numbers, backend)
@@ -163,7 +163,7 @@ class GroupStats(FoldStep):
             pairs.append(GroupTable.of(there, [*by, name], [], backend))
         return _Groups(tuple(columns), tuple(columns[name].dtype for name in by), table, tuple(pairs))
 
-    def finish(self, summary: _Groups) -> Self:
+    def finalize(self, summary: _Groups) -> Self:
         cpu, by, wanted = select("cpu"), as_list(self.by), self._wanted(summary.names)
         groups = summary.table.merged()
         overall = summary.table.overall(groups)
@@ -205,17 +205,17 @@ class GroupStats(FoldStep):
 
     @staticmethod
     def _filled(row: Any, stat: str) -> Any:
-        """With that of a row of no group for groups that have none."""
+        """Replace the statistic of groups without one by that of a row without a group."""
         return row.astype(np.int64) if stat in _COUNTS else np.where(np.isnan(row), row[-1], row)
 
     def _number_of_pairs(self, pairs: Frame) -> Any:
-        """How many distinct values each group has."""
+        """Count the distinct values of each group."""
         cpu = select("cpu")
         places = self._places({name: cpu.column(pairs, name) for name in as_list(self.by)}, cpu)
         return np.append(np.bincount(places, minlength=len(self.groups_) + 1)[:-1], 0)
 
     def _places(self, columns: Columns, backend: Backend) -> Array:
-        """The group of each row, the number of groups where it is of none."""
+        """Return the group of each row, the number of groups where it has none."""
         lookups: Lookups = self.__dict__.setdefault("_lookups", Lookups())
         ids = [
             lookups.of(name, columns[name], values, dtype, "GroupStats").ids(columns[name], backend)
@@ -228,7 +228,7 @@ class GroupStats(FoldStep):
         return known[1].places(ids, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The statistics of one partition's rows, by the columns of `by` alone; inputs are not modified.
+        """Return the statistics of one partition's rows, from the columns of `by`; inputs are not modified.
 
         Raises:
             SchemaMismatch: a key is text where numbers were learned, or the other way round.
@@ -247,12 +247,12 @@ def _complete(item: Field) -> Field:
 
 
 def _result(stat: str, frame: Frame, name: str) -> Any:
-    """The statistic of each group as float64."""
+    """Return the statistic of each group as float64."""
     return floats(compute_result(stat, frame, Field(name, "float64"), select("cpu")), np)
 
 
 def _learn_ids(column: Column, cpu: Backend) -> tuple[Any, Any]:
-    """The id of each value (see `vocabulary`), and the distinct values in order."""
+    """Return the id of each value (see `vocabulary`), and the distinct values in order."""
     codes, values = encode_values(column, cpu)
     present = codes < len(values)
     vocabulary = sort_values(values.take(np.unique(codes[present])))

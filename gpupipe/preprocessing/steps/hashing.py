@@ -1,4 +1,4 @@
-"""Categories as buckets of a hash, which needs no fit and no vocabulary."""
+"""Feature hashing: categories as buckets of a hash, without fit and vocabulary."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["HashBucket", "HashedCross"]
 
 @by_element
 class HashBucket(StatelessStep):
-    """Strings, integers and booleans as the int32 ids of buckets of a hash: a categorical without a vocabulary.
+    """Feature hashing: strings, integers and booleans as int32 bucket ids, a categorical without a vocabulary.
 
     Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets. The hash depends on the value alone: it is
     the same on every backend, in every process and version, for any partitions; an integer has the same in any width.
-    Different values may share a bucket, and which value a bucket was cannot be told: there is no way back.
+    Different values may share a bucket, so a bucket has no inverse.
 
     Args:
         num_buckets: for all columns, or by column name.
@@ -81,7 +81,7 @@ class HashBucket(StatelessStep):
 
 
 class HashedCross(StatelessStep):
-    """Two or more columns of strings, integers or booleans as one: the int32 ids of buckets of a hash of each row's.
+    """Feature cross by hashing: int32 bucket ids of the joint value of two or more categorical columns.
 
     The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
     are two routes, and rows with the same value in both columns have no bucket in common but by chance. Id 0 is a row
@@ -128,7 +128,7 @@ class HashedCross(StatelessStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, size = backend.xp, num_rows(columns)
         # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
-        # values of one column that share a bucket beside one value of another do not share it beside all of them.
+        # values of one column that share a bucket with one value of another do not share it with all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
         hashes = [_by_text(column, backend) for column in columns.values()]
         ids = xp.empty(size, dtype="int32")
@@ -146,7 +146,7 @@ class HashedCross(StatelessStep):
 
 
 def _by_text(column: Column, backend: Backend) -> Array | None:
-    """The hash of each distinct string on the device, and any for a missing one; None for numbers."""
+    """Return the hash of each distinct string on the device, and any for a missing one; None for numbers."""
     if column.dictionary is None:
         return None
     return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))

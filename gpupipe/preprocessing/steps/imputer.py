@@ -1,4 +1,4 @@
-"""Missing values replaced by one value for each column."""
+"""Imputation of missing values by one value for each column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, un
 from gpupipe.backend.float_kernels import fill_into
 from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, FoldStep
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric, fill_matrix, refuse, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.summaries.moments import Moments
@@ -28,7 +28,7 @@ _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 
 @dataclass(frozen=True)
 class _Types:
-    """The summary of a strategy that looks at no value."""
+    """Summary of a strategy that reads no value."""
 
     dtypes: dict[str, str]
 
@@ -36,8 +36,8 @@ class _Types:
         return self
 
 
-class SimpleImputer(FoldStep):
-    """Missing values replaced by the column's mean, median or most frequent value, or by a constant.
+class SimpleImputer(LearnedStep):
+    """Imputation by the column's mean, median or most frequent value, or by a constant.
 
     Mean and median are for numbers and booleans and give float64 (float32 stays); the others keep the type and work on
     strings too. Of several most frequent values the smallest is taken. The median is exact up to 65,536 distinct
@@ -83,12 +83,12 @@ class SimpleImputer(FoldStep):
 
     @property
     def allocates(self) -> bool:  # type: ignore[override]
-        """Numbers are copied where they are averaged; other columns are shared where nothing is missing."""
+        """Whether columns are copied: numbers are where averaged; others are shared where nothing is missing."""
         return self.strategy in ("mean", "median")
 
     @property
     def summary_key(self) -> Hashable:  # type: ignore[override]
-        """That of the moments or the quantiles it learns from."""
+        """The key of the moments or the quantiles it learns from."""
         return {"mean": "moments", "median": ("quantiles", self.exact)}.get(self.strategy)
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
@@ -112,7 +112,7 @@ class SimpleImputer(FoldStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [*names, *map(_flag_name, names)] if self.add_indicator else list(names)
 
-    def summarise(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | _Types:
+    def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | _Types:
         where = f"SimpleImputer({self.strategy!r})"
         if self.strategy == "mean":
             return Moments.of(columns, backend, where)
@@ -122,7 +122,7 @@ class SimpleImputer(FoldStep):
             return CategoryCounts.of(columns, backend, where)
         return _Types({name: column.dtype for name, column in columns.items()})
 
-    def finish(self, summary: Moments | Quantiles | CategoryCounts | _Types) -> Self:
+    def finalize(self, summary: Moments | Quantiles | CategoryCounts | _Types) -> Self:
         if isinstance(summary, _Types):
             learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
         elif isinstance(summary, Moments):
@@ -179,13 +179,13 @@ class SimpleImputer(FoldStep):
         )
 
     def _fills(self, columns: Columns) -> dict[str, Any]:
-        """What missing values become; a constant is known before `fit` has seen the rows."""
+        """Return the fill values; a constant is known before `fit` has read the rows."""
         if self.strategy == "constant":
             return {name: self._constant(name, column.dtype) for name, column in columns.items()}
         return {name: self.statistics_[name] for name in columns}
 
     def _filled(self, column: Column, value: Any, backend: Backend, infinite: list[Array]) -> Column:
-        """The column with `value` where it was missing; whether a block holds an infinity is added to `infinite`."""
+        """Fill the column with `value`; whether a block holds an infinity is added to `infinite`."""
         xp = backend.xp
         if column.dictionary is not None:
             return _fill_strings(column, column.dictionary, value, backend)
@@ -204,7 +204,7 @@ class SimpleImputer(FoldStep):
         return Column(column.dtype, xp.where(column.valid, column.data, column.data.dtype.type(value)))
 
     def _constant(self, name: str, dtype: str) -> Any:
-        """The constant as a value of a column's type."""
+        """Return the constant as a value of a column's type."""
         value = self.fill_value
         if value is None:
             return "missing_value" if dtype == "string" else np.dtype(dtype).type(0).item()
@@ -230,7 +230,7 @@ def _flag_name(name: str) -> str:
 
 
 def _most_frequent(counts: ValueCounts) -> Any:
-    """The first by rank; None where there is no value."""
+    """Return the first value by rank; None where there is no value."""
     values, _ = counts.ranked()
     if not len(values):
         return None
@@ -246,7 +246,7 @@ def _holds(dtype: str, value: Any) -> bool:
 
 
 def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
-    """Missing codes made the value's code; its code is new where the dictionary does not have it."""
+    """Replace missing codes by the value's code, a new one where the dictionary does not have it."""
     xp = backend.xp
     if not isinstance(value, str):
         raise SchemaMismatch(

@@ -1,4 +1,4 @@
-"""Rows as the cluster they are nearest to, or as their distances to all clusters, however many rows there are."""
+"""k-means clustering: rows as the nearest cluster or as distances to all, however many rows there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.gathered import WholeFrameStep
+from gpupipe.preprocessing.gathered import GatheredStep
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import check_numeric, floats, num_rows, refuse, row_blocks, stack_rows
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
@@ -23,7 +23,7 @@ __all__ = ["KMeans", "initial_centres"]
 
 _OUTPUTS = ("labels", "distances")
 
-# Centres that move less than this share of the rows' spread, squared, move by what rounding leaves of a sum.
+# Centres that move less than this fraction of the rows' spread, squared, move by what rounding leaves of a sum.
 _ROUNDING = 2.0**-80
 
 # Initial centres are drawn from at most this many rows, on the host.
@@ -32,7 +32,7 @@ _INITIAL_ROWS = 16_384
 
 @dataclass(frozen=True)
 class _Moves:
-    """How far the rows of each cluster lie from its centre.
+    """Summary of the distances from the rows of each cluster to its centre.
 
     Args:
         counts: rows, k int64.
@@ -48,7 +48,7 @@ class _Moves:
         return type(self)(self.counts + other.counts, self.sums + other.sums, self.squares + other.squares)
 
     def variance(self, centres: Any) -> float:
-        """The mean of the columns' variances over all rows, by the parallel axis theorem."""
+        """Compute the mean of the columns' variances over all rows, by the parallel axis theorem."""
         num_rows = self.counts.sum()
         with np.errstate(over="ignore", invalid="ignore"):
             offset = centres - (self.sums + self.counts[:, None] * centres).sum(axis=0) / num_rows
@@ -56,8 +56,8 @@ class _Moves:
         return float(squares / (num_rows * centres.shape[1]))
 
 
-class KMeans(WholeFrameStep):
-    """Rows grouped around k centres, found by Lloyd's iterations (scikit-learn's or cuML's) from centres we draw.
+class KMeans(GatheredStep):
+    """k-means clustering by Lloyd's iterations (scikit-learn's or cuML's) from centres drawn by gpupipe.
 
     Up to `max_rows` rows the library is given all of them, gathered on one device. Of more it is given a sample of half
     as many or more, and its centres are moved by further iterations over all rows, each a pass over the partitions
@@ -72,7 +72,7 @@ class KMeans(WholeFrameStep):
         tol: stop when the centres move less than this, as the library means it.
         random_state: the seed of the sample and of the initial centres; None draws one when the step is made.
         max_rows: given to the library at most.
-        max_passes: over all rows at most, where there are more; with 0 the sample stands for the rest.
+        max_passes: over all rows at most, where there are more; with 0 the sample represents the rest.
 
     Attributes:
         cluster_centers_: k x F float64, by number of fitted rows descending, then lexicographically.
@@ -81,7 +81,7 @@ class KMeans(WholeFrameStep):
         num_passes_: passes over all rows, beyond the first.
 
     Raises:
-        BadConfig: an unknown output, or a count that is none.
+        BadConfig: an unknown output, or an invalid count.
 
     Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs on the device,
     and one float64 block of rows at a time (on a GPU: all columns at once).
@@ -129,14 +129,14 @@ class KMeans(WholeFrameStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["kmeans"] if self.output == "labels" else [f"kmeans_dist{label}" for label in range(self.n_clusters)]
 
-    def summarise(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> Any:
-        return self._moves(columns, backend) if self.unfinished else super().summarise(columns, backend, row_numbers)
+    def summarize(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> Any:
+        return self._moves(columns, backend) if self.unfinished else super().summarize(columns, backend, row_numbers)
 
-    def finish(self, summary: Any) -> Self:
+    def finalize(self, summary: Any) -> Self:
         if isinstance(summary, _Moves):
             return self._move(summary)
         self.unfinished, self.num_passes_ = False, 0
-        super().finish(summary)
+        super().finalize(summary)
         self.unfinished = self.may_repeat and self.num_fitted_ < self.num_rows_
         return self
 
@@ -156,7 +156,7 @@ class KMeans(WholeFrameStep):
         return _Moves(table[0].astype(np.int64), table[1:-1].T, float(table[-1, 0]))
 
     def _move(self, moves: _Moves) -> Self:
-        """One of Lloyd's iterations over all rows; a centre without rows stays."""
+        """Run one of Lloyd's iterations over all rows; a centre without rows stays."""
         step = moves.sums / np.maximum(moves.counts, 1)[:, None]
         least = max(self.tol, _ROUNDING) * moves.variance(self.cluster_centers_)
         self.cluster_centers_ = _sort_centres(self.cluster_centers_ + step, moves.counts)
@@ -204,7 +204,7 @@ def _sort_centres(centres: Any, counts: Any) -> Any:
 
 
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
-    """n int32: the nearest centre's position; of equally near ones the first."""
+    """Return n int32: the nearest centre's position; of equally near ones the first."""
     xp = backend.xp
     labels, best = xp.zeros(num_rows(columns), dtype="int32"), None
     for rows, label, squares in _compute_squared_distances(columns, centres, backend):
@@ -217,7 +217,7 @@ def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
 
 
 def _compute_squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iterator[tuple[slice, int, Array]]:
-    """The squared distances of a block of rows to one centre, R float64, for each centre of each block.
+    """Yield the squared distances of a block of rows to one centre, R float64, for each centre and block.
 
     By differences: the quicker |x|² - 2xc + |c|² loses what is near as soon as one centre is far. Refuses missing and
     infinite values at the end.
@@ -237,7 +237,7 @@ def _compute_squared_distances(columns: Columns, centres: Any, backend: Backend)
 
 
 def initial_centres(rows: Any, k: int, seed: int) -> Any:
-    """k of the rows that lie far from each other: k-means++ with the best of a few candidates at each draw.
+    """Draw k rows far from each other: k-means++ with the best of a few candidates at each draw.
 
     Source: Arthur, Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
 
@@ -276,5 +276,5 @@ def initial_centres(rows: Any, k: int, seed: int) -> Any:
 
 
 def _uniform(seed: int, counter: int, size: int) -> Any:
-    """`size` float64 in [0, 1) for the counters from `counter` up."""
+    """Draw `size` float64 in [0, 1) for the counters from `counter` up."""
     return (splitmix64(seed, np.arange(counter, counter + size)) >> np.uint64(11)) * 2.0**-53

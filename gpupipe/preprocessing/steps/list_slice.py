@@ -1,4 +1,4 @@
-"""Parts of lists, and lists of one length."""
+"""List slicing: parts of lists, and lists of one length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ListSlice"]
 
 
 class ListSlice(StatelessStep):
-    """Consecutive elements of each list, as NVTabular's operator of that name takes them.
+    """List slicing: consecutive elements of each list, as NVTabular's operator of that name.
 
     `ListSlice(10)` is the first ten, `ListSlice(-10)` the last ten, `ListSlice(1, 11)` ten but the first; otherwise
     `start` and `end` mean what they do in Python's `row[start:end]`. Lists that are shorter stay so, unless `pad` is
@@ -81,7 +81,7 @@ class ListSlice(StatelessStep):
 
     @property
     def _length(self) -> int:
-        """Of all lists with `pad`; not positive where there is none."""
+        """The length of all lists with `pad`; not positive where it is unknown."""
         start, end = self._bounds
         if start >= 0:
             return -1 if end is None else end - start
@@ -137,7 +137,7 @@ class ListSlice(StatelessStep):
 
 
 def _place(place: int, lengths: Array, xp: Any) -> Array:
-    """A place in each list, from its end where it is negative; its end where the list is shorter."""
+    """Return a position in each list, from its end where negative; its end where the list is shorter."""
     return xp.maximum(lengths + place, 0) if place < 0 else xp.minimum(lengths, place)
 
 

@@ -1,4 +1,4 @@
-"""Logarithms of counts, amounts and times, as a step that can be undone."""
+"""Logarithms of counts, amounts and times, as an invertible step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Log1p"]
 
 
 class Log1p(StatelessStep, Invertible):
-    """The natural logarithm of 1 + each value; exact for small ones, and undone by `inverse_transform`.
+    """Logarithm of 1 + each value; exact for small ones, inverted by `inverse_transform`.
 
-    Learns nothing: it is a step, and no transform, so that it can stand among others in `Features`, or in
+    Learns nothing: it is a step rather than a transform, so that it can follow others in `Features`, or in
     `target_transform`.
 
     Raises:
@@ -40,9 +40,9 @@ class Log1p(StatelessStep, Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, "Log1p")
 
-    def summarise(self, columns: Columns, backend: Backend) -> Names:
+    def summarize(self, columns: Columns, backend: Backend) -> Names:
         _check(columns, backend)
-        return super().summarise(columns, backend)
+        return super().summarize(columns, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         _check(columns, backend)

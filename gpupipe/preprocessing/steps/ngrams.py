@@ -1,4 +1,4 @@
-"""Text as counts of hashed words or pieces of words."""
+"""Hashed n-grams of text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHUNK = 1 << 14
 
 
 class HashedNgrams(StatelessStep):
-    """Text as a block of float32 columns that count its n-grams, each n-gram in the column its hash says.
+    """Hashed n-grams: text as float32 columns that count its n-grams, each in the column of its hash.
 
     scikit-learn's `HashingVectorizer` with a dimension small enough to be dense: the n-grams, their counts, signs and
     norms are the same, the hash is another one (ours is that of `HashBucket`), so the columns come in another order
@@ -116,7 +116,7 @@ class HashedNgrams(StatelessStep):
         return made
 
     def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:
-        """Place of the text, column and value of each pair that is not 0, ordered by column."""
+        """Return position of the text, column and value of each pair that is not 0, ordered by column."""
         found = [self._chunk(dictionary, start) for start in range(0, len(dictionary), _CHUNK)]
         if not found:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
@@ -141,7 +141,7 @@ class HashedNgrams(StatelessStep):
         return texts + start, places, values
 
     def _ngrams(self, text: str) -> list[str]:
-        """The n-grams of one text, as scikit-learn has them."""
+        """Return the n-grams of one text, as scikit-learn has them."""
         text = text.lower() if self.lowercase else text
         low, high = self.ngram_range
         if self.analyzer == "word":

@@ -1,4 +1,4 @@
-"""Rows scaled to the same size."""
+"""Normalization of rows to the same norm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NORMS = ("l2", "l1", "max")
 
 
 class Normalizer(StatelessStep):
-    """Each row, over the columns of the step, divided by its norm; a row of zeros stays as it is.
+    """Normalization: each row, over the columns of the step, divided by its norm; a row of zeros does not change.
 
     Unlike scikit-learn's, it is right for rows whose squares are no floats, and for norms below 2e-15.
 

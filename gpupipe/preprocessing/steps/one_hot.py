@@ -1,4 +1,4 @@
-"""Categories as columns of zeros and ones."""
+"""One-hot encoding of categories."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOWHERE, _REFUSED = -1, -2
 
 
 class OneHotEncoder(CategoryStep, Invertible):
-    """Strings, integers and booleans as a column of zeros and ones per category; scikit-learn's, always dense.
+    """One-hot encoding of strings, integers and booleans; scikit-learn's, always dense.
 
     The columns are named as scikit-learn names them: `<name>_<category>`, categories in ascending order, then
     `<name>_nan` where a missing value was there in `fit`, then `<name>_infrequent_sklearn` for all that are too rare. A
@@ -49,7 +49,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         dtype: `"uint8"` or `"float32"`.
         handle_unknown: a value that is no category is an `"error"`, is 0 in all columns (`"ignore"`), or is one of
             the rare ones (`"infrequent_if_exist"`; 0 in all columns where there are none).
-        min_frequency: categories of fewer rows, or of a smaller share of them, are rare.
+        min_frequency: categories of fewer rows, or of a smaller fraction of them, are rare.
         max_categories: at most this many columns for each column, that of the rare ones included.
 
     Attributes:
@@ -101,7 +101,7 @@ class OneHotEncoder(CategoryStep, Invertible):
 
     # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Before `fit` one field per column stands for all its outputs."""
+        """Return the output fields; before `fit` one field per column stands for all its outputs."""
         check_categories(fields, _WHERE)
         dtypes = {item.name: item.dtype for item in fields}
         if not self.is_fitted:
@@ -131,7 +131,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
 
     def _dropped(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        """The category to leave out, by column name: a value, or missing."""
+        """Return the category to leave out, by column name: a value, or missing."""
         if self.drop is None or isinstance(self.drop, str):
             return {}
         where = f"{_WHERE}(drop=)"
@@ -143,8 +143,8 @@ class OneHotEncoder(CategoryStep, Invertible):
     def _refuses_unknown(self) -> bool:
         return self.handle_unknown == "error"
 
-    def finish(self, summary: CategoryCounts) -> Self:
-        super().finish(summary)
+    def finalize(self, summary: CategoryCounts) -> Self:
+        super().finalize(summary)
         names = self.get_feature_names_out()
         del self.names_in_  # not fitted where that is refused
         check_distinct(names, _WHERE)
@@ -175,7 +175,7 @@ class OneHotEncoder(CategoryStep, Invertible):
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The ones and zeros for one partition; inputs are not modified.
+        """Return the ones and zeros for one partition; inputs are not modified.
 
         Raises:
             BadData: an unknown value, where that is an error.
@@ -200,7 +200,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         return made
 
     def _table(self, name: str) -> Any:
-        """The output that is 1 for missing, unknown and each category; none for some."""
+        """Return the output that is 1 for missing, unknown and each category; none for some."""
         is_rare, dropped = self.infrequent_[name], self.drop_idx_[name]
         groups, num_groups = group_rare(is_rare)
         unknown = _REFUSED if self.handle_unknown == "error" else _NOWHERE
@@ -214,7 +214,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         return table.astype(np.promote_types(np.min_scalar_type(-num_groups - 2), np.int8))
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The category whose column is largest; missing for a rare one, and for all 0 where none was left out."""
+        """Return the category with the largest column; missing for a rare one, and for all 0 without `drop`."""
         xp, made = backend.xp, {}
         size = num_rows(columns) if columns else 0
         for name in self.names_in_:

@@ -1,4 +1,4 @@
-"""Categories as their place in an order."""
+"""Ordinal encoding of categories."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNKNOWN = ("error", "use_encoded_value")
 
 
 class OrdinalEncoder(CategoryStep, Invertible):
-    """Strings, integers and booleans as the number of their place in an order, 0 and up; scikit-learn's.
+    """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
     They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
     unknown and no category: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn treats one
@@ -47,7 +47,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
             (`"use_encoded_value"`).
         unknown_value: that number; NaN, or none that a category has.
         encoded_missing_value: the number of a missing value; NaN, or none that a category has.
-        min_frequency: categories of fewer rows, or of a smaller share of them, share the number behind the others.
+        min_frequency: categories of fewer rows, or of a smaller fraction of them, have the number behind the others.
         max_categories: at most this many numbers, that of the rare ones included.
 
     Attributes:
@@ -103,7 +103,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     @property
     def _numbers(self) -> dict[str, Any]:
-        """The numbers that are no category's."""
+        """The numbers outside the categories."""
         unknown = {} if self.handle_unknown == "error" else {"unknown_value": self.unknown_value}
         return {"encoded_missing_value": self.encoded_missing_value, **unknown}
 
@@ -155,7 +155,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The numbers for one partition; inputs are not modified.
+        """Return the numbers for one partition; inputs are not modified.
 
         Raises:
             BadData: an unknown value, where that is an error.
@@ -175,7 +175,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         return made
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The category of each number; missing for a rare one's, and for numbers that are no category's."""
+        """Return the category of each number; missing for a rare one's, and for numbers without a category."""
         xp, made = backend.xp, {}
         for name, column in columns.items():
             frequent = backend.to_device(np.append(np.flatnonzero(~self.infrequent_[name]), -1))

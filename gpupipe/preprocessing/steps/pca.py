@@ -1,4 +1,4 @@
-"""Principal components, learned by the library or from a folded covariance; the projection is our own."""
+"""Principal component analysis, learned by the library or from a merged covariance, with gpupipe's projection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_BYTES = {"auto": LIBRARY_BYTES, "library": 1 << 62, "fold": 0}
 
 
 class PCA(Invertible):
-    """Columns rotated to the directions in which they vary most, as `pca0`, `pca1`, ...
+    """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
     Args:
         n_components: how many directions are kept; by default all.
@@ -70,10 +70,10 @@ class PCA(Invertible):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"{type(self).__name__.lower()}{position}" for position in range(self.n_components or len(names))]
 
-    def summarise(self, columns: Columns, backend: Backend) -> Covariance:
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
         return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
 
-    def finish(self, summary: Covariance) -> Self:
+    def finalize(self, summary: Covariance) -> Self:
         if summary.count < 2:
             raise BadData(
                 type(self).__name__,
@@ -99,7 +99,7 @@ class PCA(Invertible):
         return self
 
     def _scale(self) -> Any:
-        """What each output is divided by: K float64; a direction without variance is left as it is."""
+        """Return the divisor of each output: K float64; a direction without variance is not scaled."""
         variance = self.explained_variance_
         varies = variance > np.finfo(np.float64).eps * variance.max(initial=0.0)
         return np.sqrt(np.where(varies & self.whiten, variance, 1.0))
@@ -116,7 +116,7 @@ class PCA(Invertible):
     def _mapped(
         self, columns: Columns, names: Sequence[str], before: Any, matrix: Any, after: Any, backend: Backend
     ) -> dict[str, Column]:
-        """`matrix @ (column + before) + after` for each row, as float32 columns; refuses what is not finite."""
+        """Compute `matrix @ (column + before) + after` for each row as float32 columns; refuses infinite results."""
         before, matrix, after = (backend.to_device(part) for part in (before[:, None], matrix, after[:, None]))
 
         def mapped(block: Array) -> Array:
@@ -129,9 +129,9 @@ class PCA(Invertible):
 
 
 class IncrementalPCA(PCA):
-    """`PCA(solver="fold")` that can be given more rows: frame by frame, the state is that of all rows so far.
+    """Principal component analysis fitted frame by frame: `PCA(solver="fold")` whose state is that of all rows.
 
-    scikit-learn's forgets, from one batch to the next, what lies beyond the components it keeps; this one keeps the
+    scikit-learn's forgets, from one batch to the next, the variance outside the components it keeps; this one keeps the
     whole covariance, so there is no batch size to choose and no error that depends on it. Outputs are
     `incrementalpca0`, ...
 
@@ -160,13 +160,13 @@ class IncrementalPCA(PCA):
     def __init__(self, n_components: int | None = None, *, whiten: bool = False) -> None:
         super().__init__(n_components, whiten=whiten, solver="fold")
 
-    def finish(self, summary: Covariance) -> Self:
-        super().finish(summary)
+    def finalize(self, summary: Covariance) -> Self:
+        super().finalize(summary)
         self._seen = summary
         return self
 
     def partial_fit(self, frame: Frame, y: object = None) -> Self:
-        """Learn from a user's frame beside all that was learned before. `y` is ignored.
+        """Learn from a user's frame in addition to the earlier ones. `y` is ignored.
 
         Raises:
             BadConfig: it was loaded, and what it had seen was not saved with it.
@@ -192,11 +192,11 @@ class IncrementalPCA(PCA):
             )
         columns, fields, backend = to_columns(frame, None, type(self).__name__)
         self.output_fields(fields)
-        return self.finish(self._seen + self.summarise(columns, backend))
+        return self.finalize(self._seen + self.summarize(columns, backend))
 
 
 def fix_signs(components: Any) -> Any:
-    """Each row with the sign that makes its largest loading positive; among equal ones (to 1e-6) the first decides."""
+    """Flip each row so that its largest loading is positive; among equal ones (to 1e-6) the first decides."""
     size = np.abs(components)
     first = (size >= size.max(axis=1, keepdims=True) * (1 - 1e-6)).argmax(axis=1)
     signs = np.sign(components[np.arange(len(components)), first])

@@ -1,4 +1,4 @@
-"""Power transforms: numbers bent so that they are distributed as normally as a power can make them."""
+"""Power transforms: Yeo-Johnson and Box-Cox, towards a normal distribution."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _METHODS = ("yeo-johnson", "box-cox")
 
 
 class PowerTransformer(Invertible):
-    """Each column bent by a power, the likeliest one for a normal distribution, then scaled to mean 0 and variance 1.
+    """Power transform of each column, by the likeliest power for a normal distribution, to mean 0 and variance 1.
 
     The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`.
     Beyond, values are rounded to the middles of bins, by half the error `RobustScaler` states at most: of 150,000
-    lognormal numbers no output is off by 1e-4. Powers that would leave the range of floats are not looked at. A
+    lognormal numbers no output is off by 1e-4. Powers that would leave the range of floats are not tried. A
     constant column is not bent. What is standardized may be bent in any unit: columns of one sign are in that of their
     mean logarithm, where numbers that differ little, such as pressures around 1000, keep their digits.
 
@@ -76,10 +76,10 @@ class PowerTransformer(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, "PowerTransformer")
 
-    def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
+    def summarize(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "PowerTransformer", exact=self.exact)
 
-    def finish(self, summary: Quantiles) -> Self:
+    def finalize(self, summary: Quantiles) -> Self:
         check_values(summary.names, summary.totals, "PowerTransformer")
         learned = []
         for name, histogram in zip(summary.names, summary.histograms, strict=True):
@@ -118,7 +118,7 @@ class PowerTransformer(Invertible):
         return float32_columns(columns, bent, backend, "PowerTransformer")
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """The values that were bent; missing where no value is bent to this."""
+        """Return the values before the transform; missing where no value has this result."""
         xp, learned = backend.xp, self._learned()
 
         def straight(name: str, block: Array) -> Array:
@@ -139,7 +139,7 @@ class PowerTransformer(Invertible):
         return float64_columns(columns, straight, backend, "PowerTransformer.inverse_transform")
 
     def _centre(self, values: Array, counts: Array) -> float:
-        """The mean logarithm of values in ascending order, with their sign; 0 where they have both."""
+        """Return the mean logarithm of values in ascending order, with their sign; 0 where they have both."""
         if self.method == "box-cox":
             return float(np.average(np.log(values), weights=counts))
         if values[0] < 0 <= values[-1]:
@@ -152,17 +152,17 @@ class PowerTransformer(Invertible):
 
 
 def _sides(power: float, centre: float) -> tuple[int, float, float]:
-    """The sign of most numbers, the power that bends them, and the one that bends the others."""
+    """Return the sign of most numbers, the power for them, and the one for the others."""
     return (-1, 2 - power, power) if centre < 0 else (1, power, 2 - power)
 
 
 def _raise_to_power(logarithm: Any, power: float, xp: ModuleType) -> Any:
-    """(e^(power x logarithm) - 1) / power, without losing digits where the power is small."""
+    """Compute (e^(power x logarithm) - 1) / power, without losing digits where the power is small."""
     return logarithm if power == 0 else xp.expm1(power * logarithm) / power
 
 
 def _invert_power(bent: Array, power: float, xp: ModuleType) -> Array:
-    """The logarithm that `_raise_to_power` made this of."""
+    """Return the logarithm that `_raise_to_power` computed this from."""
     if power == 0:
         return bent
     product = power * bent

@@ -1,4 +1,4 @@
-"""Numbers as their rank among those of `fit`, evenly or normally distributed."""
+"""Quantile transform: numbers as their rank among those of `fit`, uniform or normal."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _DISTRIBUTIONS = ("uniform", "normal")
 
 
 class QuantileTransformer(Invertible):
-    """Each value as the share of the column's values below it, or as the normal distribution's value of that share.
+    """Quantile transform: each value as the fraction of values below it, or as the normal quantile of that.
 
-    Between neighbouring quantiles shares are interpolated; what lies outside those of `fit` gets 0 or 1 (-5.2 or 5.2).
+    Ranks between neighbouring quantiles are interpolated; values outside those of `fit` get 0 or 1 (-5.2 or 5.2).
     Missing stays missing. Quantiles are of all rows (scikit-learn's of a sample of 10,000): exact up to 65,536 distinct
     values of a column, and with `exact`; else their error is in `relative_error_`, and a share is wrong by at most
     that of the values within this distance.
@@ -46,7 +46,7 @@ class QuantileTransformer(Invertible):
         relative_error_: how far a quantile may be off, relative to its value, C float64; 0 where exact.
 
     Raises:
-        BadConfig: an unknown distribution, or a number of quantiles that is none.
+        BadConfig: an unknown distribution, or an invalid number of quantiles.
         BadData: an infinity, or a column without a value.
 
     Memory: transform allocates n float32 per column on the device, and a float64 block at a time; fitting sorts a
@@ -70,10 +70,10 @@ class QuantileTransformer(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, "QuantileTransformer")
 
-    def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
+    def summarize(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "QuantileTransformer", exact=self.exact)
 
-    def finish(self, summary: Quantiles) -> Self:
+    def finalize(self, summary: Quantiles) -> Self:
         check_values(summary.names, summary.totals, "QuantileTransformer")
         rows = summary.histograms[0].total + summary.histograms[0].missing
         self.n_quantiles_ = min(self.n_quantiles, rows)
@@ -126,7 +126,7 @@ class QuantileTransformer(Invertible):
 
 
 def _share(values: Array, quantiles: Array, shares: Array, xp: Any) -> Array:
-    """The shares of values within the quantiles: of several equal quantiles the middle of the first and last."""
+    """Return the rank of values within the quantiles: of several equal quantiles the middle of first and last."""
     last = len(quantiles) - 1
     first = xp.searchsorted(quantiles, values, side="left")
     after = xp.searchsorted(quantiles, values, side="right")

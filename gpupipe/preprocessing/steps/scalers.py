@@ -1,4 +1,4 @@
-"""Scalers: `(x - offset) / divisor` for each column, moved into a range by one of them; learned in one pass."""
+"""Scalers: `(x - offset) / divisor` for each column, optionally moved into a range; learned in one pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]
 
 
 class _Scaler(Invertible):
-    """What the scalers share: numbers in, float32 out, missing stays missing."""
+    """Base class of the scalers: numbers in, float32 out, missing stays missing."""
 
     fills_late = True
     monotone = True
@@ -31,7 +31,7 @@ class _Scaler(Invertible):
 
     @abstractmethod
     def _affine(self) -> tuple[Any, Any]:
-        """Offsets and divisors of the columns."""
+        """Return offsets and divisors of the columns."""
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, type(self).__name__)
@@ -66,7 +66,7 @@ class _Scaler(Invertible):
 
 
 class StandardScaler(_Scaler):
-    """Each column less its mean, divided by its standard deviation.
+    """Standardization: each column less its mean, divided by its standard deviation.
 
     The deviation is the population's (divisor n). A constant column is only centred.
 
@@ -95,10 +95,10 @@ class StandardScaler(_Scaler):
         check_bool(self, with_mean=with_mean, with_std=with_std)
         self.with_mean, self.with_std = with_mean, with_std
 
-    def summarise(self, columns: Columns, backend: Backend) -> Moments:
+    def summarize(self, columns: Columns, backend: Backend) -> Moments:
         return Moments.of(columns, backend, "StandardScaler")
 
-    def finish(self, summary: Moments) -> Self:
+    def finalize(self, summary: Moments) -> Self:
         check_values(summary.names, summary.count, "StandardScaler")
         self.names_in_ = list(summary.names)
         self.mean_, self.var_, self.n_samples_seen_ = summary.mean, summary.variance, summary.count
@@ -111,7 +111,7 @@ class StandardScaler(_Scaler):
 
 
 class MaxAbsScaler(_Scaler):
-    """Each column divided by its largest absolute value: zeros stay zeros.
+    """Scaling by the largest absolute value of each column: zeros stay zeros.
 
     A column of zeros stays as it is.
 
@@ -129,10 +129,10 @@ class MaxAbsScaler(_Scaler):
         [[0.5, 0.0], [nan, 0.0], [-1.0, 0.0]]
     """
 
-    def summarise(self, columns: Columns, backend: Backend) -> Extremes:
+    def summarize(self, columns: Columns, backend: Backend) -> Extremes:
         return Extremes.of(columns, backend, "MaxAbsScaler")
 
-    def finish(self, summary: Extremes) -> Self:
+    def finalize(self, summary: Extremes) -> Self:
         check_values(summary.names, summary.low <= summary.high, "MaxAbsScaler")
         self.names_in_ = list(summary.names)
         self.max_abs_ = np.maximum(-summary.low, summary.high)
@@ -144,7 +144,7 @@ class MaxAbsScaler(_Scaler):
 
 
 class MinMaxScaler(_Scaler):
-    """Each column moved and stretched to a range; values outside the fitted ones leave it unless clipped.
+    """Scaling of each column to a range; values outside the fitted ones leave it unless clipped.
 
     A constant column becomes the range's lower end.
 
@@ -171,10 +171,10 @@ class MinMaxScaler(_Scaler):
         check_bool(self, clip=clip)
         self.feature_range, self.clip = feature_range, clip
 
-    def summarise(self, columns: Columns, backend: Backend) -> Extremes:
+    def summarize(self, columns: Columns, backend: Backend) -> Extremes:
         return Extremes.of(columns, backend, "MinMaxScaler")
 
-    def finish(self, summary: Extremes) -> Self:
+    def finalize(self, summary: Extremes) -> Self:
         check_values(summary.names, summary.low <= summary.high, "MinMaxScaler")
         with np.errstate(over="ignore"):
             check_finite(summary.names, summary.high - summary.low, "MinMaxScaler")
@@ -197,7 +197,7 @@ class MinMaxScaler(_Scaler):
 
 
 class RobustScaler(_Scaler):
-    """Each column less its median, divided by the distance of two quantiles; outliers have no say.
+    """Robust scaling: each column less its median, divided by the distance of two quantiles.
 
     Quantiles are exact up to 65,536 distinct values of a column, and with `exact`; else their error is in
     `relative_error_`. A column whose two quantiles are equal is only centred.
@@ -243,13 +243,13 @@ class RobustScaler(_Scaler):
 
     @property
     def summary_key(self) -> Hashable:  # type: ignore[override]
-        """That of the quantiles it learns from."""
+        """The key of the quantiles it learns from."""
         return "quantiles", self.exact
 
-    def summarise(self, columns: Columns, backend: Backend) -> Quantiles:
+    def summarize(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "RobustScaler", exact=self.exact)
 
-    def finish(self, summary: Quantiles) -> Self:
+    def finalize(self, summary: Quantiles) -> Self:
         check_values(summary.names, summary.totals, "RobustScaler")
         shares = np.array([self.quantile_range[0], 50.0, self.quantile_range[1]]) / 100
         lower, middle, upper = np.array([item.quantiles(shares) for item in summary.histograms]).T

@@ -1,4 +1,4 @@
-"""Singular vectors of columns, from their Gram matrix; the projection is our own."""
+"""Truncated singular value decomposition from the columns' Gram matrix, with gpupipe's projection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["TruncatedSVD"]
 
 
 class TruncatedSVD(Invertible):
-    """Columns rotated to the directions in which they are largest, as `truncatedsvd0`, ...: PCA without centring.
+    """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
 
     The directions are the eigenvectors of the columns' Gram matrix, which is summed over partitions in float64: they
     agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly) equal singular values apart, and
-    those whose singular value is below 1e-7 of the largest, which a Gram matrix cannot tell from 0.
+    those whose singular value is below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
 
     Args:
         n_components: how many directions are kept, at most as many as there are columns.
@@ -63,10 +63,10 @@ class TruncatedSVD(Invertible):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"truncatedsvd{position}" for position in range(self.n_components)]
 
-    def summarise(self, columns: Columns, backend: Backend) -> Covariance:
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
         return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
 
-    def finish(self, summary: Covariance) -> Self:
+    def finalize(self, summary: Covariance) -> Self:
         if not summary.count:
             raise BadData(
                 "TruncatedSVD", "there are no rows to learn from", expected="at least one", remedy="fit on more rows"

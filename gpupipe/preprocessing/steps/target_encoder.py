@@ -1,4 +1,4 @@
-"""Categories as the mean of the target in them."""
+"""Target encoding of categories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
 from gpupipe.preprocessing.summaries.moments import merge_moments
-from gpupipe.preprocessing.summaries.target_stats import ClassCells, NumberCells
+from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats
 from gpupipe.preprocessing.summaries.target_summary import TargetSummary
 from gpupipe.preprocessing.vocabulary import Lookups
 from gpupipe.schema import Field
@@ -35,7 +35,7 @@ _WHERE = "TargetEncoder"
 
 
 class TargetEncoder(CrossFittedStep):
-    """Each category as the mean of the target in its rows, drawn towards the mean of all; scikit-learn's, by a fold.
+    """Target encoding: each category as the mean target of its rows, shrunk towards the mean of all; scikit-learn's.
 
     With n rows in a category whose mean is m, of all rows M, the value is `(n m + s M) / (n + s)` for `smooth=s`, and
     for `"auto"` the empirical Bayes estimate `l m + (1 - l) M`, `l = v n / (v n + w)`, v and w being the target's
@@ -105,7 +105,7 @@ class TargetEncoder(CrossFittedStep):
 
     # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Before `fit` one field per column stands for all its outputs."""
+        """Return the output fields; before `fit` one field per column stands for all its outputs."""
         check_categories(fields, _WHERE)
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
@@ -121,14 +121,14 @@ class TargetEncoder(CrossFittedStep):
         return [f"{name}_{suffix}" for suffix in self.suffixes_] or [name]
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        """The categories the user named, and whether missing is among them, by column."""
+        """Return the categories the user named, and whether missing is among them, by column."""
         if isinstance(self.categories, str):
             return {}
         where = f"{_WHERE}(categories=)"
         return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
 
     # learning ---------------------------------------------------------------------------------------------------------
-    def summarise(
+    def summarize(
         self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
     ) -> TargetSummary:
         assert target, "the target comes with the columns"
@@ -136,7 +136,7 @@ class TargetEncoder(CrossFittedStep):
         folds = self.folds(numbers, backend.xp)
         return TargetSummary.of(columns, target, folds, self.cv, self.target_type, _WHERE, backend)
 
-    def finish(self, summary: TargetSummary) -> Self:
+    def finalize(self, summary: TargetSummary) -> Self:
         columns, whole = summary.merged()
         classes = self._learn_type(summary, whole)
         overall = _moments(_numbers(whole, classes))[:, :, 0]
@@ -163,11 +163,11 @@ class TargetEncoder(CrossFittedStep):
             self._folds[name] = np.stack(tables[1:])
         return self
 
-    def _learn_type(self, summary: TargetSummary, whole: NumberCells | ClassCells) -> Dictionary | None:
-        """Set what the target is, and give the classes that become outputs, if it has any."""
+    def _learn_type(self, summary: TargetSummary, whole: MeanStats | ClassCounts) -> Dictionary | None:
+        """Set the type of the target, and return the classes that become outputs, if it has any."""
         self.classes_: list[Any] | None = None
         self.target_type_, self.suffixes_ = "continuous", list(summary.targets) if len(summary.targets) > 1 else []
-        if isinstance(whole, NumberCells):
+        if isinstance(whole, MeanStats):
             if summary.is_binary and self.target_type == "auto" and len(summary.targets) == 1:
                 self.target_type_, self.classes_ = "binary", [0, 1]
             return None
@@ -190,7 +190,7 @@ class TargetEncoder(CrossFittedStep):
         return classes
 
     def _table(self, there: tuple[Any, Any, Any], overall: tuple[Any, Any, Any], has_missing: bool) -> Any:
-        """The values of missing, unknown and each category, from the moments in each (missing last) and of all rows."""
+        """Return the values of missing, unknown and each category, from its moments (missing last) and all rows'."""
         (count, mean, m2), (total, middle, spread) = there, overall
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.smooth == "auto":
@@ -203,7 +203,7 @@ class TargetEncoder(CrossFittedStep):
         return np.concatenate([found[-1:] if has_missing else middle[None], middle[None], found[:-1]])
 
     def get_state(self) -> dict[str, Any]:
-        """What all rows taught; what the single folds did stays in the process."""
+        """Return what all rows taught; the encodings of the single folds stay in the process."""
         self.check_fitted()
         kept = ("names_in_", "random_state_", "target_type_", "classes_", "suffixes_", "target_mean_")
         arrays = {f"categories_{place}": self.categories_[name] for place, name in enumerate(self.names_in_)}
@@ -223,7 +223,7 @@ class TargetEncoder(CrossFittedStep):
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """What all rows of the fit taught, float32; inputs are not modified.
+        """Return the encodings learned from all rows of the fit, float32; inputs are not modified.
 
         Raises:
             SchemaMismatch: a column holds text where numbers were learned, or the other way round.
@@ -260,7 +260,7 @@ class TargetEncoder(CrossFittedStep):
         return made
 
     def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
-        """The table's columns at these rows."""
+        """Gather the table's columns at these rows."""
         xp, made = backend.xp, {}
         for output, values in zip(self._outputs(name), table.T, strict=True):
             device = backend.to_device(np.ascontiguousarray(values, dtype=np.float32))
@@ -271,15 +271,15 @@ class TargetEncoder(CrossFittedStep):
         return made
 
     def _ids(self, name: str, column: Column, backend: Backend) -> Array:
-        """0 for missing, 1 for unknown, 2 and up for the place in `categories_`."""
+        """Return 0 for missing, 1 for unknown, 2 and up for the position in `categories_`."""
         lookup = self._lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], _WHERE)
         return lookup.ids(column, backend)
 
 
-def _numbers(cells: NumberCells | ClassCells, classes: Dictionary | None) -> NumberCells:
-    return cells if isinstance(cells, NumberCells) else cells.numbers(classes)
+def _numbers(cells: MeanStats | ClassCounts, classes: Dictionary | None) -> MeanStats:
+    return cells if isinstance(cells, MeanStats) else cells.numbers(classes)
 
 
-def _moments(cells: NumberCells) -> Any:
-    """Count, mean and M2 of each output: 3 x folds x (categories + 1) x outputs."""
+def _moments(cells: MeanStats) -> Any:
+    """Return count, mean and M2 of each output: 3 x folds x (categories + 1) x outputs."""
     return np.stack([np.broadcast_to(cells.count[..., None], cells.mean.shape), cells.mean, cells.m2])

@@ -1,4 +1,4 @@
-"""How often each distinct value of a column occurs: strings, integers, booleans, floats."""
+"""Value counts of columns: strings, integers, booleans, floats."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _DIRECT_RANGE = 1 << 16
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """The counts of one column's values, all distinct ones kept.
+    """Value counts of one column, all distinct ones kept.
 
     Args:
         dtype: the column's type.
-        parts: pairs of dictionary (Arrow) and counts (int64, on the host); a value may stand in several.
+        parts: pairs of dictionary (Arrow) and counts (int64, on the host); a value may be in several.
         missing: how many values are not there.
         spilled: pairs that are too many to stay in memory, on disk.
     """
@@ -48,7 +48,7 @@ class ValueCounts:
 
     @classmethod
     def of(cls, column: Column, backend: Backend) -> Self:
-        """The counts of one partition's column."""
+        """Count the values of one partition's column."""
         if column.dictionary is not None:
             values, counts, missing = _count_codes(column, column.dictionary, backend)
         else:
@@ -66,14 +66,14 @@ class ValueCounts:
         return replace(self, parts=parts, missing=self.missing + other.missing, spilled=spilled)
 
     def filled(self, value: Any) -> Self:
-        """As if each missing value had been `value`."""
+        """Return the counts with each missing value replaced by `value`."""
         if not self.missing:
             return self
         extra = make_dictionary([value], self.dtype), np.array([self.missing])
         return replace(self, parts=(*self.parts, extra), missing=0)
 
     def ranked(self, min_count: int = 1) -> tuple[Dictionary, Any]:
-        """The values that occur at least `min_count` times and how often, by count descending, then value ascending.
+        """Return values that occur `min_count` times or more, and counts, by count descending, then value ascending.
 
         Memory: the values it gives three times; those on disk a 64th at a time.
         """
@@ -85,14 +85,14 @@ class ValueCounts:
 
 @dataclass(frozen=True)
 class CategoryCounts:
-    """The value counts of some columns."""
+    """Value counts of some columns."""
 
     names: tuple[str, ...]
     columns: tuple[ValueCounts, ...]
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """The counts of one partition.
+        """Count the values of one partition.
 
         Raises:
             BadData: an infinity.
@@ -109,7 +109,7 @@ class CategoryCounts:
         return type(self)(self.names, tuple(a + b for a, b in zip(self.columns, other.columns, strict=True)))
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`."""
+        """Return the counts with each missing value replaced by `values[name]`."""
         pairs = zip(self.names, self.columns, strict=True)
         return type(self)(self.names, tuple(item.filled(values[name]) for name, item in pairs))
 
@@ -120,7 +120,7 @@ def _resident_bytes() -> int:
 
 
 def integers(data: Array, dtype: str) -> Array:
-    """Integers or booleans as int64, or uint64 where they are; shares memory where they are already."""
+    """Convert integers or booleans to int64, uint64 where they are unsigned; no copy where the type is the same."""
     return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
 
 

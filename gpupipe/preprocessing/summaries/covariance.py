@@ -1,4 +1,4 @@
-"""Means and co-moments of several columns, summed over partitions; few rows are kept beside them."""
+"""Covariance: means and co-moments of several columns, merged over partitions; few rows are kept too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Covariance"]
 
 @dataclass(frozen=True)
 class Covariance:
-    """Number of rows, means and co-moments of F columns, and the rows themselves while they are few.
+    """Covariance of F columns: number of rows, means, co-moments, and the rows themselves while they are few.
 
     Args:
         names: the columns.
@@ -38,7 +38,7 @@ class Covariance:
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str, *, max_bytes: int) -> Self:
-        """The co-moments of one partition.
+        """Compute the co-moments of one partition.
 
         Raises:
             BadData: a missing value, an infinity, or a value beyond 1e145, whose squares may not have a sum.
@@ -64,7 +64,7 @@ class Covariance:
         return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes from a worker to the process that drives it, which leaves GPUs alone: all of it on the host."""
+        """Return the state on the host: it is sent from a worker to the driver, which does not use GPUs."""
         kept = self.kept and tuple({n: c.move(self.backend.to_host) for n, c in part.items()} for part in self.kept)
         return {name: value for name, value in vars(self).items() if name != "backend"} | {"kept": kept}
 
@@ -73,11 +73,11 @@ class Covariance:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether a fit of it belongs on the backend's device, not where sums are added up."""
+        """Whether the fit belongs on the backend's device rather than where summaries are merged."""
         return self.kept is not None
 
     def on(self, backend: Backend) -> Self:
-        """The same where that backend works. Memory: a copy of the kept columns on the device."""
+        """Return the same summary on that backend's device. Memory: a copy of the kept columns on the device."""
         kept = self.kept and tuple({n: c.move(backend.to_device) for n, c in part.items()} for part in self.kept)
         return replace(self, backend=backend, kept=kept)
 
@@ -95,7 +95,7 @@ class Covariance:
         return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
 
     def deviations(self) -> Array:
-        """All rows kept, less the means: n x F float64, private to the caller.
+        """Return all rows kept, less the means: n x F float64, private to the caller.
 
         Memory: on the device, twice the rows at its peak.
         """

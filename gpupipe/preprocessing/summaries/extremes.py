@@ -1,4 +1,4 @@
-"""Smallest and largest value of columns."""
+"""Minimum and maximum of columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Extremes"]
 
 @dataclass(frozen=True)
 class Extremes:
-    """The range of C columns, missing values apart.
+    """Minimum and maximum of C columns, missing values apart.
 
     Args:
         names: the columns.
@@ -34,7 +34,7 @@ class Extremes:
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """The extremes of one partition.
+        """Compute the extremes of one partition.
 
         Raises:
             BadData: an infinity, or a range that is one.
@@ -48,7 +48,7 @@ class Extremes:
 
     @classmethod
     def of_blocks(cls, columns: Columns, table: Any) -> Self:
-        """The extremes of one partition, from those of its blocks: B x C x 3, as `tabulate` gives them."""
+        """Merge the extremes of one partition's blocks: B x C x 3, as `tabulate` gives them."""
         low, high = table[..., 1].min(axis=0, initial=np.inf), table[..., 2].max(axis=0, initial=-np.inf)
         return cls(tuple(columns), table[..., 0].sum(axis=0).astype(np.int64), low, high)
 
@@ -57,7 +57,7 @@ class Extremes:
         return replace(self, missing=self.missing + other.missing, low=low, high=high)
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`."""
+        """Return the extremes with each missing value replaced by `values[name]`."""
         fill = np.array([float(values[name]) for name in self.names])
         low = np.where(self.missing > 0, np.minimum(self.low, fill), self.low)
         high = np.where(self.missing > 0, np.maximum(self.high, fill), self.high)

@@ -1,4 +1,4 @@
-"""The group of each row by the values of its keys, for groups learned before."""
+"""Group index: the learned group of each row by the values of its keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GroupKeys", "key_field"]
 
 
 def key_field(fields: Sequence[Field], name: str, where: str) -> Field:
-    """The field of that name; `ColumnNotFound` or `SchemaMismatch` where rows cannot be grouped by it."""
+    """Return the field of that name; `ColumnNotFound` or `SchemaMismatch` where it cannot be a group key."""
     found = [item for item in fields if item.name == name]
     if not found:
         raise ColumnNotFound.among(f"{where}(by=...)", name, [item.name for item in fields])
@@ -32,7 +32,7 @@ def key_field(fields: Sequence[Field], name: str, where: str) -> Field:
 
 
 class GroupKeys:
-    """Groups by the ids of their keys.
+    """Group index by the ids of the keys.
 
     The first key's id is a code; its place among the codes there are, with the next key's id, makes another one, and so
     on: no number is ever larger than the groups times the ids of one key.
@@ -58,7 +58,7 @@ class GroupKeys:
         self._groups[place] = np.arange(len(ids))  # the groups keep the order they were given in
 
     def places(self, ids: Sequence[Array], backend: Backend) -> Array:
-        """The group of each row, the number of groups where it is of none.
+        """Return the group of each row, the number of groups where it has none.
 
         Memory: four arrays of n int64 at a time.
         """

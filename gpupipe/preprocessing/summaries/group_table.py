@@ -1,4 +1,4 @@
-"""A row for each group of rows, with one key column or several, put together of those of partitions."""
+"""Group-by table: a row for each group, with one or several keys, merged over partitions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WAITING = 1 << 18
 
 @dataclass(frozen=True)
 class GroupTable:
-    """The groups, and what is known of the values of each.
+    """Group-by table: the groups, and the statistics of each one's values.
 
     Args:
         keys: the columns in which the rows of a group are alike; two missing values are alike.
         states: what is known of each group, numbers as float64.
-        parts: Arrow tables on the host, in each of which a group stands once.
+        parts: Arrow tables on the host, in each of which a group occurs once.
     """
 
     keys: tuple[Field, ...]
@@ -37,7 +37,7 @@ class GroupTable:
 
     @classmethod
     def of(cls, columns: Columns, by: Sequence[str], states: Sequence[State], backend: Backend) -> Self:
-        """The groups of one partition.
+        """Group the rows of one partition.
 
         Memory: the values as float64, and three arrays of 8 bytes a row at a time; a row per group goes to the host.
         """
@@ -58,7 +58,7 @@ class GroupTable:
         return replace(self, parts=(select("cpu").to_arrow(both.merged()),))
 
     def merged(self) -> Frame:
-        """A row for each group, on the host."""
+        """Return a row for each group, on the host."""
         cpu, fields = select("cpu"), [*self.keys, *(state.field(Field("", "float64")) for state in self.states)]
         frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
         names = [item.name for item in self.keys]
@@ -67,13 +67,13 @@ class GroupTable:
         )
 
     def overall(self, merged: Frame) -> Frame:
-        """One row for all groups together, or none where there is none."""
+        """Return one row for all groups together, or none where there is none."""
         size = len(merged)
         everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
         return merge_states(merged, everything, [], self.states, select("cpu"))
 
 
 def _numbers(column: Column, backend: Backend) -> Column:
-    """What can be added up, as float64; text and times, which can be counted, as they are."""
+    """Return columns to sum as float64; text and times, which can only be counted, unchanged."""
     is_number = column.dtype in (*FLOATS, *INTEGERS, "bool")
     return Column("float64", floats(column, backend.xp)) if is_number else column

@@ -1,4 +1,4 @@
-"""What values occur in each group of rows, and how often: medians and modes by group."""
+"""Value counts by group: medians and modes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GroupedValues"]
 
 @dataclass(frozen=True)
 class GroupedValues:
-    """The distinct pairs of group and value of one column, by group, then value.
+    """Value counts by group of one column: distinct pairs of group and value, in that order.
 
     Args:
         categories: the N groups.
@@ -32,7 +32,7 @@ class GroupedValues:
 
     @classmethod
     def of(cls, codes: Array, categories: Dictionary, values: Array, backend: Backend) -> Self:
-        """The pairs of one partition, for values that are all there.
+        """Count the pairs of one partition, for values without missing ones.
 
         Memory: four arrays of n numbers on the device; the distinct pairs go to the host.
         """
@@ -51,7 +51,7 @@ class GroupedValues:
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
-        """The pairs of all parts."""
+        """Merge the pairs of all parts."""
         categories = unite_dictionaries([part.categories for part in parts])
         size = len(categories)
         moved = [np.append(find_positions(part.categories, categories), size)[part.places] for part in parts]
@@ -63,12 +63,12 @@ class GroupedValues:
         return cls(categories, places[last], values[last], np.diff(np.cumsum(counts)[last], prepend=0))
 
     def overall(self) -> Self:
-        """As if all rows were in one group, the first."""
+        """Return the pairs with all rows in one group, the first."""
         alone = type(self)(self.categories[:0], np.zeros_like(self.places), self.values, self.counts)
         return type(self).merged([alone])
 
     def statistics(self, strategy: str) -> Any:
-        """The `"median"` or the `"most_frequent"` value, of these the smallest, of each group: N + 1 float64."""
+        """Return the `"median"` or the least `"most_frequent"` value of each group: N + 1 float64."""
         size = len(self.categories) + 1
         made = np.full(size, np.nan)
         if strategy == "most_frequent":

@@ -1,4 +1,4 @@
-"""k-means of numbers on a line, counted: on the host, in time that grows with the distinct values."""
+"""k-means in one dimension, of counted numbers: on the host, in time that grows with the distinct values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["cluster_sorted_values"]
 
 
 def cluster_sorted_values(values: Any, counts: Any, k: int, *, max_iter: int = 300, tol: float = 1e-4) -> Any:
-    """The centres Lloyd's iterations end with, from the middles of k bins of equal width.
+    """Return the centres where Lloyd's iterations end, started from the middles of k bins of equal width.
 
     They stop, and a centre that has lost all its values is moved, as in scikit-learn's `KMeans`; ties, which there are
     decided by rounding, are decided for the lower value or centre, and a centre's only value is not taken away.
@@ -52,7 +52,7 @@ def cluster_sorted_values(values: Any, counts: Any, k: int, *, max_iter: int = 3
 
 
 def _refill(unit: Any, counts: Any, centres: Any, ends: Any, weight: Any, total: Any) -> None:
-    """Give each centre without values the row farthest from its own, in place."""
+    """Move each centre without values to the row farthest from its own centre, in place."""
     empty = np.flatnonzero(weight == 0)
     if not len(empty):
         return

@@ -1,4 +1,4 @@
-"""Mean, spread and range of columns, summed over partitions without losing digits."""
+"""Moments of columns: mean, variance and range, merged over partitions without losing digits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLED = 1024
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, range, mean and sum of squared deviations of C columns, missing values apart.
+    """Moments of C columns: count, range, mean and sum of squared deviations, missing values apart.
 
     Deviations are taken from a value among a partition's own, and partitions are joined by the formula of Chan, Golub
     and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
@@ -42,7 +42,7 @@ class Moments:
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """The moments of one partition.
+        """Compute the moments of one partition.
 
         Raises:
             BadData: an infinity, or a value beyond 1e145, whose squares may not have a sum.
@@ -66,7 +66,7 @@ class Moments:
 
     @property
     def missing(self) -> Any:
-        """Values that are not there, C int64."""
+        """The number of missing values, C int64."""
         return self.extremes.missing
 
     def __add__(self, other: Self) -> Self:
@@ -74,7 +74,7 @@ class Moments:
         return type(self)(self.extremes + other.extremes, *merge_moments(*(np.stack(pair) for pair in pairs)))
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`.
+        """Return the moments with each missing value replaced by `values[name]`.
 
         Raises:
             BadData: one of them, used, is beyond 1e145.
@@ -94,13 +94,13 @@ class Moments:
 
     @property
     def variance(self) -> Any:
-        """C float64, divided by the number of values; 0 where it is below what the mean's last digit tells apart."""
+        """The variance, C float64, with divisor n; 0 where it is below the resolution of the mean."""
         variance = self.m2 / np.maximum(self.count, 1)
         return np.where(np.sqrt(variance) <= np.finfo(np.float64).eps * np.abs(self.mean), 0.0, variance)
 
 
 def _centres(columns: Columns, backend: Backend) -> Any:
-    """A number amid each column's values, C float64; 0 where there is none.
+    """Return a number amid each column's values, C float64; 0 where there is none.
 
     The mean of some will do, whichever they are: squares around it exceed those around the mean by so little that the
     difference keeps its digits.
@@ -122,7 +122,7 @@ def _centres(columns: Columns, backend: Backend) -> Any:
 
 
 def merge_moments(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
-    """Moments of the union of parts; all three are parts x C, or parts x any one shape."""
+    """Merge the moments of parts; all three are parts x C, or parts x any one shape."""
     total = count.sum(axis=0)
     if not len(count):
         return total, np.zeros_like(total), np.zeros_like(total)

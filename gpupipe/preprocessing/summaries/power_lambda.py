@@ -1,4 +1,4 @@
-"""The power that makes counted values most likely to come from a normal distribution."""
+"""Power of a Box-Cox or Yeo-Johnson transform, by maximum likelihood from counted values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Bent:
-    """Values bent by a power, and how they change with it; both are too small by the factor e^shift.
+    """Values transformed by a power, and their derivative; both are too small by the factor e^shift.
 
     Args:
         values: B float64.
@@ -33,7 +33,7 @@ class Bent:
 
     @classmethod
     def of(cls, values: Any, power: float, method: str, centre: float = 0.0) -> Self:
-        """Bend `values` (B float64) by `"yeo-johnson"` or `"box-cox"`, in the unit with this logarithm.
+        """Transform `values` (B float64) by `"yeo-johnson"` or `"box-cox"`, in the unit with this logarithm.
 
         The centre has the sign of the values; it is 0 where they have both.
         """
@@ -45,7 +45,7 @@ class Bent:
 
     @classmethod
     def by_powers(cls, logs: Any, powers: Any, signs: Any) -> Self:
-        """Bend what has these logarithms, each by its power; `signs` says which way they count."""
+        """Transform the values with these logarithms, each by its power; `signs` are the directions."""
         exponent = powers * logs
         shift = max(0.0, float(exponent.max()))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -58,13 +58,13 @@ class Bent:
         return cls(signs * logs * first, np.square(logs) * second, signs * logs, shift)
 
     def moments(self, counts: Any) -> tuple[float, float]:
-        """Mean and standard deviation of the bent values."""
+        """Compute mean and standard deviation of the transformed values."""
         mean = _mean(self.values, counts)
         deviation = np.sqrt(_mean(np.square(self.values - mean), counts))
         return float(mean * np.exp(self.shift)), float(deviation * np.exp(self.shift))
 
     def score(self, counts: Any) -> float:
-        """The derivative of the mean log-likelihood by the power; NaN where the bent values do not differ."""
+        """Compute the derivative of the mean log-likelihood by the power; NaN where the results do not differ."""
         deviation = self.values - _mean(self.values, counts)
         variance = _mean(np.square(deviation), counts)
         if not variance > 0:
@@ -78,7 +78,7 @@ _SECOND = (1 / 840, 1 / 144, 1 / 30, 1 / 8, 1 / 3, 1 / 2)
 
 
 def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
-    """The power with the largest likelihood, by the sign of its derivative: the likelihood has one peak.
+    """Find the power of maximum likelihood by the sign of its derivative: the likelihood has one peak.
 
     That it has is proved in Kouider, Chen, "Concavity of Box-Cox log-likelihood function" (1995), and for Yeo-Johnson
     in Marchand et al., "SecureFedYJ: a safe feature Gaussianization protocol for federated learning" (2022).
@@ -115,7 +115,7 @@ def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
 
 
 def _zero(score: Callable[[float], float], lowest: float, highest: float) -> float:
-    """Where a falling function is 0; the end of the range, or of where it is a number, if it is nowhere."""
+    """Find the zero of a falling function; without one, the end of the range, or of where it is a number."""
     start = min(max(1.0, lowest), highest)
     near, far, found = start, start, score(start)
     there, step = found, 1.0 if found > 0 else -1.0
@@ -127,7 +127,7 @@ def _zero(score: Callable[[float], float], lowest: float, highest: float) -> flo
 
 
 def _between(score: Callable[[float], float], one: tuple[float, float], two: tuple[float, float]) -> float:
-    """Where the score is 0, between two places where it has different signs.
+    """Find where the score is 0, between two positions with different signs.
 
     Source: Ridders, "A new algorithm for computing a single root of a real continuous function", IEEE Transactions on
     Circuits and Systems 26 (1979).

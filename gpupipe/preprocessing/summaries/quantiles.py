@@ -1,4 +1,4 @@
-"""Quantiles of columns, exact for few distinct values, and for many with a known error, or exact at a price."""
+"""Quantiles of columns: exact for few distinct values, for many with a known error, or exact at a price."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALL_BUT_SIGN = np.int64(2**63 - 1)
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often each value occurs, values being told apart by the leading bits of their float64.
+    """Histogram of values by the leading bits of their float64.
 
     Floats are mapped to integers of the same order; a bin holds the values whose integers agree but for the last
     `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `limit` of them, and else
@@ -49,7 +49,7 @@ class Histogram:
 
     @classmethod
     def of(cls, column: Column, backend: Backend, limit: int = MAX_BINS) -> Self:
-        """The histogram of one partition's column. Infinities are counted like any value."""
+        """Count the values of one partition's column. Infinities are counted like any value."""
         xp = backend.xp
         values = floats(column, xp)
         values = values[~xp.isnan(values)]
@@ -66,7 +66,7 @@ class Histogram:
         return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
 
     def filled(self, value: float) -> Self:
-        """As if each missing value had been `value`."""
+        """Return the histogram with each missing value replaced by `value`."""
         known = replace(self, missing=0)
         if not self.missing:
             return known
@@ -74,20 +74,20 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return int(self.counts.sum())
 
     @property
     def relative_error(self) -> float:
-        """How far a quantile may be from the true one, relative to it; 0 when exact."""
+        """The largest error of a quantile relative to the true one; 0 when exact."""
         return 0.0 if self.shift == 0 else 2.0 ** (self.shift - _MANTISSA_BITS)
 
     def quantile(self, share: float) -> float:
-        """The value below which `share` of the values lie, interpolated linearly between neighbours."""
+        """Return the quantile at `share`, interpolated linearly between neighbours."""
         return float(self.quantiles(np.array([share]))[0])
 
     def quantiles(self, shares: Any, method: str = "linear") -> Any:
-        """The values below which these shares of the values lie, Q float64 for Q float64.
+        """Return the quantiles at these fractions of the values, Q float64 for Q float64.
 
         The values of a bin are taken to be spread evenly over it.
 
@@ -108,7 +108,7 @@ class Histogram:
         return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
 
     def _ranked(self, ranks: Any) -> Any:
-        """The values with so many others before them."""
+        """Return the values with so many others before them."""
         ends = np.cumsum(self.counts)
         ranks = np.clip(ranks, 0, ends[-1] - 1).astype(np.int64)
         position = np.searchsorted(ends, ranks, side="right")
@@ -123,7 +123,7 @@ class Histogram:
         return low + width * 0.5
 
     def _bins(self, positions: Any) -> tuple[Any, Any]:
-        """The smallest value a bin may hold, and how far the largest is from it."""
+        """Return the smallest value a bin may hold, and how far the largest is from it."""
         first = self.keys[positions] << self.shift
         low = _from_sortable(first)
         with np.errstate(over="ignore"):
@@ -132,14 +132,14 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """One histogram for each of some columns."""
+    """Histograms of some columns, one each."""
 
     names: tuple[str, ...]
     histograms: tuple[Histogram, ...]
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str, *, exact: bool = False) -> Self:
-        """The histograms of one partition; with `exact` each distinct value has a bin of its own, however many.
+        """Count the values of one partition; with `exact` each distinct value has a bin of its own, however many.
 
         Raises:
             BadData: an infinity.
@@ -159,28 +159,28 @@ class Quantiles:
 
     @property
     def totals(self) -> list[int]:
-        """How many values each column has."""
+        """The number of values of each column."""
         return [item.total for item in self.histograms]
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`."""
+        """Return the histograms with each missing value replaced by `values[name]`."""
         pairs = zip(self.names, self.histograms, strict=True)
         return type(self)(self.names, tuple(item.filled(float(values[name])) for name, item in pairs))
 
 
 def _to_sortable(values: Array) -> Array:
-    """Floats as int64 of the same order; both zeros are one."""
+    """Map floats to int64 of the same order; both zeros are one."""
     bits = (values + 0.0).view(np.int64)
     return bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
 
 
 def _from_sortable(keys: Any) -> Any:
-    """The floats that `_to_sortable` made these integers of."""
+    """Map the integers of `_to_sortable` back to floats."""
     return (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
 
 
 def _coarsen(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
-    """Ascending keys without as many trailing bits as have to go for at most `limit` to differ."""
+    """Drop as many trailing bits of ascending keys as necessary for at most `limit` to differ."""
     if len(keys) <= limit:
         return keys, counts, shift
     # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to
@@ -192,7 +192,7 @@ def _coarsen(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType)
 
 
 def _group_keys(keys: Array, counts: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Distinct keys of an ascending list, their counts added."""
+    """Return the distinct keys of an ascending list, their counts added."""
     last = xp.flatnonzero(xp.append(keys[1:] != keys[:-1], True)) if len(keys) else xp.zeros(0, dtype=np.int64)
     sums = xp.cumsum(counts)[last]
     return keys[last], xp.diff(sums, prepend=0)

@@ -1,4 +1,4 @@
-"""Rows gathered from all partitions for what cannot be folded: all of them, or a seeded sample."""
+"""Row sample: rows gathered from all partitions, all of them or a seeded sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GatheredRows"]
 
 @dataclass(frozen=True)
 class GatheredRows:
-    """Rows of some columns, kept on the device.
+    """Row sample of some columns, kept on the device.
 
     As long as there are at most `max_rows` all are kept. Beyond that a row is kept if the first `halvings` bits of
     splitmix64(seed, its number) are zero, with as few halvings as do: about half of `max_rows` or more stay, and which
@@ -48,7 +48,7 @@ class GatheredRows:
     def of(
         cls, columns: Columns, backend: Backend, where: str, *, row_numbers: Array | None, max_rows: int, seed: int
     ) -> Self:
-        """The rows of one partition. Without `row_numbers` they are numbered from 0.
+        """Sample the rows of one partition. Without `row_numbers` they are numbered from 0.
 
         Raises:
             BadData: an infinity.
@@ -74,7 +74,7 @@ class GatheredRows:
         return joined.within_limit()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes from a worker to the process that drives it, which leaves GPUs alone: the rows on the host."""
+        """Return the state with rows on the host: it is sent from a worker to the driver, which does not use GPUs."""
         host = self.backend.to_host
         moved = {"blocks": tuple(map(host, self.blocks)), "numbers": tuple(map(host, self.numbers))}
         return {name: value for name, value in vars(self).items() if name != "backend"} | moved
@@ -84,25 +84,25 @@ class GatheredRows:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether a fit of them belongs on the backend's device, not where sums are added up."""
+        """Whether the fit belongs on the backend's device rather than where summaries are merged."""
         return True
 
     def on(self, backend: Backend) -> Self:
-        """The same rows where that backend works. Memory: a copy on the device."""
+        """Return the same rows on that backend's device. Memory: a copy on the device."""
         move = backend.to_device
         return replace(
             self, backend=backend, blocks=tuple(map(move, self.blocks)), numbers=tuple(map(move, self.numbers))
         )
 
     def within_limit(self) -> Self:
-        """With as few halvings as leave at most `max_rows`."""
+        """Halve the sample until at most `max_rows` are left."""
         rows = self
         while rows.num_kept > self.max_rows:
             rows = rows.thinned(rows.halvings + 1)
         return rows
 
     def thinned(self, halvings: int) -> Self:
-        """Only the rows that so many halvings leave."""
+        """Return only the rows that so many halvings leave."""
         if halvings == self.halvings:
             return self
         keep = [splitmix64(self.seed, numbers) >> np.uint64(64 - halvings) == 0 for numbers in self.numbers]
@@ -112,17 +112,17 @@ class GatheredRows:
 
     @property
     def num_kept(self) -> int:
-        """How many rows are kept."""
+        """The number of rows kept."""
         return sum(map(len, self.blocks))
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """As if each missing value had been `values[name]`."""
+        """Return the sample with each missing value replaced by `values[name]`."""
         xp = self.backend.xp
         fill = self.backend.to_device(np.array([float(values[name]) for name in self.names]))
         return replace(self, blocks=tuple(xp.where(xp.isnan(block), fill, block) for block in self.blocks))
 
     def block(self) -> Array:
-        """All kept rows by number: m x F float64, private to the caller.
+        """Return all kept rows by number: m x F float64, private to the caller.
 
         Memory: a copy on the device; with the blocks it is made of, twice the rows.
         """
@@ -130,7 +130,7 @@ class GatheredRows:
         return xp.concatenate(self.blocks)[xp.argsort(xp.concatenate(self.numbers))]
 
     def subsample(self, size: int) -> Any:
-        """The kept rows whose seeded numbers are smallest, `size` at most, on the host."""
+        """Return the kept rows whose seeded numbers are smallest, `size` at most, on the host."""
         xp = self.backend.xp
         chosen = xp.argsort(splitmix64(self.seed, xp.concatenate(self.numbers)))[:size]
         return self.backend.to_host(xp.concatenate(self.blocks)[chosen])

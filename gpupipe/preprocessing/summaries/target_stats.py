@@ -1,4 +1,4 @@
-"""What the target is like in each category and fold: counts, means and spreads, summed over partitions."""
+"""Target statistics by category and fold: counts, means and variances, merged over partitions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpupipe.preprocessing.numeric import floats
 from gpupipe.preprocessing.summaries.counts import integers
 from gpupipe.schema import FLOATS
 
-__all__ = ["ClassCells", "NumberCells", "encode_values"]
+__all__ = ["ClassCounts", "MeanStats", "encode_values"]
 
 # Integers are numbered by direct addressing where their range is at most this, or the number of rows if that is more.
 _DIRECT_RANGE = 1 << 16
 
 
 @dataclass(frozen=True)
-class NumberCells:
-    """T numbers in N categories (and a last one, missing) and K folds, as `Moments` has them.
+class MeanStats:
+    """Target moments: T numbers in N categories (and a last one, missing) and K folds, as in `Moments`.
 
     Args:
         categories: N distinct values.
@@ -47,7 +47,7 @@ class NumberCells:
         target: Sequence[Array],
         backend: Backend,
     ) -> Self:
-        """The cells of one partition, for T arrays of numbers that are all there.
+        """Compute the statistics of one partition, for T arrays of numbers without missing ones.
 
         Memory: two temporaries of 8 bytes a row, on a GPU six; three numbers per cell go to the host.
         """
@@ -70,7 +70,7 @@ class NumberCells:
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
-        """All rows of some parts, by the formula of Chan, Golub and LeVeque (see `Moments`)."""
+        """Merge the folds of some parts, by the formula of Chan, Golub and LeVeque (see `Moments`)."""
         categories, places = _unite_categories(parts)
         shape = (*parts[0].count.shape[:1], len(categories) + 1, *parts[0].mean.shape[2:])
         count, centre = np.zeros(shape[:2], np.int64), np.zeros(shape)
@@ -87,7 +87,7 @@ class NumberCells:
         return cls(categories, count, centre + step, m2)
 
     def among(self, categories: Dictionary) -> Self:
-        """The cells of these categories, and of missing; those that were never seen have no row."""
+        """Return the statistics of these categories, and of missing; those that never occurred have no row."""
         places = find_positions(categories, self.categories)
         missing = self.count.shape[1] - 1
 
@@ -99,8 +99,8 @@ class NumberCells:
 
 
 @dataclass(frozen=True)
-class ClassCells:
-    """How often each of C classes occurs in N categories (and a last one, missing) and K folds.
+class ClassCounts:
+    """Target class counts: C classes in N categories (and a last one, missing) and K folds.
 
     Args:
         categories: N distinct values.
@@ -116,7 +116,7 @@ class ClassCells:
     def of(
         cls, codes: Array, categories: Dictionary, folds: Array, num_folds: int, target: Column, backend: Backend
     ) -> Self:
-        """The cells of one partition, for a target that is all there.
+        """Count the classes of one partition, for a target without missing values.
 
         Memory: two temporaries of 8 bytes a row; a count per cell and class goes to the host.
         """
@@ -132,7 +132,7 @@ class ClassCells:
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
-        """All rows of some parts."""
+        """Merge all rows of some parts."""
         categories, places = _unite_categories(parts)
         classes = unite_dictionaries([part.classes for part in parts])
         counts = np.zeros((parts[0].counts.shape[0], len(categories) + 1, len(classes)), np.int64)
@@ -140,20 +140,20 @@ class ClassCells:
             counts[:, at[:, None], find_positions(part.classes, classes)] += part.counts
         return cls(categories, classes, counts)
 
-    def numbers(self, classes: Dictionary) -> NumberCells:
-        """Of each of these classes, as a number that is 1 in its rows and 0 in all others."""
+    def numbers(self, classes: Dictionary) -> MeanStats:
+        """Return the statistics of each of these classes, as a number that is 1 in its rows and 0 in all others."""
         places = find_positions(classes, self.classes)
         none = np.zeros((*self.counts.shape[:2], 1), np.int64)
         counts = np.concatenate([self.counts, none], axis=-1)[..., places]  # -1 is the last
         total = self.counts.sum(axis=-1)
         mean = counts / np.maximum(total, 1)[..., None]
-        return NumberCells(self.categories, total, mean, counts * (1 - mean))
+        return MeanStats(self.categories, total, mean, counts * (1 - mean))
 
 
 def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
-    """For each row the place of its value in a dictionary of distinct ones, their number where it is missing.
+    """Return codes in a dictionary of distinct values, its length where a row is missing, and the dictionary.
 
-    Memory: n int64 on the device, and a sort of the values where they are integers that lie far apart.
+    Memory: n int64 on the device, and a sort of the values where they are integers of a wide range.
     """
     xp = backend.xp
     if column.dictionary is not None:
@@ -184,7 +184,7 @@ def _take_used(values: Dictionary, used: Any) -> Dictionary:
 
 
 def _unite_categories(parts: Sequence[Any]) -> tuple[Dictionary, list[Any]]:
-    """The categories of all parts, and for each part the places of its own, missing last."""
+    """Return the categories of all parts, and for each part the positions of its own, missing last."""
     categories = unite_dictionaries([part.categories for part in parts])
     return categories, [
         np.append(find_positions(part.categories, categories), len(categories)).astype(np.int64) for part in parts

@@ -1,4 +1,4 @@
-"""What a step that learns from the target keeps of a partition: the target by category and fold."""
+"""Target summary of a partition: the target by category and fold, for steps that learn from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpupipe.backend.dictionaries import make_dictionary
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, floats, num_rows
-from gpupipe.preprocessing.summaries.target_stats import ClassCells, NumberCells, encode_values
+from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats, encode_values
 from gpupipe.schema import INTEGERS
 
 __all__ = ["TargetSummary"]
@@ -20,12 +20,12 @@ __all__ = ["TargetSummary"]
 # go through the large one they make a thousand times.
 _WAITING = 1 << 18
 
-_Parts = tuple[Any, ...]  # of NumberCells or of ClassCells, one kind
+_Parts = tuple[Any, ...]  # of MeanStats or of ClassCounts, one kind
 
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """The target by category and fold, for some columns.
+    """Target statistics by category and fold, for some columns.
 
     Args:
         names, dtypes: of the columns.
@@ -46,7 +46,7 @@ class TargetSummary:
     def of(
         cls, columns: Columns, target: Columns, folds: Array, num_folds: int, kind: str, where: str, backend: Backend
     ) -> Self:
-        """One partition's.
+        """Summarize one partition.
 
         Args:
             columns: the categories.
@@ -72,13 +72,13 @@ class TargetSummary:
                 raise _unfit(where, target, "several targets have to be numbers", "one target, or int(...) of each")
             (labels,) = target.values()
             made: list[Any] = [
-                ClassCells.of(*codes, folds, num_folds, labels, backend) for codes in _codes(columns, backend)
+                ClassCounts.of(*codes, folds, num_folds, labels, backend) for codes in _codes(columns, backend)
             ]
         else:
             if dtypes & {"string", "timestamp"}:
                 raise _unfit(where, target, "it is no number", "target_type='auto' for text, or the time since another")
             values = [_check_values(floats(item, xp), name, where, backend) for name, item in target.items()]
-            made = [NumberCells.of(*codes, folds, num_folds, values, backend) for codes in _codes(columns, backend)]
+            made = [MeanStats.of(*codes, folds, num_folds, values, backend) for codes in _codes(columns, backend)]
         return cls(
             tuple(columns),
             tuple(item.dtype for item in columns.values()),
@@ -95,13 +95,13 @@ class TargetSummary:
         return replace(self, columns=tuple(columns), whole=whole, is_binary=both)
 
     def merged(self) -> tuple[list[Any], Any]:
-        """The cells of each column, and of all rows, as `NumberCells` or `ClassCells`."""
+        """Return the statistics of each column, and of all rows, as `MeanStats` or `ClassCounts`."""
         *columns, whole = (_one(parts) for parts in (*self.columns, self.whole))
         return columns, whole
 
 
 def _codes(columns: Columns, backend: Backend) -> Sequence[tuple[Array, Any]]:
-    """Codes and dictionary of each column, and of one without a category."""
+    """Return codes and dictionary of each column, and of one without a category."""
     none = backend.xp.zeros(num_rows(columns), dtype="int64"), make_dictionary([], "string")
     return [*(encode_values(column, backend) for column in columns.values()), none]
 

@@ -90,7 +90,7 @@ class CursorBatches:
     """
 
     def __init__(self, loader: Loader) -> None:
-        self.loader, self._block, size = loader, loader.block, loader.batch_size
+        self.loader, self._block, size = loader, loader.table, loader.batch_size
         device = loader.device
         self._order = torch.arange(loader.num_rows, device=device)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=device)

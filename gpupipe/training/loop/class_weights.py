@@ -26,7 +26,7 @@ def class_weights(
 
     Args:
         wanted: `"balanced"`, or weights by class.
-        loader: the rows of training; looked through once where it does not hold all targets in one `block`.
+        loader: the rows of training; looked through once where it does not hold all targets in one `table`.
         schema: whose target tells the classes.
         together: the ranks that the loader deals its rows to.
 
@@ -66,7 +66,7 @@ def class_weights(
     check_class_weight(wanted)
     streamed = getattr(loader, "residency", "stream") == "stream"
     counts = torch.zeros(len(classes), dtype=torch.int64)
-    for batch in loader if streamed else [loader.block]:  # type: ignore[attr-defined]  # of a Loader
+    for batch in loader if streamed else [loader.table]:  # type: ignore[attr-defined]  # of a Loader
         target = batch.target
         if together is not None and together.size > 1 and batch.weight is not None:
             target = target[batch.weight > 0]  # padding has no weight
