@@ -31,8 +31,8 @@ from torch import nn
 from gpupipe.models import MLP
 from gpupipe.tensors import Batch, FeatureTable, Loader
 from gpupipe.training import Trainer
-from gpupipe.training.optim.optimizers import parameter_groups
-from gpupipe.training.optim.schedules import learning_rates
+from gpupipe.training.optim.optimizers import make_parameter_groups
+from gpupipe.training.optim.schedules import compute_learning_rates
 
 SMALL, LARGE = 64, 8192
 MOST_MS, MOST_SHARE, MOST_LARGE = 0.1, 0.10, 1.02
@@ -62,7 +62,7 @@ def ours(block: FeatureTable, batch: int) -> Callable[[], None]:
 def optimizer_of(model: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
     """Fused AdamW over the trainer's parameter groups."""
     rate = torch.tensor(lr)
-    groups = parameter_groups(model, rate, highest=lr, weight_decay=0.01)
+    groups = make_parameter_groups(model, rate, highest=lr, weight_decay=0.01)
     return torch.optim.AdamW(groups, lr=rate, fused=True)
 
 
@@ -73,7 +73,7 @@ def by_hand(block: FeatureTable, batch: int) -> Callable[[], None]:
     def run() -> None:
         optimizer = optimizer_of(model)
         rate = optimizer.param_groups[0]["lr"]
-        rates = learning_rates("one-cycle", lr=1e-3, steps=-(-rows // batch)).tolist()
+        rates = compute_learning_rates("one-cycle", lr=1e-3, steps=-(-rows // batch)).tolist()
         model.train()
         order, total = torch.randperm(rows), torch.zeros(())
         for step, start in enumerate(range(0, rows, batch), start=1):

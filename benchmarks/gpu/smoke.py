@@ -38,12 +38,12 @@ from gpupipe.cli.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
 from gpupipe.tensors.batch import Batch
-from gpupipe.training.loop.build import objective_of
-from gpupipe.training.loop.device import forward_in, session
+from gpupipe.training.loop.build import make_objective
+from gpupipe.training.loop.device import make_forward, session
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
-from gpupipe.training.optim.schedules import learning_rates
+from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
+from gpupipe.training.optim.schedules import compute_learning_rates
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,9 +83,9 @@ def graph_capture(lab: Lab) -> dict[str, Any]:
     def make() -> tuple[torch.nn.Module, Update]:
         model = gp.models.MLP(8, [20, 20], hidden=(64, 32), seed=7).to(lab.device)
         lr = torch.zeros((), device=lab.device)
-        rates = learning_rates("one-cycle", lr=3e-3, steps=100_000).to(lab.device)
-        optimizer = make_optimizer("adamw", parameter_groups(model, lr, highest=3e-3, weight_decay=0.01), lr)
-        objective = objective_of(forward_in("auto", model, lab.device), LOSSES["bce"])
+        rates = compute_learning_rates("one-cycle", lr=3e-3, steps=100_000).to(lab.device)
+        optimizer = make_optimizer("adamw", make_parameter_groups(model, lr, highest=3e-3, weight_decay=0.01), lr)
+        objective = make_objective(make_forward("auto", model, lab.device), LOSSES["bce"])
         return model, Update(objective, optimizer, rates=rates, max_grad_norm=1.0)
 
     (eager_model, eager), (model, update) = make(), make()

@@ -29,12 +29,12 @@ from gpupipe.models import MLP
 from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training import Trainer
 from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches
-from gpupipe.training.distributed.rank_group import Together
-from gpupipe.training.loop.build import assembled
+from gpupipe.training.distributed.rank_group import RankGroup
+from gpupipe.training.loop.build import build_update
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.schedules import learning_rates
+from gpupipe.training.optim.schedules import compute_learning_rates
 
 BATCHES = [1024, 8192, 65_536, 131_072, 262_144, 1_048_576]
 WAYS = {
@@ -64,7 +64,7 @@ class Several:
     def __init__(self, captured: CapturedUpdate, many: int, device: torch.device) -> None:
         self._left, self._many = 0, many
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._all = lambda: [captured.whole() for _ in range(many)]
+        self._all = lambda: [captured.run_full_step() for _ in range(many)]
         if device.type == "cuda":
             self._graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -90,8 +90,8 @@ def steps_of(
     loader = Loader(block, batch_size=batch, shuffle="rows", reuse_buffers=True)
     model = MLP.from_schema(block.schema, hidden=(256, 256), seed=1).to(block.device)
     trainer = Trainer(model, max_epochs=1, loss="mse", max_grad_norm=1.0, precision=precision, compile=compiled)
-    rates = learning_rates("one-cycle", lr=1e-3, steps=100_000)
-    update = assembled(trainer, LOSSES["mse"], rates, block.device, loader, Together())
+    rates = compute_learning_rates("one-cycle", lr=1e-3, steps=100_000)
+    update = build_update(trainer, LOSSES["mse"], rates, block.device, loader, RankGroup())
     learner: Update | CapturedUpdate | Several = update
     batches: Loader | CursorBatches = loader
     if graph:
@@ -100,7 +100,7 @@ def steps_of(
         if graph > 1:
             next(iter(batches))  # the epoch's order
             for _ in range(3):
-                captured.whole()
+                captured.run_full_step()
             next(iter(batches))
             learner = Several(captured, graph, block.device)
     while True:

@@ -19,7 +19,7 @@ from gpupipe.support.tables import flush_right, html_table, text_table
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.loop.build import loss_and_metrics
+from gpupipe.training.loop.build import choose_loss_and_metrics
 
 __all__ = ["Importance", "importance"]
 
@@ -85,7 +85,7 @@ def importance(
     whole = trainer.evaluate(_Rows(loader))
     check_choice("importance", ["auto", *whole], metric=metric)
     name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
-    _, metrics = loss_and_metrics(trainer, _Rows(loader))
+    _, metrics = choose_loss_and_metrics(trainer, _Rows(loader))
     sign = 1 if any(each.name == name and each.higher_is_better for each in metrics) else -1
     features = [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
     losses: dict[str, list[float]] = {item.name: [] for item in features}

@@ -120,7 +120,7 @@ class ClusterLoader:
             remedy="pipeline.loader(data) for batches in this process",
         )
 
-    def fit_there(self, trainer: Any, valid: ClusterLoader | None, resume: Any) -> Any:
+    def fit_on_workers(self, trainer: Any, valid: ClusterLoader | None, resume: Any) -> Any:
         """Fit on the workers there are now, one rank on each; the trainer's model gets the weights.
 
         Raises:

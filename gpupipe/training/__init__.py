@@ -1,4 +1,4 @@
-"""The last room: in batches and a model, out a trained model and the history of how it went."""
+"""Training: from batches and a model to a trained model and its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.loop.metrics import Metric
 from gpupipe.training.loop.per_target import PerTarget
 from gpupipe.training.loop.ranking_loss import PairwiseRanking
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze
 from gpupipe.training.optim.schedules import Plateau, scaled_rate
@@ -29,8 +29,8 @@ __all__ = [
     "PairwiseRanking",
     "PerTarget",
     "Plateau",
-    "Run",
     "TensorBoardLogger",
+    "TrainState",
     "Trainer",
     "freeze",
     "load_weights",

@@ -1,4 +1,4 @@
-"""The batch size from which on larger batches are hardly faster, found by trying; the model is as it was before."""
+"""Batch size finder: the size from which larger batches are hardly faster, found by trial; the model is unchanged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.loader import Loader
-from gpupipe.training.distributed.rank_group import Together
-from gpupipe.training.loop.build import assembled, captured, loss_and_metrics, prepared
+from gpupipe.training.distributed.rank_group import RankGroup
+from gpupipe.training.loop.build import build_update, capture_update, choose_loss_and_metrics, prepare_model
 from gpupipe.training.loop.device import choose_device, session
 from gpupipe.training.loop.trainer import Trainer
-from gpupipe.training.optim.schedules import learning_rates
+from gpupipe.training.optim.schedules import compute_learning_rates
 
 __all__ = ["BatchSizes", "tune_batch_size"]
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """How fast a model trains with each batch size that was tried.
+    """Speed of training by batch size.
 
     Args:
         best: the knee.
@@ -57,7 +57,7 @@ def tune_batch_size(
     updates: int = 20,
     least_gain: float = 1.1,
 ) -> BatchSizes:
-    """Train some updates with ever doubled batches, until they are hardly faster or do not fit in memory.
+    """Train some updates with doubling batch sizes, until they are hardly faster or do not fit in memory.
 
     The fastest batch is not the one that learns best: bring the rate along with `scaled_rate`. Afterwards weights,
     random numbers and the loader's place are as they were; optimisers are made anew by each fit.
@@ -110,7 +110,7 @@ def tune_batch_size(
     size, before, stopped = smallest, 0, ""
     try:
         while not stopped:
-            speed = _speed(trainer, loader, size, updates, device)
+            speed = _measure_speed(trainer, loader, size, updates, device)
             if speed is None:
                 stopped = f"{size} rows do not fit in memory"
                 break
@@ -137,8 +137,8 @@ def tune_batch_size(
     return sizes
 
 
-def _speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: torch.device) -> float | None:
-    """Rows per second of updates of that many rows; None where they do not fit in memory."""
+def _measure_speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: torch.device) -> float | None:
+    """Measure rows per second of updates of that size; None if they do not fit in memory."""
     batches: Any = Loader(
         loader.table,
         batch_size=size,
@@ -151,33 +151,33 @@ def _speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: to
         rank=0,
         world_size=1,
     )
-    rates = learning_rates("constant", lr=trainer.learning_rate, steps=WARM_UP + updates)
-    with session(device, seed=trainer.seed, precision=trainer.precision), prepared(trainer):
-        loss, _ = loss_and_metrics(trainer, loader)
+    rates = compute_learning_rates("constant", lr=trainer.learning_rate, steps=WARM_UP + updates)
+    with session(device, seed=trainer.seed, precision=trainer.precision), prepare_model(trainer):
+        loss, _ = choose_loss_and_metrics(trainer, loader)
         trainer.model.to(device).train()
-        update = assembled(trainer, loss, rates, device, batches, Together())
-        learner, batches = captured(trainer, update, batches, device)
-        endless = _endless(batches)
+        update = build_update(trainer, loss, rates, device, batches, RankGroup())
+        learner, batches = capture_update(trainer, update, batches, device)
+        endless = _cycle_batches(batches)
         try:
             for number in range(WARM_UP + updates):
                 if number == WARM_UP:
-                    _wait(device)
+                    _synchronize(device)
                     started = time.perf_counter()
                 for batch in islice(endless, trainer.accumulate):
                     learner.learn(batch)
                 learner.step()
-            _wait(device)
+            _synchronize(device)
         except torch.OutOfMemoryError:
             return None
         taken = time.perf_counter() - started
     return None if update.parts > 1 else updates * trainer.accumulate * size / max(taken, 1e-9)
 
 
-def _endless(batches: Any) -> Iterator[Any]:
+def _cycle_batches(batches: Any) -> Iterator[Any]:
     while True:
         yield from batches
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

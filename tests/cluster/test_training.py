@@ -48,7 +48,7 @@ class DiesHere(Callback):
     every_rank = True
 
     def on_step_end(self, run: Any) -> None:
-        if run.together.rank == 1 and run.step == 3:
+        if run.ranks.rank == 1 and run.step == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -65,7 +65,7 @@ class Fails(Callback):
     every_rank = True
 
     def on_step_end(self, run: Any) -> None:
-        if run.together.rank == 1:
+        if run.ranks.rank == 1:
             raise KeyError("no such key here")
 
 

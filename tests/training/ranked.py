@@ -21,7 +21,7 @@ import torch
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, FeatureTable, Loader, Ragged
-from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer
+from gpupipe.training import Callback, Checkpoints, EarlyStopping, Trainer, TrainState
 from gpupipe.training.optim import rowwise_adagrad
 from tests.training.resumed import SCHEMA, block
 
@@ -41,9 +41,9 @@ class Writes(Callback):
     def __init__(self, folder: str, case: str) -> None:
         self.path = Path(folder, f"{case}-log{RANK}.jsonl")
 
-    def on_log(self, run: Run) -> None:
+    def on_log(self, run: TrainState) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps(run.figures["loss"]) + "\n")
+            file.write(json.dumps(run.metrics["loss"]) + "\n")
 
 
 class Acts(Callback):
@@ -54,7 +54,7 @@ class Acts(Callback):
     def __init__(self, rank: int, what: str, step: int = 5) -> None:
         self.rank, self.what, self.step = rank, what, step
 
-    def on_step_end(self, run: Run) -> None:
+    def on_step_end(self, run: TrainState) -> None:
         if self.rank != RANK or run.step != self.step:
             return
         if self.what == "stop":
@@ -77,8 +77,8 @@ class Counts(Callback):
     def __init__(self) -> None:
         self.found: list[float] = []
 
-    def on_epoch_end(self, run: Run) -> None:
-        self.found.append(run.update.losses.of_all()[1].item())
+    def on_epoch_end(self, run: TrainState) -> None:
+        self.found.append(run.update.losses.sum_over_ranks()[1].item())
 
 
 class Dealt:

@@ -15,7 +15,7 @@ import torch
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors import FeatureTable, Loader
-from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer
+from gpupipe.training import Callback, Checkpoints, EarlyStopping, Trainer, TrainState
 
 SCHEMA = Schema(
     [
@@ -42,7 +42,7 @@ class Pace(Callback):
     def __init__(self, pause: float, wait_at: float) -> None:
         self.pause, self.wait_at = pause, wait_at
 
-    def on_step_end(self, run: Run) -> None:
+    def on_step_end(self, run: TrainState) -> None:
         if self.pause:
             print(run.step, flush=True)
             time.sleep(self.pause)

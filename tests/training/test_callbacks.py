@@ -17,7 +17,7 @@ import pytest
 
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.models import MLP
-from gpupipe.training import Callback, Checkpoints, CSVLogger, JSONLinesLogger, Run, TensorBoardLogger, Trainer
+from gpupipe.training import Callback, Checkpoints, CSVLogger, JSONLinesLogger, TensorBoardLogger, Trainer, TrainState
 from gpupipe.training.callbacks.gpu_stats import GpuStats
 
 Problem = Callable[..., Any]
@@ -34,25 +34,25 @@ class Told(Callback):
     def __init__(self, name: str = "", heard: list[str] | None = None) -> None:
         self.name, self.heard = name, [] if heard is None else heard
 
-    def on_fit_start(self, run: Run) -> None:
+    def on_fit_start(self, run: TrainState) -> None:
         self.heard.append(f"{self.name}fit")
 
-    def on_epoch_start(self, run: Run) -> None:
+    def on_epoch_start(self, run: TrainState) -> None:
         self.heard.append(f"{self.name}epoch {run.epoch}")
 
-    def on_step_end(self, run: Run) -> None:
+    def on_step_end(self, run: TrainState) -> None:
         self.heard.append(f"{self.name}step {run.step}")
 
-    def on_log(self, run: Run) -> None:
+    def on_log(self, run: TrainState) -> None:
         self.heard.append(f"{self.name}log {run.step}")
 
-    def on_epoch_end(self, run: Run) -> None:
+    def on_epoch_end(self, run: TrainState) -> None:
         self.heard.append(f"{self.name}end of {run.epoch}, {len(run.history)} rows")
 
-    def on_fit_end(self, run: Run) -> None:
+    def on_fit_end(self, run: TrainState) -> None:
         self.heard.append(f"{self.name}done {run.epoch}")
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
         self.heard.append(f"{self.name}{type(error).__name__}")
 
 
@@ -67,11 +67,11 @@ def test_the_order_of_events(problem: Problem) -> None:
 
 def test_an_error_reaches_those_who_have_started(problem: Problem) -> None:
     class Failing(Told):
-        def on_fit_start(self, run: Run) -> None:
+        def on_fit_start(self, run: TrainState) -> None:
             raise KeyError("no")
 
     class Worse(Told):
-        def on_exception(self, run: Run, error: BaseException) -> None:
+        def on_exception(self, run: TrainState, error: BaseException) -> None:
             raise OSError("disk")
 
     train, heard = problem("binary", 64), []  # type: ignore[var-annotated]
@@ -84,7 +84,7 @@ def test_an_error_reaches_those_who_have_started(problem: Problem) -> None:
 
 def test_a_callback_can_end_a_fit(problem: Problem) -> None:
     class Enough(Callback):
-        def on_epoch_end(self, run: Run) -> None:
+        def on_epoch_end(self, run: TrainState) -> None:
             run.stop = run.epoch == 2
 
     train = problem("binary", 64)
@@ -101,8 +101,8 @@ def test_figures_of_a_look(problem: Problem) -> None:
     class Figures(Callback):
         seen: list[dict[str, float]] = []  # noqa: RUF012
 
-        def on_log(self, run: Run) -> None:
-            self.seen.append(run.figures)
+        def on_log(self, run: TrainState) -> None:
+            self.seen.append(run.metrics)
 
     train = problem("binary", 4 * 64)
     trainer_for(train, callbacks=[Figures()], schedule="constant", log_every=2).fit(train)
@@ -115,8 +115,8 @@ def test_slow_data_shows_in_the_share_of_waiting(problem: Problem) -> None:
     """The clock is the test's own: a batch takes nine ticks to come, an update one."""
 
     class Share(Callback):
-        def on_log(self, run: Run) -> None:
-            shares.append(run.figures["data_wait"])
+        def on_log(self, run: TrainState) -> None:
+            shares.append(run.metrics["data_wait"])
 
     class Slow:
         def __init__(self, loader: Any) -> None:
@@ -137,7 +137,7 @@ def test_slow_data_shows_in_the_share_of_waiting(problem: Problem) -> None:
         patch.setattr("time.perf_counter", lambda: clock.now)
 
         class Work(Callback):
-            def on_step_end(self, run: Run) -> None:
+            def on_step_end(self, run: TrainState) -> None:
                 clock.now += 10
 
         trainer_for(train, max_epochs=1, callbacks=[Work(), Share()], log_every=5).fit(train)
@@ -185,7 +185,7 @@ def test_what_was_logged_after_the_checkpoint_is_taken_back(problem: Problem, tm
     train, path = problem("binary", 256), tmp_path / "log.jsonl"
 
     class Lost(Callback):
-        def on_step_end(self, run: Run) -> None:
+        def on_step_end(self, run: TrainState) -> None:
             if run.step == 11:
                 raise KeyboardInterrupt
 
@@ -300,7 +300,7 @@ class Driver:
 
 def test_what_the_driver_tells_is_in_the_history(problem: Problem, caplog: pytest.LogCaptureFixture) -> None:
     class Until(Callback):
-        def on_epoch_end(self, run: Run) -> None:
+        def on_epoch_end(self, run: TrainState) -> None:
             for _ in range(10_000):
                 if driver.looks >= 6:
                     return

@@ -20,13 +20,13 @@ from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
 from gpupipe.training.callbacks.history import History
-from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, not_resident, why_not
-from gpupipe.training.loop.build import objective_of
+from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture, explain_not_resident
+from gpupipe.training.loop.build import make_objective
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import LOSSES
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
+from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
 
 CPU = torch.device("cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -57,9 +57,9 @@ def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
 
 def update_of(model: nn.Module, device: torch.device = CPU) -> Update:
     lr = torch.zeros((), device=device)
-    optimizer = make_optimizer("adamw", parameter_groups(model, lr, highest=1.0, weight_decay=0.01), lr)
+    optimizer = make_optimizer("adamw", make_parameter_groups(model, lr, highest=1.0, weight_decay=0.01), lr)
     rates = torch.linspace(0.01, 0.02, 40, device=device)
-    return Update(objective_of(model, LOSSES["bce"]), optimizer, rates=rates, max_grad_norm=1.0)
+    return Update(make_objective(model, LOSSES["bce"]), optimizer, rates=rates, max_grad_norm=1.0)
 
 
 def weights(model: nn.Module) -> Tensor:
@@ -157,7 +157,7 @@ def test_a_planted_wait_is_caught(no_host_wait: Any) -> None:
 
     update.objective = objective
     with pytest.raises(RuntimeError, match="the host waits"), no_host_wait():
-        CapturedUpdate(update, batches).whole()
+        CapturedUpdate(update, batches).run_full_step()
 
 
 def test_it_can_be_taken_up_in_the_middle_of_an_epoch() -> None:
@@ -180,7 +180,9 @@ def test_a_batch_is_given_again_after_a_fit_was_taken_up_in_the_middle() -> None
     batches, plain = CursorBatches(loader_of()), list(loader_of())
     batches.load_state_dict(batches.state_dict() | {"epoch": 0, "batch": 2})
     update = update_of(MLP(2, [9], hidden=(8,), seed=1))
-    run = Run(MLP(2, [9]), update, batches, History("valid_loss", higher_is_better=False), 6, 1, update.rates, CPU)
+    run = TrainState(
+        MLP(2, [9]), update, batches, History("valid_loss", higher_is_better=False), 6, 1, update.rates, CPU
+    )
     next(run.batches())
     run.train = batches.loader
     for number in (1, 4, 6):
@@ -201,15 +203,17 @@ def small(loader: Loader) -> Loader:
     ],
 )
 def test_what_cannot_be_captured_has_a_reason(loader: Callable[[], Any], reason: str) -> None:
-    assert reason in str(not_resident(loader(), CPU))
-    assert not_resident(loader_of(), CPU) is None
+    assert reason in str(explain_not_resident(loader(), CPU))
+    assert explain_not_resident(loader_of(), CPU) is None
 
 
 def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pytest.LogCaptureFixture) -> None:
     loader = loader_of()
-    assert why_not("auto", loader, CPU) == "it runs on a CPU"
-    assert "accumulated" in str(why_not("auto", loader, torch.device("cuda"), 2))
-    assert "computed again" in str(why_not("auto", loader, torch.device("cuda"), activation_checkpointing=True))
+    assert explain_no_capture("auto", loader, CPU) == "it runs on a CPU"
+    assert "accumulated" in str(explain_no_capture("auto", loader, torch.device("cuda"), 2))
+    assert "computed again" in str(
+        explain_no_capture("auto", loader, torch.device("cuda"), activation_checkpointing=True)
+    )
     with caplog.at_level(logging.INFO):
         Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu").fit(loader)
     assert "the step runs eagerly: it runs on a CPU" in caplog.text

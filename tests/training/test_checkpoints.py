@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpupipe.errors import ArtifactError, BadConfig, BadFile, SchemaMismatch
 from gpupipe.models import MLP
-from gpupipe.training import Callback, Checkpoints, EarlyStopping, Run, Trainer, freeze
+from gpupipe.training import Callback, Checkpoints, EarlyStopping, Trainer, TrainState, freeze
 from gpupipe.training.checkpointing.checkpoint_callback import EXIT_CODE
-from gpupipe.training.checkpointing.checkpoints import TENSORS, folders
+from gpupipe.training.checkpointing.checkpoints import TENSORS, list_checkpoints
 from tests.training import resumed
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ class StopAt(Callback):
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def on_step_end(self, run: Run) -> None:
+    def on_step_end(self, run: TrainState) -> None:
         if run.step > self.step:
             raise Stop
 
@@ -72,7 +72,7 @@ def test_a_fit_that_goes_on_ends_with_the_same_bits(tmp_path: Path, step: int, a
     broken = resumed.trainer(None, resumed.model(), callbacks=[StopAt(step)], **arguments)
     with pytest.raises(Stop):
         broken.fit(*resumed.loaders())
-    assert folders(tmp_path / "saved")[-1].step == step
+    assert list_checkpoints(tmp_path / "saved")[-1].step == step
     history = resumed.trainer(None, again, **arguments).fit(*resumed.loaders(), resume="latest")
     assert torch.equal(weights(again), weights(whole))
     assert figures(history) == figures(expected)
@@ -113,7 +113,7 @@ def test_a_process_that_is_ended_and_started_again(
     assert code == (-signal.SIGKILL if how is signal.SIGKILL else EXIT_CODE)
     assert not out.exists()
     if how is signal.SIGTERM:
-        assert folders(folder)[-1].step >= last  # nothing is lost
+        assert list_checkpoints(folder)[-1].step >= last  # nothing is lost
     subprocess.run(_run(folder, out), env=ENVIRONMENT, cwd=ROOT, timeout=300, check=True)
     values, rows = json.loads(out.read_text())
     expected = undisturbed
@@ -142,7 +142,7 @@ def test_sigterm_during_validation_does_not_wait_for_its_end(
     with pytest.raises(SystemExit) as caught:
         resumed.trainer(tmp_path, resumed.model()).fit(train, Signalled(valid))
     assert caught.value.code == EXIT_CODE and signal.getsignal(signal.SIGTERM) is before
-    assert folders(tmp_path)[-1].step == 20
+    assert list_checkpoints(tmp_path)[-1].step == 20
     model = resumed.model()
     history = resumed.trainer(tmp_path, model).fit(train, valid, resume="latest")
     assert torch.equal(weights(model), undisturbed[0]) and figures(history) == undisturbed[1]
@@ -150,11 +150,11 @@ def test_sigterm_during_validation_does_not_wait_for_its_end(
 
 def test_the_programs_own_way_to_end_is_asked_after_saving(tmp_path: Path) -> None:
     asked: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: asked.append(len(folders(tmp_path))))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: asked.append(len(list_checkpoints(tmp_path))))
     try:
 
         class Signal(Callback):
-            def on_step_end(self, run: Run) -> None:
+            def on_step_end(self, run: TrainState) -> None:
                 if run.step == 3:
                     signal.raise_signal(signal.SIGTERM)
 
@@ -174,7 +174,7 @@ def test_a_fit_outside_the_main_thread_leaves_signals_alone(tmp_path: Path) -> N
     thread = threading.Thread(target=fit)
     thread.start()
     thread.join()
-    assert done == [1] and folders(tmp_path)
+    assert done == [1] and list_checkpoints(tmp_path)
 
 
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -182,13 +182,13 @@ def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
     worse = iter([0.0, 1.0, 2.0, 3.0, 4.0])
 
     class Spoil(Callback):
-        def on_epoch_end(self, run: Run) -> None:
+        def on_epoch_end(self, run: TrainState) -> None:
             run.history.rows[-1]["valid_loss"] = next(worse)
 
     saves = Checkpoints(tmp_path, keep=2)
     trainer = Trainer(resumed.model(), max_epochs=5, callbacks=[Spoil()], checkpoints=saves, progress=False)
     trainer.fit(valid, valid)
-    assert [(c.step, c.figure) for c in folders(tmp_path)] == [(4, 0.0), (16, 3.0), (20, 4.0)]
+    assert [(c.step, c.figure) for c in list_checkpoints(tmp_path)] == [(4, 0.0), (16, 3.0), (20, 4.0)]
 
 
 def test_a_loader_without_a_state_is_gone_through_again(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_never_loaded(
     saved: Path, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     subprocess.run(["cp", "-r", saved, tmp_path / "c"], check=True)
-    whole, harmed = folders(tmp_path / "c")[-2:]
+    whole, harmed = list_checkpoints(tmp_path / "c")[-2:]
     tensors = harmed.path / TENSORS
     content = bytearray(tensors.read_bytes())
     if harm == "missing":
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_is_never_loaded(
         _fit(tmp_path / "c", harmed.path)
     _fit(tmp_path / "c", "latest")
     assert "no whole checkpoint" in caplog.text
-    for checkpoint in folders(tmp_path / "c"):
+    for checkpoint in list_checkpoints(tmp_path / "c"):
         (checkpoint.path / TENSORS).unlink()
     with pytest.raises(ArtifactError, match="no whole checkpoint"):
         _fit(tmp_path / "c", "latest")
@@ -300,7 +300,7 @@ def test_updates_of_other_batches_go_on_where_the_schedule_is_by_epochs(tmp_path
     steps: list[int] = []
 
     class Note(Callback):
-        def on_step_end(self, run: Run) -> None:
+        def on_step_end(self, run: TrainState) -> None:
             steps.append(run.step)
             assert run.last_step == 60
 
@@ -309,7 +309,7 @@ def test_updates_of_other_batches_go_on_where_the_schedule_is_by_epochs(tmp_path
     trainer = resumed.trainer(None, resumed.model(), checkpoints=saves, **more)
     history = trainer.fit(larger, valid, resume="latest")
     assert steps == [44, 48, 50, 54, 58, 60], "counted on"
-    assert [checkpoint.step for checkpoint in folders(tmp_path)][-3:] == [50, 58, 60]
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path)][-3:] == [50, 58, 60]
     assert [row["lr"] for row in history][2:] == pytest.approx([0.01 * (1 - 8 / 12), 0.01 * (1 - 11 / 12)])
     with pytest.raises(SchemaMismatch, match="an epoch of other batches: batches per epoch, got 10") as caught:
         _fit(tmp_path, tmp_path / "step-0000000058", **arguments)
@@ -343,7 +343,7 @@ def test_latest_of_none_starts_from_the_beginning(
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_fit(tmp_path: Path) -> None:
     class TakeAway(Callback):
-        def on_epoch_start(self, run: Run) -> None:
+        def on_epoch_start(self, run: TrainState) -> None:
             (tmp_path / "c").rmdir()
             (tmp_path / "c").touch()
 
@@ -360,19 +360,19 @@ def test_numbers_that_make_no_sense(arguments: dict[str, Any]) -> None:
 def test_every_so_many_seconds(tmp_path: Path) -> None:
     saves = Checkpoints(tmp_path, every_seconds=1e-9, every_epochs=None, keep=100)
     Trainer(resumed.model(), max_epochs=1, checkpoints=saves, progress=False).fit(resumed.loaders()[1])
-    assert [c.step for c in folders(tmp_path)] == [1, 2, 3, 4]
+    assert [c.step for c in list_checkpoints(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_other_state(problem: Callable[..., Any]) -> None:
     """What a state may hold comes back as it was."""
-    from gpupipe.training.checkpointing.checkpoint_format import joined, parted, snapshot
+    from gpupipe.training.checkpointing.checkpoint_format import join_tensors, snapshot, split_tensors
 
     tree = {"a": (1, None, True, [2.5, {3: torch.ones(2), (1, "x"): "y"}]), "$b": float("inf"), "c": torch.tensor(7)}
-    text, tensors = parted(tree)
+    text, tensors = split_tensors(tree)
     copies, event = snapshot(tensors)
     tensors["0"].zero_()
-    back = joined(json.loads(json.dumps(text)), copies)
+    back = join_tensors(json.loads(json.dumps(text)), copies)
     assert event is None and torch.equal(back["a"][3][1][3], torch.ones(2)) and back["c"] == 7
     assert back["a"][:3] == (1, None, True) and back["$b"] == float("inf") and back["a"][3][1][1, "x"] == "y"
     with pytest.raises(BadConfig, match="cannot be written without pickle"):
-        parted({"a": object()})
+        split_tensors({"a": object()})

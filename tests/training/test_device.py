@@ -14,7 +14,7 @@ from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.models import MLP
 from gpupipe.training import Trainer
 from gpupipe.training.loop import device as room
-from gpupipe.training.loop.device import choose_device, fork_rng, forward_in, session
+from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
 from gpupipe.training.loop.losses import LOSSES
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def test_an_unknown_device_is_an_error(requested: str) -> None:
 )
 def test_precision_on_the_cpu(precision: str, dtype: torch.dtype) -> None:
     model = torch.nn.Linear(2, 2)
-    forward = forward_in(precision, model, CPU)
+    forward = make_forward(precision, model, CPU)
     assert forward(torch.zeros(1, 2)).dtype == forward(torch.zeros(1, 2)).dtype == dtype
     assert model.weight.dtype == torch.float32
     assert not torch.is_autocast_enabled("cpu")

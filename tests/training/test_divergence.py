@@ -12,7 +12,7 @@ import torch
 from gpupipe.errors import BadData
 from gpupipe.models import MLP
 from gpupipe.tensors import Loader
-from gpupipe.training import Callback, Run, Trainer
+from gpupipe.training import Callback, Trainer, TrainState
 from tests.training import resumed
 
 Problem = Callable[..., Any]
@@ -33,7 +33,7 @@ def test_weights_are_named_where_the_batch_is_well(problem: Problem) -> None:
     model = MLP.from_schema(train.schema, hidden=(8,), seed=1)
 
     class Spoil(Callback):
-        def on_step_end(self, run: Run) -> None:
+        def on_step_end(self, run: TrainState) -> None:
             if run.step == 7:
                 with torch.no_grad():
                     next(run.model.parameters()).fill_(math.nan)

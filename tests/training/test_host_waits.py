@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gpupipe.models import MLP, MultiTask, ResNet
 from gpupipe.tensors.batch import Batch
-from gpupipe.training import Callback, PairwiseRanking, PerTarget, Run, Trainer
+from gpupipe.training import Callback, PairwiseRanking, PerTarget, Trainer, TrainState
 from tests.training.host_waits import no_host_wait
 
 STEPS = 6
@@ -25,7 +25,7 @@ class Watched(Callback):
     def __init__(self) -> None:
         self.watch, self.watched = ExitStack(), 0
 
-    def on_step_end(self, run: Run) -> None:
+    def on_step_end(self, run: TrainState) -> None:
         if run.step == 1:
             self.watch.enter_context(no_host_wait())
         self.watched = run.step - 1

@@ -22,7 +22,7 @@ from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PerTarget, Trainer
-from gpupipe.training.loop.losses import LOSSES, LossMean, check_loss_task, choose_loss, mean_loss
+from gpupipe.training.loop.losses import LOSSES, LossMean, check_loss_task, choose_loss, compute_mean_loss
 
 CPU = torch.device("cpu")
 
@@ -80,7 +80,7 @@ def test_far_logits_stay_finite() -> None:
 def test_the_weighted_mean_is_scikit_learns() -> None:
     output, target = example("mse", 40, torch.float32)
     weight = torch.rand(40)
-    mean, total = mean_loss(LOSSES["mse"](output, batch_of(target)), batch_of(target, weight))
+    mean, total = compute_mean_loss(LOSSES["mse"](output, batch_of(target)), batch_of(target, weight))
     assert mean.item() == pytest.approx(sk.mean_squared_error(target, output, sample_weight=weight), rel=1e-6)
     assert float(total) == pytest.approx(float(weight.sum()))
 
@@ -93,15 +93,15 @@ def test_batches_of_any_size_mean_the_same_as_all_rows_at_once(sizes: list[int],
     losses = LossMean(CPU)
     weights: Any = weight.split(sizes) if weight is not None else [None] * len(sizes)
     for part, w in zip(values.split(sizes), weights, strict=True):
-        losses.add(*mean_loss(part, batch_of(part, w)))
-    whole, _ = mean_loss(values, batch_of(values, weight))
+        losses.add(*compute_mean_loss(part, batch_of(part, w)))
+    whole, _ = compute_mean_loss(values, batch_of(values, weight))
     assert losses.read() == pytest.approx(whole.item(), rel=1e-5)
 
 
 def test_a_batch_without_weight_counts_nothing_and_moves_nothing() -> None:
     output = torch.ones(3, requires_grad=True)
     batch = batch_of(torch.zeros(3), torch.zeros(3))
-    mean, total = mean_loss(LOSSES["mse"](output, batch), batch)
+    mean, total = compute_mean_loss(LOSSES["mse"](output, batch), batch)
     mean.backward()
     assert (mean.item(), float(total), output.grad.tolist()) == (0.0, 0.0, [0.0] * 3)
     losses = LossMean(CPU)
@@ -113,21 +113,21 @@ def test_rows_of_weight_zero_do_not_count() -> None:
     output, target = example("bce", 8, torch.float32)
     weight = torch.tensor([1.0, 1, 1, 1, 0, 0, 0, 0])
     values = LOSSES["bce"](output, batch_of(target))
-    padded, _ = mean_loss(values, batch_of(target, weight))
+    padded, _ = compute_mean_loss(values, batch_of(target, weight))
     assert padded.item() == pytest.approx(values[:4].mean().item())
 
 
 def test_a_scalar_is_taken_as_the_mean() -> None:
     batch = batch_of(torch.zeros(5), torch.full((5,), 2.0))
-    mean, total = mean_loss(torch.tensor(3.0), batch)
+    mean, total = compute_mean_loss(torch.tensor(3.0), batch)
     assert (mean.item(), float(total)) == (3.0, 10.0)
-    assert mean_loss(torch.tensor(3.0), (torch.zeros(5, 2),))[1] == 5
+    assert compute_mean_loss(torch.tensor(3.0), (torch.zeros(5, 2),))[1] == 5
 
 
 @pytest.mark.parametrize("values", [torch.zeros(5, 1), torch.zeros(4)])
 def test_a_loss_of_another_shape_is_refused(values: Tensor) -> None:
     with pytest.raises(SchemaMismatch, match="neither a scalar nor one value a row"):
-        mean_loss(values, batch_of(torch.zeros(5), torch.ones(5)))
+        compute_mean_loss(values, batch_of(torch.zeros(5), torch.ones(5)))
 
 
 def test_sums_keep_their_digits() -> None:
@@ -156,7 +156,7 @@ def test_batches_before_the_first_that_is_not_finite_are_counted(value: float, t
     losses._many = together  # as on a GPU, and on a CPU
     for number in (1.0, 2.0, value, 3.0):
         losses.add(torch.tensor(number), 1)
-    assert losses.of_all()[2] == 2
+    assert losses.sum_over_ranks()[2] == 2
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_torchs_own_losses_are_those_by_name(name: str) -> None:
     weighted, plain = batch_of(target, torch.rand(8, generator=generator)), batch_of(target)
     module, function = TORCHS[name]
     for batch, options in ((plain, {}), (plain, {"reduction": "none"}), (weighted, {"reduction": "none"})):
-        expected = mean_loss(LOSSES[name](output, batch), batch)[0]
+        expected = compute_mean_loss(LOSSES[name](output, batch), batch)[0]
         for own in (module(**options), partial(function, **options)):
             loss: Any = choose_loss(own, None)
-            torch.testing.assert_close(mean_loss(loss(output, batch), batch)[0], expected)
+            torch.testing.assert_close(compute_mean_loss(loss(output, batch), batch)[0], expected)
 
 
 def test_a_function_of_output_and_target_is_told_by_its_second_parameter() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, FTTransformer, Periodic
 from gpupipe.training.optim.lamb import Lamb
-from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
-from gpupipe.training.optim.rowwise_adagrad import RowWise, compact, sparse_tables
+from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
+from gpupipe.training.optim.rowwise_adagrad import RowWise, compact, use_sparse_gradients
 
 RATES = (0.1, 0.03, 0.2, 0.05)
 
@@ -59,7 +59,7 @@ class Looked(nn.Module):
 
 
 def rowwise_of(model: nn.Module, lr: Tensor) -> RowWise:
-    made = make_optimizer("rowwise", parameter_groups(model, lr, highest=1.0, weight_decay=0.1, tables=True), lr)
+    made = make_optimizer("rowwise", make_parameter_groups(model, lr, highest=1.0, weight_decay=0.1, tables=True), lr)
     assert isinstance(made, RowWise)
     return made
 
@@ -77,7 +77,7 @@ def test_it_is_row_wise_adagrad_and_adamw(monkeypatch: pytest.MonkeyPatch) -> No
     batches = [torch.tensor([1, 1, 4, 1]), torch.tensor([0, 4, 4, 4]), torch.tensor([1, 5, 0, 2])]
     for rate, ids in zip(RATES, batches, strict=False):
         optimizer.zero_grad()
-        with sparse_tables(model):
+        with use_sparse_gradients(model):
             (model(ids) ** 2).sum().backward()
         assert model.table.weight.grad.is_sparse
         model.table.weight.grad = compact(model.table.weight.grad)
@@ -128,17 +128,17 @@ def test_a_gradient_of_no_rows_is_compact() -> None:
 
 def test_only_large_embeddings_are_tables() -> None:
     model = nn.ModuleList([nn.Embedding(1 << 17, 8), nn.Embedding(100, 8), nn.Linear(1024, 1024)])
-    groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1, tables=True)
+    groups = make_parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1, tables=True)
     tables = [parameter for group in groups if group["table"] for parameter in group["params"]]
     assert [id(parameter) for parameter in tables] == [id(model[0].weight)]
-    with sparse_tables(model):
+    with use_sparse_gradients(model):
         assert [module.sparse for module in model[:2]] == [True, False]
     assert model[0].sparse is False
 
 
 def test_weights_decay_and_nothing_else() -> None:
     model = nn.Sequential(MLP(3, [5, 5], hidden=(8,)), nn.LayerNorm(2))
-    groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1)
+    groups = make_parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decays = {names[id(p)]: group["weight_decay"] for group in groups for p in group["params"]}
     assert {name for name, decay in decays.items() if decay} == {"0.layers.0.weight", "0.layers.2.weight"}
@@ -154,7 +154,7 @@ def test_weights_decay_and_nothing_else() -> None:
     ids=["numbers", "tokens"],
 )
 def test_what_numbers_become_does_not_decay(model: nn.Module, decays: set[str]) -> None:
-    groups = parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1)
+    groups = make_parameter_groups(model, torch.zeros(()), highest=1.0, weight_decay=0.1)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decayed = {names[id(p)] for group in groups for p in group["params"] if group["weight_decay"]}
     assert {name for name in decayed if not name.startswith("blocks.")} == decays
@@ -163,7 +163,7 @@ def test_what_numbers_become_does_not_decay(model: nn.Module, decays: set[str]) 
 def test_groups_have_rates_and_decays_of_their_own() -> None:
     model, lr = MLP(3, [5, 5], hidden=(8,)), torch.zeros(())
     wanted = {"embedding.*": {"lr": 0.001}, "*.bias": {"weight_decay": 0.5}}
-    groups = parameter_groups(model, lr, highest=0.01, weight_decay=0.1, groups=wanted)
+    groups = make_parameter_groups(model, lr, highest=0.01, weight_decay=0.1, groups=wanted)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {names[id(p)]: group for group in groups for p in group["params"]}
     assert found["embedding.table"]["lr_factor"] == pytest.approx(0.1)
@@ -181,7 +181,7 @@ def test_groups_have_rates_and_decays_of_their_own() -> None:
 )
 def test_groups_that_make_no_sense_are_refused(groups: Any, message: str) -> None:
     with pytest.raises(BadConfig, match=message):
-        parameter_groups(MLP(3, [5]), torch.zeros(()), highest=0.01, weight_decay=0.1, groups=groups)
+        make_parameter_groups(MLP(3, [5]), torch.zeros(()), highest=0.01, weight_decay=0.1, groups=groups)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_groups_that_make_no_sense_are_refused(groups: Any, message: str) -> Non
 def test_an_optimiser_that_would_not_follow_the_schedule_is_refused(optimizer: Any, message: str) -> None:
     lr = torch.zeros(())
     with pytest.raises(BadConfig, match=message):
-        make_optimizer(optimizer, parameter_groups(MLP(3, [5, 5]), lr, highest=1.0, weight_decay=0.0), lr)
+        make_optimizer(optimizer, make_parameter_groups(MLP(3, [5, 5]), lr, highest=1.0, weight_decay=0.0), lr)
 
 
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(BadConfig, match="nothing to train"):
-        parameter_groups(nn.ReLU(), torch.zeros(()), highest=1.0, weight_decay=0.0)
+        make_parameter_groups(nn.ReLU(), torch.zeros(()), highest=1.0, weight_decay=0.0)

@@ -15,7 +15,7 @@ from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.models import Linear
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PairwiseRanking
-from gpupipe.training.loop.losses import LossMean, mean_loss
+from gpupipe.training.loop.losses import LossMean, compute_mean_loss
 
 
 def batch_of(target: list[float], groups: list[int] | None = None, weight: list[float] | None = None) -> Batch:
@@ -82,7 +82,7 @@ def test_it_learns_the_order_within_groups() -> None:
 def test_it_is_counted_as_a_mean() -> None:
     losses = LossMean(torch.device("cpu"))
     batch = batch_of([1.0, 0.0])
-    losses.add(*mean_loss(PairwiseRanking()(torch.tensor([0.0, 0.0]), batch), batch))
+    losses.add(*compute_mean_loss(PairwiseRanking()(torch.tensor([0.0, 0.0]), batch), batch))
     assert losses.read() == pytest.approx(math.log(2))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.optim.schedules import SCHEDULES, learning_rates
+from gpupipe.training.optim.schedules import SCHEDULES, compute_learning_rates
 
 LR = 0.02
 
@@ -33,30 +33,34 @@ def of_torch(make: type[LRScheduler], steps: int, **arguments: object) -> list[f
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_one_cycle_is_torchs(steps: int, share: float) -> None:
     expected = of_torch(OneCycleLR, steps, max_lr=LR, total_steps=steps, pct_start=share, cycle_momentum=False)
-    assert learning_rates("one-cycle", lr=LR, steps=steps, warmup=share).tolist() == pytest.approx(expected, rel=1e-5)
+    assert compute_learning_rates("one-cycle", lr=LR, steps=steps, warmup=share).tolist() == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 2, 50])
 def test_cosine_is_torchs(steps: int) -> None:
     expected = of_torch(CosineAnnealingLR, steps, T_max=steps)
-    assert learning_rates("cosine", lr=LR, steps=steps).tolist() == pytest.approx(expected, rel=1e-5)
+    assert compute_learning_rates("cosine", lr=LR, steps=steps).tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_constant_with_warm_up_is_torchs_linear() -> None:
     expected = of_torch(LinearLR, 40, start_factor=0.1, total_iters=9)
-    assert learning_rates("constant", lr=LR, steps=40, warmup=0.25).tolist() == pytest.approx(expected, rel=1e-5)
+    assert compute_learning_rates("constant", lr=LR, steps=40, warmup=0.25).tolist() == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_cosine_starts_to_fall_where_the_warm_up_ends() -> None:
-    rates = learning_rates("cosine", lr=LR, steps=100, warmup=0.2)
+    rates = compute_learning_rates("cosine", lr=LR, steps=100, warmup=0.2)
     assert rates[:20].tolist() == pytest.approx([LR * (i + 1) / 20 for i in range(20)])
-    assert rates[20:].tolist() == pytest.approx(learning_rates("cosine", lr=LR, steps=80).tolist())
+    assert rates[20:].tolist() == pytest.approx(compute_learning_rates("cosine", lr=LR, steps=80).tolist())
 
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 300), st.none() | st.floats(0, 0.999))
 def test_a_rate_for_each_update_never_above_the_highest(schedule: str, steps: int, warmup: float | None) -> None:
-    rates = learning_rates(schedule, lr=LR, steps=steps, warmup=warmup)
+    rates = compute_learning_rates(schedule, lr=LR, steps=steps, warmup=warmup)
     assert rates.shape == (steps,)
     assert rates.dtype == torch.float32
     assert bool((rates > -1e-9).all()) and float(rates.max()) <= LR * (1 + 1e-6)
@@ -75,4 +79,4 @@ def test_a_rate_for_each_update_never_above_the_highest(schedule: str, steps: in
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(BadConfig, match=message):
-        learning_rates(**{"schedule": "cosine", "lr": LR, "steps": 5, **arguments})
+        compute_learning_rates(**{"schedule": "cosine", "lr": LR, "steps": 5, **arguments})

@@ -13,10 +13,10 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.models import MLP
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
-from gpupipe.training.cuda.activation_checkpointing import recomputed
+from gpupipe.training.cuda.activation_checkpointing import checkpoint_activations
 from gpupipe.training.loop.device import session
-from gpupipe.training.loop.losses import smoothed
-from gpupipe.training.optim.schedules import Plateau, fallen, learning_rates, scaled_rate
+from gpupipe.training.loop.losses import smooth_labels
+from gpupipe.training.optim.schedules import Plateau, compute_learning_rates, get_plateau_factor, scaled_rate
 
 CPU = torch.device("cpu")
 
@@ -94,8 +94,8 @@ def test_a_plateau_falls_and_the_history_shows_it(problem: Any) -> None:
         share = share if row["valid_loss"] < best else max(share / 2, 1e-4)
         best = min(best, row["valid_loss"])
     assert shares == pytest.approx(expected)
-    assert fallen(Plateau(patience=1, factor=0.5), history) == pytest.approx(share)
-    assert fallen("cosine", history) is None
+    assert get_plateau_factor(Plateau(patience=1, factor=0.5), history) == pytest.approx(share)
+    assert get_plateau_factor("cosine", history) is None
 
 
 def test_a_plateau_says_so_where_there_is_no_figure_to_go_by(problem: Any) -> None:
@@ -105,10 +105,10 @@ def test_a_plateau_says_so_where_there_is_no_figure_to_go_by(problem: Any) -> No
 
 
 def test_linear_and_own_schedules() -> None:
-    torch.testing.assert_close(learning_rates("linear", lr=1.0, steps=4), torch.tensor([1.0, 0.75, 0.5, 0.25]))
-    found = learning_rates(lambda t: (1 - t) ** 2, lr=2.0, steps=2)
+    torch.testing.assert_close(compute_learning_rates("linear", lr=1.0, steps=4), torch.tensor([1.0, 0.75, 0.5, 0.25]))
+    found = compute_learning_rates(lambda t: (1 - t) ** 2, lr=2.0, steps=2)
     torch.testing.assert_close(found, torch.tensor([2.0, 0.5]))
-    assert learning_rates(Plateau(), lr=0.5, steps=2).tolist() == [0.5, 0.5]
+    assert compute_learning_rates(Plateau(), lr=0.5, steps=2).tolist() == [0.5, 0.5]
 
 
 def test_large_batches_have_larger_rates() -> None:
@@ -123,13 +123,13 @@ def test_label_smoothing_is_torchs() -> None:
     target = torch.tensor([0, 1, 2, 2, 1, 0], dtype=torch.int32)
     batch = Batch(torch.zeros(6, 0), torch.zeros(6, 0), target)
     expected = F.cross_entropy(logits, target.long(), label_smoothing=0.2, reduction="none")
-    torch.testing.assert_close(smoothed("cross-entropy", 0.2)(logits, batch), expected)
+    torch.testing.assert_close(smooth_labels("cross-entropy", 0.2)(logits, batch), expected)
     two = torch.stack([torch.zeros(6), logits[:, 0]], 1)  # binary cross-entropy is that of two classes
     binary = Batch(torch.zeros(6, 0), torch.zeros(6, 0), (target > 0).float())
     expected = F.cross_entropy(two, (target > 0).long(), label_smoothing=0.2, reduction="none")
-    torch.testing.assert_close(smoothed("bce", 0.2)(logits[:, 0], binary), expected)
+    torch.testing.assert_close(smooth_labels("bce", 0.2)(logits[:, 0], binary), expected)
     with pytest.raises(BadConfig, match="no classes to smooth"):
-        smoothed("mse", 0.1)
+        smooth_labels("mse", 0.1)
 
 
 def test_recomputed_blocks_have_the_same_gradients_and_keep_less() -> None:
@@ -157,7 +157,7 @@ def test_recomputed_blocks_have_the_same_gradients_and_keep_less() -> None:
         model.zero_grad()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             if blocks:
-                with recomputed(model, True):
+                with checkpoint_activations(model, True):
                     loss = model(torch.ones(2, 4)).sum()
                     kept.append(count)
                     loss.backward()
@@ -168,7 +168,7 @@ def test_recomputed_blocks_have_the_same_gradients_and_keep_less() -> None:
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     assert torch.equal(*gradients) and kept[1] < kept[0]
     assert "forward" not in vars(model.blocks[0])
-    with pytest.raises(BadConfig, match="no such blocks"), recomputed(nn.Linear(1, 1), True):
+    with pytest.raises(BadConfig, match="no such blocks"), checkpoint_activations(nn.Linear(1, 1), True):
         pass
 
 

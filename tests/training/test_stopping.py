@@ -31,7 +31,7 @@ def test_patience_counts_epochs_without_improvement(
         with torch.no_grad():
             model.weight.fill_(epoch)
             model.running_mean.fill_(epoch)
-        if kept.see(figure):
+        if kept.update(figure):
             stopped = epoch
             break
     assert stopped == stops_at

@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpupipe.training.checkpointing.checkpoints import folders
-from gpupipe.training.distributed.failure_store import RollCall, host_for
-from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.checkpointing.checkpoints import list_checkpoints
+from gpupipe.training.distributed.failure_store import FailureStore, choose_host
+from gpupipe.training.distributed.rank_group import RankGroup
 from tests.training import ranked
 
 ROOT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ def test_many_updates_of_unequal_shards_are_those_of_one(case: str, two: Any, fo
 def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:
     """Two ranks of 3 and 1 rows: sum(weight * gradient) / sum(weight) over the four of them."""
 
-    class Two(Together):
+    class Two(RankGroup):
         """The other rank's numbers, put in where they would be added."""
 
         def __init__(self, other: torch.Tensor) -> None:
@@ -222,7 +222,9 @@ def test_a_rank_that_is_gone_ends_all_and_is_named(case: str, size: int, lost: i
 def test_sigterm_on_one_rank_saves_and_ends_all_and_they_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     codes, told, _ = ran(tmp_path / "a", ["term"], 2)
     assert codes == [143, 143], told
-    assert [checkpoint.step for checkpoint in folders(tmp_path / "a" / "saved0")] == [10, 15], "agreed at the next look"
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "a" / "saved0")] == [10, 15], (
+        "agreed at the next look"
+    )
     codes, told, stopped = ran(tmp_path / "a", ["resume"], 2)
     assert codes == [0, 0], told
     _, _, undisturbed = ran(tmp_path / "b", ["resume"], 2)
@@ -255,14 +257,14 @@ def test_a_fit_goes_on_with_more_ranks_or_fewer(before: int, after: int, step: i
     found = goes_on(tmp_path / "ranks", f"moved-{step}", before, after)
     assert [len(rank["history"]) for rank in found] == [3] * after
     is_that_of_one(found, "moved", tmp_path / "whole", 1e-5)
-    assert step in [checkpoint.step for checkpoint in folders(tmp_path / "ranks" / "moved")]
+    assert step in [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "ranks" / "moved")]
 
 
 @pytest.mark.parametrize(("before", "after", "end", "last"), [(1, 2, 20, 33), (2, 1, 26, 36)])
 def test_rows_are_dealt_anew_between_epochs(before: int, after: int, end: int, last: int, tmp_path: Path) -> None:
     """10 batches an epoch in one process, 13 of two with 200 and 100 rows: the schedule goes by epochs."""
     found = goes_on(tmp_path, f"dealt-{end}", before, after)
-    assert [checkpoint.step for checkpoint in folders(tmp_path / "moved")] == [end // 2, end, last]
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "moved")] == [end // 2, end, last]
     whole = ranked.fitted(str(tmp_path), "plain")["history"]
     for rank in found:
         assert [row["lr"] for row in rank["history"]][2] == pytest.approx(whole[2]["lr"], rel=1e-3)
@@ -279,23 +281,23 @@ def test_in_the_middle_of_an_epoch_they_are_not(tmp_path: Path) -> None:
 
 
 def test_a_process_alone_asks_nobody() -> None:
-    together, parameter = Together(), nn.Parameter(torch.ones(1))
-    together.share(nn.Linear(1, 1))
-    together.sum_gradients([parameter], torch.ones(()))
-    assert parameter.grad is None and together.first
-    assert together.gather("x") == ["x"] and together.any(True) and not together.any(False)
-    assert together.from_first(lambda: 3) == 3 and together.rows(torch.ones(2)).tolist() == [1, 1]
+    ranks, parameter = RankGroup(), nn.Parameter(torch.ones(1))
+    ranks.broadcast_model(nn.Linear(1, 1))
+    ranks.sum_gradients([parameter], torch.ones(()))
+    assert parameter.grad is None and ranks.is_main
+    assert ranks.gather("x") == ["x"] and ranks.any(True) and not ranks.any(False)
+    assert ranks.broadcast_object(lambda: 3) == 3 and ranks.all_gather_rows(torch.ones(2)).tolist() == [1, 1]
 
 
 def test_word_is_left_and_read() -> None:
-    first = RollCall(0, 3)
-    second, third = (RollCall(rank, 3, ("127.0.0.1", first.port)) for rank in (1, 2))
-    assert not first.alarm()
-    second.leave("MemoryError: none left")
+    first = FailureStore(0, 3)
+    second, third = (FailureStore(rank, 3, ("127.0.0.1", first.port)) for rank in (1, 2))
+    assert not first.any_failed()
+    second.report("MemoryError: none left")
     deadline = time.monotonic() + 30  # a client does not wait until the store has what it sends
-    while not (first.alarm() and third.alarm()) and time.monotonic() < deadline:
+    while not (first.any_failed() and third.any_failed()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert first.alarm() and third.alarm()
+    assert first.any_failed() and third.any_failed()
     for other in (third, first):
-        assert "rank 1 failed (MemoryError: none left)" in str(other.lost(RuntimeError("broken")))
-    assert host_for(["a", "a"]) == "127.0.0.1"
+        assert "rank 1 failed (MemoryError: none left)" in str(other.make_lost_error(RuntimeError("broken")))
+    assert choose_host(["a", "a"]) == "127.0.0.1"

@@ -43,7 +43,9 @@ class TooLarge:
 
 
 def speeds(monkeypatch: pytest.MonkeyPatch, of_size: dict[int, float | None]) -> None:
-    monkeypatch.setattr(batch_size_finder, "_speed", lambda trainer, loader, size, updates, device: of_size[size])
+    monkeypatch.setattr(
+        batch_size_finder, "_measure_speed", lambda trainer, loader, size, updates, device: of_size[size]
+    )
 
 
 def test_the_fit_after_it_is_the_fit_without_it() -> None:

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP
 from gpupipe.tensors.batch import Batch
-from gpupipe.training.loop.build import objective_of
-from gpupipe.training.loop.device import forward_in
+from gpupipe.training.loop.build import make_objective
+from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.metrics import METRICS
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.ema import Average
+from gpupipe.training.optim.ema import EMA
 from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.optimizers import make_optimizer, parameter_groups
-from gpupipe.training.optim.rowwise_adagrad import sparse_tables
+from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
+from gpupipe.training.optim.rowwise_adagrad import use_sparse_gradients
 
 CPU = torch.device("cpu")
 
@@ -46,15 +46,15 @@ def update_of(
     **arguments: Any,
 ) -> Update:
     lr = torch.zeros(())
-    groups = parameter_groups(model, lr, highest=1.0, weight_decay=decay, tables=optimizer == "rowwise")
+    groups = make_parameter_groups(model, lr, highest=1.0, weight_decay=decay, tables=optimizer == "rowwise")
     made = make_optimizer(optimizer, groups, lr)
-    objective: Any = objective_of(forward_in(precision, model, CPU), loss)
+    objective: Any = make_objective(make_forward(precision, model, CPU), loss)
     if compiled is not None:
         objective = torch.compile(objective, fullgraph=True, backend=compiled)
     if precision == "fp16-mixed":
         arguments["scale"] = LossScale(made, CPU, interval=3)
     if average is not None:
-        arguments["average"] = Average(model, average)
+        arguments["average"] = EMA(model, average)
     return Update(objective, made, rates=torch.tensor(rates), **arguments)
 
 
@@ -87,7 +87,7 @@ def test_an_update_never_makes_the_host_wait(
     model = MLP(3, [5, 5], hidden=(8,), dropout=0.1)
     update = update_of(model, [0.01] * 5, **VARIANTS[variant])
     batch = rows(weighted=weighted)
-    with no_host_wait(), sparse_tables(model) if "rowwise" in variant else nullcontext():
+    with no_host_wait(), use_sparse_gradients(model) if "rowwise" in variant else nullcontext():
         for _ in range(3):
             update.learn(batch)
             update.learn(batch)
@@ -295,7 +295,7 @@ def test_the_average_follows_its_formula_and_changes_places(decay: float) -> Non
         mean = [d * before + (1 - d) * now.detach() for before, now in zip(mean, model.parameters(), strict=True)]
     own = [parameter.detach().clone() for parameter in model.parameters()]
     pointers = [parameter.data_ptr() for parameter in model.parameters()]
-    with update.averaged():
+    with update.use_ema():
         for mine, other in zip(model.parameters(), mean, strict=True):
             torch.testing.assert_close(mine, other)
     assert pointers == [parameter.data_ptr() for parameter in model.parameters()]
@@ -306,12 +306,12 @@ def test_a_weight_of_two_names_is_averaged_once() -> None:
     first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
     second.weight = first.weight
     model = nn.Sequential(first, second)
-    average = Average(model, 0.5)
+    average = EMA(model, 0.5)
     start = first.weight.detach().clone()
     with torch.no_grad():
         first.weight += 1
     average.update(torch.tensor([100]))
-    with average.in_place():
+    with average.swap_in():
         torch.testing.assert_close(second.weight, start + 0.5)
     assert torch.equal(first.weight, start + 1)
 
@@ -326,7 +326,7 @@ def test_an_overflow_is_left_out_and_the_scale_recovers(optimizer: str, monkeypa
 
     model = MLP(3, [5, 5], hidden=(8,), seed=3)
     update = update_of(model, [0.01] * 9, precision="fp16-mixed", loss=loss, optimizer=optimizer, max_grad_norm=1.0)
-    with sparse_tables(model) if optimizer == "rowwise" else nullcontext():
+    with use_sparse_gradients(model) if optimizer == "rowwise" else nullcontext():
         overflow[0] = False
         update(rows())
         before = {name: value.clone() for name, value in (model.state_dict() | update.state_dict()).items()}
@@ -369,7 +369,7 @@ def test_saved_and_loaded_it_goes_on_bit_for_bit(variant: str, monkeypatch: pyte
     batches = [rows(8 * size, weighted=True) for size in range(1, 6)]
     with ExitStack() as stack:
         for model in models if "rowwise" in variant else ():
-            stack.enter_context(sparse_tables(model))
+            stack.enter_context(use_sparse_gradients(model))
         for batch in batches[:3]:
             whole(batch)
         models[1].load_state_dict(models[0].state_dict())

@@ -1,1 +1,1 @@
-"""Callbacks of a fit, and what they leave: history, logs, statistics of the GPU, profiles."""
+"""Callbacks of a fit and their results: history, logs, GPU statistics, profiles."""

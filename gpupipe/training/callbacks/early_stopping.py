@@ -1,4 +1,4 @@
-"""When to stop, and the weights to go back to."""
+"""Early stopping, and the best weights to restore."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EarlyStopping:
 
 
 class BestWeights:
-    """The model's state at the epoch that was best so far."""
+    """Model state of the best epoch so far."""
 
     def __init__(self, model: nn.Module, stopping: EarlyStopping, *, higher_is_better: bool) -> None:
         self._model = model
@@ -57,8 +57,8 @@ class BestWeights:
         self._waited = 0
         self._state: dict[str, Any] = {}
 
-    def see(self, value: float) -> bool:
-        """Take in an epoch's figure and keep its weights if it is the best; True when it is time to stop."""
+    def update(self, value: float) -> bool:
+        """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop."""
         gain = self._sign * value - self._best
         if gain > self._stopping.min_delta:
             self._best = self._sign * value
@@ -66,26 +66,26 @@ class BestWeights:
             self._state = deepcopy(self._model.state_dict())
             return False
         self._waited += 1
-        return self.exhausted
+        return self.should_stop
 
     @property
-    def exhausted(self) -> bool:
-        """Whether it is time to stop."""
+    def should_stop(self) -> bool:
+        """True when patience is exhausted."""
         return self._waited >= self._stopping.patience
 
     @property
-    def seen(self) -> bool:
-        """Whether there are best weights."""
+    def has_weights(self) -> bool:
+        """True if there are best weights."""
         return bool(self._state)
 
     def restore(self) -> None:
-        """Give the model its best weights back."""
+        """Restore the best weights in the model."""
         self._model.load_state_dict(self._state)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was best so far, and since when; shares the tensors' memory."""
+        """Return the best metric and weights, and the epochs since; aliases the tensors' memory."""
         return {"best": self._best, "waited": self._waited, "weights": self._state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what `state_dict` gave."""
         self._best, self._waited, self._state = state["best"], state["waited"], state["weights"]

@@ -1,4 +1,4 @@
-"""What the GPU did during a fit, looked at once a second: how busy, how fast, how hot, and whether it was held back.
+"""GPU statistics of a fit, sampled once a second: utilization, clocks, temperature, throttling.
 
 The driver's management library (NVML) answers in microseconds, from a thread, and does not touch the training.
 """
@@ -17,7 +17,7 @@ import torch
 
 from gpupipe.support.nvml import throttles
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 
 __all__ = ["GpuStats"]
 
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 
 class GpuStats(Callback):
-    """Minimum, median and maximum over the fit in `history.gpu`, and a warning where the GPU was throttled.
+    """Minimum, median and maximum over the fit in `history.gpu`, and a warning if the GPU was throttled.
 
-    Where NVML does not answer there is one line in the log, and the fit goes on.
+    If NVML does not answer, a line is logged and the fit goes on.
 
     Args:
         nvml: the module `pynvml`, or an object with the functions of it that are used here.
@@ -40,8 +40,8 @@ class GpuStats(Callback):
         self.nvml, self.every = nvml, every
         self._thread: threading.Thread | None = None
 
-    def on_fit_start(self, run: Run) -> None:
-        """Start looking."""
+    def on_fit_start(self, run: TrainState) -> None:
+        """Start sampling."""
         self._samples: dict[str, list[float]] = {}
         self._throttled: Counter[str] = Counter()
         try:
@@ -51,11 +51,13 @@ class GpuStats(Callback):
             logger.warning("no figures of the GPU: NVML does not answer (%s)", error)
             return
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, args=(handle,), name="gpupipe-nvml", daemon=True)
+        self._thread = threading.Thread(
+            target=self._sample_until_stopped, args=(handle,), name="gpupipe-nvml", daemon=True
+        )
         self._thread.start()
 
-    def on_fit_end(self, run: Run) -> None:
-        """Put what was seen into the history."""
+    def on_fit_end(self, run: TrainState) -> None:
+        """Store the statistics in the history."""
         self._stop()
         run.history.gpu = {name: _spread(values) for name, values in self._samples.items()}
         total = max((len(values) for values in self._samples.values()), default=0)
@@ -63,24 +65,24 @@ class GpuStats(Callback):
         for reason, share in run.history.throttled.items():
             logger.warning("the GPU was throttled for %.0f %% of the fit: %s", 100 * share, reason)
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        """The same: a run that failed may be one to look at."""
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        """Store the statistics in the history of a failed run too."""
         self.on_fit_end(run)
 
     def _handle(self, device: torch.device) -> Any:
-        """NVML counts all GPUs, CUDA those that are visible: the UUID tells which is meant."""
+        """Find the NVML handle of a device by its UUID: NVML counts all GPUs, CUDA the visible ones."""
         if device.type != "cuda":
             return self.nvml.nvmlDeviceGetHandleByIndex(0)
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         return self.nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
 
-    def _look_on(self, handle: Any) -> None:
+    def _sample_until_stopped(self, handle: Any) -> None:
         while True:
-            self._look(handle)
+            self._sample(handle)
             if self._ended.wait(self.every):
                 return
 
-    def _look(self, handle: Any) -> None:
+    def _sample(self, handle: Any) -> None:
         nvml = self.nvml
         figures: dict[str, Callable[[], Any]] = {
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,

@@ -1,4 +1,4 @@
-"""What a training run did, epoch by epoch, as rows, as text and as a picture."""
+"""History of a fit: a row per epoch, printed as text and drawn as curves."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of one panel, in pixels
 
 @dataclass(repr=False)
 class History:
-    """One row per epoch; prints as a table with curves, and draws itself in a notebook.
+    """History of a fit, one row per epoch; prints as a table with curves, and draws itself in a notebook.
 
     Args:
         monitor: the figure that says which epoch was best.
         higher_is_better: how.
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
-        gpu: min, median and max of what NVML told, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
-        throttled: the share of looks at which the GPU was held back, by reason.
+        gpu: min, median and max of NVML's values, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
+        throttled: the fraction of samples at which the GPU was throttled, by reason.
 
     Example:
         >>> history = History("valid_loss")
@@ -53,12 +53,12 @@ class History:
         return iter(self.rows)
 
     def append(self, row: dict[str, float]) -> None:
-        """Add an epoch."""
+        """Append an epoch."""
         self.rows.append(row)
 
     @property
     def monitored(self) -> float:
-        """The last epoch's monitored figure.
+        """The last epoch's monitored metric.
 
         Raises:
             BadData: it is not defined for the data it was computed on.
@@ -75,7 +75,7 @@ class History:
 
     @property
     def best(self) -> dict[str, float]:
-        """The row of the epoch whose monitored figure is best; of equal ones the first.
+        """The row of the epoch whose monitored metric is best; of equal ones the first.
 
         Raises:
             NotFitted: no epoch has it.
@@ -91,7 +91,7 @@ class History:
         return best
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings."""
+        """Return plain lists, numbers and strings."""
         return {
             "monitor": self.monitor,
             "higher_is_better": self.higher_is_better,
@@ -99,7 +99,7 @@ class History:
         } | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict())
 
     @property
@@ -164,7 +164,7 @@ def _sparkline(values: list[float]) -> str:
 
 
 def _panel(title: str, lines: dict[str, list[tuple[float, float]]]) -> str:
-    """An SVG of one figure over the epochs, a line for training and one for validation."""
+    """Draw an SVG of one metric over the epochs, a line for training and one for validation."""
     points = [point for line in lines.values() for point in line]
     (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
 

@@ -1,7 +1,7 @@
-"""A fit's figures as files that other programs read: CSV, lines of JSON, TensorBoard's events.
+"""Loggers: a fit's metrics as CSV, JSON lines or TensorBoard events.
 
 Each logger gets a row once per `log_every` batches (loss, lr, rows_per_second, data_wait) and one per epoch (the
-history's). A fit that goes on from a checkpoint appends, and takes back what was logged after that.
+history's). A fit that goes on from a checkpoint appends, and removes the lines logged after it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gpupipe.errors import BackendMissing
 from gpupipe.support.files import writing
 from gpupipe.support.validation import check_path
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 
 __all__ = ["CSVLogger", "JSONLinesLogger", "TensorBoardLogger"]
 
 
 class JSONLinesLogger(Callback):
-    """One JSON object per line: `{"step": 100, "epoch": 1, "loss": 0.41, ...}`, and `"event": "epoch"` at its end.
+    """JSON lines logger: `{"step": 100, "epoch": 1, "loss": 0.41, ...}`, and `"event": "epoch"` at an epoch's end.
 
-    A figure that is not finite is null. Each line is in the file as soon as it is known.
+    A figure that is not finite is null. Each line is written at once.
 
     Args:
         path: of the file; its folder is made.
@@ -41,33 +41,33 @@ class JSONLinesLogger(Callback):
         check_path(self, path=path)
         self.path = Path(path)
 
-    def on_fit_start(self, run: Run) -> None:
-        """Make the folder, and a new file; where the fit goes on from a checkpoint, one of what came before that."""
+    def on_fit_start(self, run: TrainState) -> None:
+        """Make the folder and the file; a resumed fit keeps the lines before its checkpoint."""
         if not run.step or not self.path.is_file():
-            with _opened(self.path, "w"):
+            with _open(self.path, "w"):
                 return
         draft = self.path.with_name(f".{self.path.name}.tmp")
         with writing(self.path):
-            with _opened(draft, "w") as file:
+            with _open(draft, "w") as file:
                 file.writelines(f"{line}\n" for line in _lines_until(run, self.path))
             draft.replace(self.path)
 
-    def on_log(self, run: Run) -> None:
-        """Write the figures."""
-        self._write({"event": "log", "step": run.step, "epoch": run.epoch, **run.figures})
+    def on_log(self, run: TrainState) -> None:
+        """Write the metrics."""
+        self._write({"event": "log", "step": run.step, "epoch": run.epoch, **run.metrics})
 
-    def on_epoch_end(self, run: Run) -> None:
+    def on_epoch_end(self, run: TrainState) -> None:
         """Write the epoch's row."""
         self._write({"event": "epoch", "step": run.step, **run.history.rows[-1]})
 
     def _write(self, row: dict[str, Any]) -> None:
         plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        with _opened(self.path, "a") as file:
+        with _open(self.path, "a") as file:
             file.write(json.dumps(plain) + "\n")
 
 
 class CSVLogger(Callback):
-    """The history as a CSV file: a line per epoch, columns as in the history.
+    """CSV logger: the history as a file, a line per epoch, columns as in the history.
 
     Args:
         path: of the file; its folder is made.
@@ -81,17 +81,17 @@ class CSVLogger(Callback):
         check_path(self, path=path)
         self.path = Path(path)
 
-    def on_epoch_end(self, run: Run) -> None:
-        """Write all epochs: a figure may be missing in some, and columns have to be the same for all."""
+    def on_epoch_end(self, run: TrainState) -> None:
+        """Write all epochs: a metric may be missing in some, and all lines need the same columns."""
         names = list(dict.fromkeys(name for row in run.history for name in row))
-        with _opened(self.path, "w") as file:
+        with _open(self.path, "w") as file:
             writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(run.history)
 
 
 class TensorBoardLogger(Callback):
-    """Scalars for TensorBoard: `log/...` over updates, `epoch/...` over epochs.
+    """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs.
 
     Args:
         folder: for `tensorboard --logdir`.
@@ -118,34 +118,34 @@ class TensorBoardLogger(Callback):
                 remedy="pip install tensorboard",
             ) from cause
 
-    def on_fit_start(self, run: Run) -> None:
-        """Open a file; what an earlier run logged after the checkpoint this one goes on from is hidden."""
+    def on_fit_start(self, run: TrainState) -> None:
+        """Open a file; what an earlier run logged after the checkpoint is hidden."""
         with writing(self.folder):
             self._writer = self._module.SummaryWriter(self.folder, purge_step=run.step or None)
 
-    def on_log(self, run: Run) -> None:
-        """Write the figures."""
-        for name, value in run.figures.items():
+    def on_log(self, run: TrainState) -> None:
+        """Write the metrics."""
+        for name, value in run.metrics.items():
             self._writer.add_scalar(f"log/{name}", value, run.step)
 
-    def on_epoch_end(self, run: Run) -> None:
+    def on_epoch_end(self, run: TrainState) -> None:
         """Write the epoch's row."""
         for name, value in run.history.rows[-1].items():
             if name != "epoch":
                 self._writer.add_scalar(f"epoch/{name}", value, run.epoch)
         self._writer.flush()
 
-    def on_fit_end(self, run: Run) -> None:
+    def on_fit_end(self, run: TrainState) -> None:
         """Close the file."""
         self._writer.close()
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
         """Close the file."""
         self._writer.close()
 
 
-def _lines_until(run: Run, path: Path) -> list[str]:
-    """What an earlier run had logged when it saved what this one goes on from."""
+def _lines_until(run: TrainState, path: Path) -> list[str]:
+    """Read the lines that an earlier run had logged before the checkpoint."""
     kept = []
     for line in path.read_text("utf-8").splitlines():
         try:
@@ -165,7 +165,7 @@ def _lines_until(run: Run, path: Path) -> list[str]:
 
 
 @contextmanager
-def _opened(path: Path, mode: str) -> Iterator[IO[str]]:
+def _open(path: Path, mode: str) -> Iterator[IO[str]]:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open(mode, encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""A trace of some updates: which part of one takes how long, on the host and on the device."""
+"""Profiling: a trace of some updates, by part, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from gpupipe.support.files import writing
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.cuda.profiler_ranges import named, named_for_nsight, unnamed
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.cuda.profiler_ranges import no_range, record_nvtx_range, record_range
+from gpupipe.training.loop.train_state import TrainState
 
 __all__ = ["Profiling"]
 
@@ -18,7 +18,7 @@ SKIPPED, WARMING, TRACED = 10, 2, 20
 
 
 class Profiling(Callback):
-    """Traces twenty updates (after ten, where there are enough) into a file that Perfetto opens.
+    """Profiler trace of twenty updates (after ten if there are enough) in a file that Perfetto opens.
 
     The parts are named data, forward, backward and optimizer, there and, on a GPU, as NVTX ranges for Nsight Systems.
 
@@ -29,7 +29,7 @@ class Profiling(Callback):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def on_fit_start(self, run: Run) -> None:
+    def on_fit_start(self, run: TrainState) -> None:
         """Start counting updates."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,20 +46,20 @@ class Profiling(Callback):
         on_gpu = run.device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
         self._profile = profile(activities=activities, schedule=action, on_trace_ready=self._export)
-        run.range = run.update.range = named_for_nsight if on_gpu else named
+        run.range = run.update.range = record_nvtx_range if on_gpu else record_range
         self._profile.start()
 
-    def on_step_end(self, run: Run) -> None:
-        """Count."""
+    def on_step_end(self, run: TrainState) -> None:
+        """Count an update."""
         self._profile.step()
 
-    def on_fit_end(self, run: Run) -> None:
-        """Write what there is."""
+    def on_fit_end(self, run: TrainState) -> None:
+        """Write the trace."""
         self._profile.stop()
-        run.range = run.update.range = unnamed
+        run.range = run.update.range = no_range
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        """The same."""
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        """Write the trace."""
         self.on_fit_end(run)
 
     def _export(self, traced: profile) -> None:

@@ -1,4 +1,4 @@
-"""The bar on a terminal or in a notebook."""
+"""Progress bar on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from tqdm import tqdm
 
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 
 __all__ = ["ProgressBar"]
 
 
 class ProgressBar(Callback):
-    """Epoch, loss, rows a second, and the share of time spent waiting for data, at each look at the figures.
+    """Progress bar: epoch, loss, rows a second and the fraction of time spent waiting for data, at each log.
 
     Args:
         show: "auto" where stderr is a terminal, else True or False.
@@ -23,17 +23,17 @@ class ProgressBar(Callback):
         self._hidden = None if show == "auto" else not show
         self._bar: Any = None
 
-    def on_fit_start(self, run: Run) -> None:
-        """Draw it."""
+    def on_fit_start(self, run: TrainState) -> None:
+        """Draw the bar."""
         self._bar = tqdm(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
 
-    def on_epoch_start(self, run: Run) -> None:
-        """Name the epoch."""
+    def on_epoch_start(self, run: TrainState) -> None:
+        """Show the epoch."""
         self._bar.set_description(f"epoch {run.epoch}/{run.max_epochs}")
 
-    def on_log(self, run: Run) -> None:
-        """Move on."""
-        figures = run.figures
+    def on_log(self, run: TrainState) -> None:
+        """Advance the bar."""
+        figures = run.metrics
         shown = {
             "loss": figures.get("loss"),
             "rows/s": f"{figures['rows_per_second']:,.0f}",
@@ -42,11 +42,11 @@ class ProgressBar(Callback):
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(run.step - self._bar.n)
 
-    def on_fit_end(self, run: Run) -> None:
-        """Leave it as it is."""
+    def on_fit_end(self, run: TrainState) -> None:
+        """Close the bar."""
         self._bar.close()
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        """Leave it as it is."""
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()

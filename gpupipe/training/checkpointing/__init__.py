@@ -1,1 +1,1 @@
-"""Checkpoints: when a fit saves its state, and how that lies on disk."""
+"""Checkpoints: when a fit saves its state, and the format on disk."""

@@ -1,4 +1,4 @@
-"""A fit that saves where it stands, in time and when it is told to end; and one that goes on from there."""
+"""Checkpoint callback: saves a fit periodically and on SIGTERM, and resumes it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Schema
 from gpupipe.support.files import writing
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.checkpointing.checkpoint_format import parted, snapshot
-from gpupipe.training.checkpointing.checkpoints import Checkpoints, find, folders, prune, read, write
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.checkpointing.checkpoint_format import snapshot, split_tensors
+from gpupipe.training.checkpointing.checkpoints import (
+    Checkpoints,
+    find_latest,
+    list_checkpoints,
+    prune_checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
+from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["EXIT_CODE", "Saving", "Terminated", "resume"]
+__all__ = ["EXIT_CODE", "CheckpointCallback", "Terminated", "resume"]
 
 EXIT_CODE = 128 + signal.SIGTERM
-"""Of a program whose fit was told to end by SIGTERM and has saved: 143, as of any program that SIGTERM ends."""
+"""Exit code of a program whose fit saved after SIGTERM: 143, as of any program that SIGTERM ends."""
 
 OF_DATA = ("rows", "schema", "batches per epoch")
 
@@ -37,14 +44,13 @@ logger = logging.getLogger(__name__)
 
 
 class Terminated(SystemExit):
-    """SIGTERM came; the fit has saved when this leaves it."""
+    """Exit after SIGTERM, once the fit has saved."""
 
 
-class Saving(Callback):
-    """Writes checkpoints in a thread of its own, and saves a last one on SIGTERM.
+class CheckpointCallback(Callback):
+    """Checkpoint callback: writes in a thread of its own, and saves a last checkpoint on SIGTERM.
 
-    Of several ranks the first one writes. What a clock or a signal says to one of them, all agree on when they next
-    look at the figures.
+    Rank 0 writes. At the next log all ranks agree on saving or ending after a clock or a signal of one of them.
 
     Args:
         checkpoints: where and how often.
@@ -67,22 +73,22 @@ class Saving(Callback):
         self._agreed = False, False  # to end, to save
         self._outer: Any = None
 
-    def on_fit_start(self, run: Run) -> None:
-        """Make the folder, and take over SIGTERM where signals reach this thread."""
-        run.together.from_first(self._make_folder)
-        self._about, self._last_step = about(run), run.step
+    def on_fit_start(self, run: TrainState) -> None:
+        """Make the folder, and handle SIGTERM if signals reach this thread."""
+        run.ranks.broadcast_object(self._make_folder)
+        self._about, self._last_step = describe_run(run), run.step
         self._takes_signals = threading.current_thread() is threading.main_thread()
         if self._takes_signals:
 
             def handle(_number: int, _frame: FrameType | None) -> None:
                 self._terminated = True
-                if run.validating and run.together.size == 1:  # nothing is half done there, and it may take long
+                if run.validating and run.ranks.size == 1:  # nothing is half done there, and it may take long
                     raise Terminated(EXIT_CODE)
 
             self._outer = signal.signal(signal.SIGTERM, handle)
 
     def _make_folder(self) -> None:
-        there = folders(self._folder)
+        there = list_checkpoints(self._folder)
         if there and not self._resumed:
             raise BadConfig(
                 "Trainer(checkpoints=)",
@@ -96,15 +102,15 @@ class Saving(Callback):
             for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
                 shutil.rmtree(draft)
 
-    def on_log(self, run: Run) -> None:
-        """Agree with the other ranks, where there are some."""
-        if run.together.size > 1:
-            end, due = run.together.each(torch.tensor([self._terminated, self._due])).any(0).tolist()
+    def on_log(self, run: TrainState) -> None:
+        """Agree with the other ranks, if any, on saving and ending."""
+        if run.ranks.size > 1:
+            end, due = run.ranks.all_gather_scalar(torch.tensor([self._terminated, self._due])).any(0).tolist()
             self._agreed = end, due
 
-    def on_step_end(self, run: Run) -> None:
-        """Save where it is time; end where that was asked for."""
-        end, due = (self._terminated, self._due) if run.together.size == 1 else self._agreed
+    def on_step_end(self, run: TrainState) -> None:
+        """Save if it is due; end if SIGTERM came."""
+        end, due = (self._terminated, self._due) if run.ranks.size == 1 else self._agreed
         if end:
             raise Terminated(EXIT_CODE)
         steps = self.checkpoints.every_steps
@@ -114,41 +120,41 @@ class Saving(Callback):
         if passed or due:
             self.save(run)
 
-    def on_epoch_end(self, run: Run) -> None:
-        """Save where it is time; end where that was asked for."""
-        if run.together.any(self._terminated):
+    def on_epoch_end(self, run: TrainState) -> None:
+        """Save if it is due; end if SIGTERM came."""
+        if run.ranks.any(self._terminated):
             raise Terminated(EXIT_CODE)
         every = self.checkpoints.every_epochs
-        if run.over or (every is not None and run.epoch % every == 0):
+        if run.finished or (every is not None and run.epoch % every == 0):
             self.save(run)
 
-    def on_fit_end(self, run: Run) -> None:
-        """Wait until all is on the disk."""
+    def on_fit_end(self, run: TrainState) -> None:
+        """Wait until everything is written to disk."""
         try:
-            self._settled()
+            self._wait_for_save()
         finally:
             self._close()
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        """Save if SIGTERM was the reason; in any case wait for what is being written."""
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        """Save if SIGTERM was the reason, and wait for the save in progress."""
         try:
             if isinstance(error, Terminated):
                 self.save(run)
                 logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
-            self._settled()
+            self._wait_for_save()
         finally:
             self._close()
         if isinstance(error, Terminated) and callable(self._outer):
             self._outer(signal.SIGTERM, None)  # the program has its own way to end
 
-    def save(self, run: Run) -> None:
-        """Copy the state, and have it written."""
-        self._settled()
+    def save(self, run: TrainState) -> None:
+        """Copy the state, and write it in the background."""
+        self._wait_for_save()
         state = run.state_dict()
         self._last, self._agreed = time.monotonic(), (False, False)
-        if not run.together.first:
+        if not run.ranks.is_main:
             return
-        text, tensors = parted(state)
+        text, tensors = split_tensors(state)
         copies, event = snapshot(tensors)
         ended = len(run.history) >= run.epoch
         figure = run.history.rows[-1].get(run.history.monitor) if ended else None
@@ -175,12 +181,12 @@ class Saving(Callback):
         if not all(bool(copies[name].isfinite().all()) for name in learned):
             logger.warning("no checkpoint after batch %d: the weights are not finite", step)
             return
-        write(self._folder, step, text, copies, described)
+        write_checkpoint(self._folder, step, text, copies, described)
         with writing(self._folder):
-            prune(self._folder, self.checkpoints.keep)
+            prune_checkpoints(self._folder, self.checkpoints.keep)
 
-    def _settled(self) -> None:
-        """Wait for the save under way; what went wrong in it is raised here."""
+    def _wait_for_save(self) -> None:
+        """Wait for the save in progress, and raise its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -191,8 +197,8 @@ class Saving(Callback):
             signal.signal(signal.SIGTERM, self._outer)
 
 
-def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
-    """Put a run where a checkpoint stands; whether there was one.
+def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
+    """Restore a run from a checkpoint, and return whether there was one.
 
     Args:
         run: at its start.
@@ -208,21 +214,21 @@ def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> boo
         raise BadConfig(
             "Trainer.fit(resume='latest')",
             "the trainer has no folder of checkpoints",
-            expected="a folder to look in",
+            expected="a folder to read from",
             remedy="Trainer(..., checkpoints='runs/flights'), or a checkpoint's path",
         )
     place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
 
-    def looked_for() -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-        found = find(place)
-        return (str(place), *read(place)) if found is None and wanted != "latest" else found
+    def find_checkpoint() -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+        found = find_latest(place)
+        return (str(place), *read_checkpoint(place)) if found is None and wanted != "latest" else found
 
-    found = run.together.from_first(looked_for)  # the folder need not be there where the other ranks are
+    found = run.ranks.broadcast_object(find_checkpoint)  # the folder need not be there where the other ranks are
     if found is None:
         logger.info("no checkpoint in %s: the fit starts from the beginning", place)
         return False
     path, state, described = found
-    here = about(run)
+    here = describe_run(run)
     if not state["step_in_epoch"] and here["rows"] is not None:
         del here["batches per epoch"]  # between epochs the same rows may be dealt anew
     _check_same(path, described, here)
@@ -231,8 +237,8 @@ def resume(run: Run, wanted: str | Path, checkpoints: Checkpoints | None) -> boo
     return True
 
 
-def about(run: Run) -> dict[str, Any]:
-    """What a run is of: a checkpoint fits a run where all of this is the same."""
+def describe_run(run: TrainState) -> dict[str, Any]:
+    """Describe what a run trains on: a checkpoint fits a run where all of this is the same."""
     schema = getattr(run.train, "schema", None)
     digest = None
     if isinstance(schema, Schema):

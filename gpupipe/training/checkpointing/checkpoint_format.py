@@ -1,4 +1,4 @@
-"""Nested state as named tensors beside plain JSON, and back: what safetensors and a text file can hold.
+"""Checkpoint format: nested state as named tensors and plain JSON, for safetensors and a text file.
 
 {"rate": 0.1, "moments": {0: (tensor, tensor)}}  ->  {"0": tensor, "1": tensor} and text that says where they go
 """
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig
 
-__all__ = ["joined", "parted", "snapshot"]
+__all__ = ["join_tensors", "snapshot", "split_tensors"]
 
 _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
 
 
-def parted(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The tree with a number in the place of each tensor, and the tensors by these numbers, as text.
+def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers.
 
     Args:
         tree: mappings, lists and tuples of tensors, numbers, strings, booleans and None.
@@ -30,7 +30,7 @@ def parted(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     Memory: shares the tensors' memory.
 
     Example:
-        >>> text, tensors = parted({"a": torch.ones(2), "b": [1.5, None]})
+        >>> text, tensors = split_tensors({"a": torch.ones(2), "b": [1.5, None]})
         >>> text
         {'a': {'$tensor': '0'}, 'b': [1.5, None]}
     """
@@ -62,28 +62,28 @@ def parted(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     return part(tree), tensors
 
 
-def joined(text: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The tree that `parted` took apart.
+def join_tensors(text: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Rebuild the tree that `split_tensors` split.
 
     Example:
-        >>> joined(*parted({"a": (1, {2: torch.zeros(1)})}))
+        >>> join_tensors(*split_tensors({"a": (1, {2: torch.zeros(1)})}))
         {'a': (1, {2: tensor([0.])})}
     """
     if isinstance(text, list):
-        return [joined(value, tensors) for value in text]
+        return [join_tensors(value, tensors) for value in text]
     if not isinstance(text, dict):
         return text
     if text.keys() == {_TENSOR}:
         return tensors[text[_TENSOR]]
     if text.keys() == {_PAIRS}:
-        return {joined(key, tensors): joined(value, tensors) for key, value in text[_PAIRS]}
+        return {join_tensors(key, tensors): join_tensors(value, tensors) for key, value in text[_PAIRS]}
     if text.keys() == {_TUPLE}:
-        return tuple(joined(value, tensors) for value in text[_TUPLE])
-    return {key: joined(value, tensors) for key, value in text.items()}
+        return tuple(join_tensors(value, tensors) for value in text[_TUPLE])
+    return {key: join_tensors(value, tensors) for key, value in text.items()}
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
-    """Host copies of tensors as they are at this point of the stream, and the event after which they are there.
+    """Copy tensors to the host as of this point of the stream; return the event after which the copies are complete.
 
     The host does not wait: what follows on the stream may change the originals.
 

@@ -1,4 +1,4 @@
-"""Where a fit stands, as folders on the disk: written whole or not at all, beside the training, and without pickle.
+"""Checkpoints of a fit, as folders on disk: written atomically, in the background and without pickle.
 
 runs/flights/step-0000012000/state.json             numbers, history, shapes, checksums
 runs/flights/step-0000012000/tensors.safetensors    weights, moments, random states
@@ -24,9 +24,9 @@ from torch import Tensor
 from gpupipe.errors import ArtifactError
 from gpupipe.support.files import replacing
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
-from gpupipe.training.checkpointing.checkpoint_format import joined
+from gpupipe.training.checkpointing.checkpoint_format import join_tensors
 
-__all__ = ["Checkpoints", "Folder", "find", "read", "write"]
+__all__ = ["CheckpointFolder", "Checkpoints", "find_latest", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where and how often a fit saves where it stands.
+    """Checkpoint settings: where and how often a fit saves.
 
-    Saving goes on beside the training: the state is copied, and a thread writes the copy while updates go on. The next
-    save waits for the one before. With checkpoints a fit also heeds SIGTERM: it saves and leaves with exit code 143.
+    Saving runs in the background: the state is copied, and a thread writes the copy while updates go on. The next
+    save waits for the one before. With checkpoints a fit also handles SIGTERM: it saves and exits with code 143.
 
     Args:
         folder: of this run alone; made where it is not there.
@@ -76,8 +76,8 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A checkpoint on the disk, not yet read.
+class CheckpointFolder:
+    """Checkpoint on disk, not yet read.
 
     Args:
         path: of its folder.
@@ -92,13 +92,13 @@ class Folder:
     higher_is_better: bool
 
 
-def write(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> Path:
-    """Put a checkpoint into a folder of checkpoints.
+def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> Path:
+    """Write a checkpoint into a folder of checkpoints.
 
     Args:
         folder: that of all checkpoints.
         step: updates done.
-        text: the state without its tensors, as `parted` gives it.
+        text: the state without its tensors, as `split_tensors` gives it.
         tensors: the others, on the host.
         about: what the run is of, its monitored figure, and how to compare it.
 
@@ -118,8 +118,8 @@ def write(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about:
     return path
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A checkpoint's state, and what it says it is of.
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a checkpoint's state and its description.
 
     Raises:
         ArtifactError: a file is missing, cut off or altered, or of another format.
@@ -130,18 +130,18 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         about = json.loads((path / STATE).read_text())
         content = (path / TENSORS).read_bytes()
         if about["format"] != FORMAT:
-            raise _damaged(path, f"its format is {about['format']}, not {FORMAT}")
+            raise _refuse_damaged(path, f"its format is {about['format']}, not {FORMAT}")
         if _digest(about["text"].encode()) != about["state"] or _digest(content) != about["tensors"]:
-            raise _damaged(path, "its content is not what was written")
-        return joined(json.loads(about["text"]), tensors_from(content)), about
+            raise _refuse_damaged(path, "its content is not what was written")
+        return join_tensors(json.loads(about["text"]), tensors_from(content)), about
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
         if isinstance(cause, ArtifactError):
             raise
-        raise _damaged(path, f"{type(cause).__name__}: {cause}") from cause
+        raise _refuse_damaged(path, f"{type(cause).__name__}: {cause}") from cause
 
 
-def folders(folder: Path) -> list[Folder]:
-    """The checkpoints in a folder, first to last; what is no checkpoint is left out."""
+def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
+    """List the checkpoints in a folder, first to last; other files are left out."""
     found = []
     for path in folder.glob("step-*") if folder.is_dir() else ():
         if named := NAME.fullmatch(path.name):
@@ -152,20 +152,20 @@ def folders(folder: Path) -> list[Folder]:
                 continue
             except (OSError, ValueError, KeyError, TypeError):  # found out, and said, when it is read
                 figure, higher = None, False
-            found.append(Folder(path, int(named[1]), figure, higher))
+            found.append(CheckpointFolder(path, int(named[1]), figure, higher))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def find(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """The last checkpoint of a folder that is whole, as its path and what `read` gives; None where there is none.
+def find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+    """Read the last complete checkpoint of a folder, as its path and what `read_checkpoint` gives, or None.
 
     Raises:
         ArtifactError: there are some, and none is whole.
     """
     trouble = None
-    for checkpoint in reversed(folders(folder)):
+    for checkpoint in reversed(list_checkpoints(folder)):
         try:
-            return str(checkpoint.path), *read(checkpoint.path)
+            return str(checkpoint.path), *read_checkpoint(checkpoint.path)
         except ArtifactError as error:
             logger.warning("%s; the one before is tried", str(error).splitlines()[0])
             trouble = trouble or error
@@ -174,9 +174,9 @@ def find(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
     return None
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the last few and the best."""
-    found = folders(folder)
+    found = list_checkpoints(folder)
     scored = [(c.figure if c.higher_is_better else -c.figure, c.step) for c in found if c.figure is not None]
     best = max(scored, default=(0.0, -1))[1]
     for checkpoint in found[:-keep]:
@@ -190,7 +190,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _damaged(path: Path, problem: str) -> ArtifactError:
+def _refuse_damaged(path: Path, problem: str) -> ArtifactError:
     return ArtifactError(
         str(path),
         f"it is no whole checkpoint ({problem})",

@@ -1,1 +1,1 @@
-"""What CUDA adds to training: captured graphs, recomputed activations, ranges for profilers."""
+"""CUDA features of training: captured graphs, activation checkpointing, ranges for profilers."""

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: a block's inner values are not kept for the backward pass but computed again in it."""
+"""Activation checkpointing: a block's activations are not kept but recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig
 from gpupipe.support.text import as_list
 
-__all__ = ["recomputed"]
+__all__ = ["checkpoint_activations"]
 
 
 @contextmanager
-def recomputed(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:
-    """Inside, some of the model's blocks forget their inner values (Chen et al., arXiv:1604.06174).
+def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:
+    """Recompute the activations of some of the model's blocks inside (Chen et al., arXiv:1604.06174).
 
     What a block draws (dropout) is drawn the same again.
 
@@ -35,7 +35,7 @@ def recomputed(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]
     Example:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-        >>> with recomputed(model, ["0"]):
+        >>> with checkpoint_activations(model, ["0"]):
         ...     model(torch.ones(1, 2)).sum().backward()
         >>> model[0].weight.grad is not None
         True

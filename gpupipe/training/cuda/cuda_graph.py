@@ -1,6 +1,6 @@
-"""The whole step as one CUDA graph: gather, forward, backward, clip, optimiser and sums, launched by one call.
+"""CUDA graph of a whole step: gather, forward, backward, clip, optimiser and sums, launched by one call.
 
-Everything a step reads or writes lies at the same address each time: the table, the epoch's order, the cursor into it,
+Everything a step reads or writes has the same address each time: the table, the epoch's order, the cursor into it,
 the batch, gradients, moments and rates. So the very function that runs eagerly is what is captured; on a CPU it runs
 uncaptured, and is tested there. Nothing is trained to warm up: the first steps of a run are that, and count.
 """
@@ -20,7 +20,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.train_step import Update
 
-__all__ = ["CapturedUpdate", "CursorBatches", "why_not"]
+__all__ = ["CapturedUpdate", "CursorBatches", "explain_no_capture"]
 
 WARM_UP = (
     3  # eager steps before the capture: libraries choose their kernels and workspaces, optimisers make their state
@@ -29,7 +29,7 @@ WARM_UP = (
 logger = logging.getLogger(__name__)
 
 
-def why_not(
+def explain_no_capture(
     wanted: bool | str,
     loader: object,
     device: torch.device,
@@ -37,7 +37,7 @@ def why_not(
     *,
     activation_checkpointing: bool = False,
 ) -> str | None:
-    """What keeps a run from being captured; None where nothing does.
+    """Explain why a run cannot be captured, or return None.
 
     Raises:
         BadConfig: it has to be captured and cannot be.
@@ -52,24 +52,24 @@ def why_not(
     elif activation_checkpointing:
         reason = "inner values are computed again, for which torch asks the device what it drew"
     else:
-        reason = not_resident(loader, device)
+        reason = explain_not_resident(loader, device)
     if reason is not None and wanted is True:
         raise BadConfig(
             "Trainer(cuda_graph=True)",
             f"the step cannot be captured: {reason}",
             got=type(loader).__name__,
-            expected="a Loader of one process over a table that lies on the GPU",
+            expected="a Loader of one process over a table on the GPU",
             remedy="cuda_graph='auto'",
         )
     return reason
 
 
-def not_resident(loader: object, device: torch.device) -> str | None:
-    """What keeps a loader's batches from being gathered at a cursor on the device; None where nothing does."""
+def explain_not_resident(loader: object, device: torch.device) -> str | None:
+    """Explain why a loader's batches cannot be gathered at a cursor on the device, or return None."""
     if not isinstance(loader, Loader):
         return "the batches are not those of gp.Pipeline's loader"
     if loader.residency != "device" or loader.device != device:
-        return "the table does not lie on the device"
+        return "the table is not on the device"
     if loader.world_size > 1 or not {"sampler", "shards"}.isdisjoint(loader.state_dict()):
         return "rows are drawn, or dealt to several processes"
     if loader.schema.lists:
@@ -78,7 +78,7 @@ def not_resident(loader: object, device: torch.device) -> str | None:
 
 
 class CursorBatches:
-    """A loader's batches, gathered on the device by whoever asks for one, at a cursor that lies there.
+    """Batches of a loader, gathered on the device at a cursor that is there too.
 
     An iteration gives `full` in the place of each full batch, whatever is in it then, and the last one, which is
     smaller, as it is.
@@ -102,15 +102,15 @@ class CursorBatches:
         self._at: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        """Batches per epoch."""
+        """Return the number of batches per epoch."""
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the loader's."""
+        """Delegate all else to the loader."""
         return getattr(self.loader, name)
 
     def gather(self) -> Batch:
-        """The batch at the cursor, which moves on; it overwrites the one before."""
+        """Gather the batch at the cursor and advance it; overwrites the previous batch."""
         torch.add(self._places, self._cursor, out=self._positions)
         torch.index_select(self._order, 0, self._positions, out=self._rows)
         torch.index_select(self._block.words, 0, self._rows, out=self._words)
@@ -145,18 +145,18 @@ class CursorBatches:
         self.loader.set_epoch(epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the loader's."""
+        """Return the loader's state at the current batch."""
         state = self.loader.state_dict()
         return state if self._at is None else state | {"epoch": self._at[0], "batch": self._at[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As the loader's."""
+        """Restore the loader's state."""
         self._at = None
         self.loader.load_state_dict(state)
 
 
 class CapturedUpdate:
-    """An `Update` whose full batches come from a cursor, replayed as one graph where there is a GPU.
+    """Captured `Update`: full batches come from a cursor, and replay as one graph on a GPU.
 
     Args:
         update: what is captured; goes on eagerly, with the reason logged, where it cannot be.
@@ -174,32 +174,32 @@ class CapturedUpdate:
 
     @property
     def replays(self) -> bool:
-        """Whether there is a graph to replay."""
+        """True if there is a graph to replay."""
         return self._graph is not None
 
     def learn(self, batch: Any) -> None:
-        """Learn a batch; of a full one the step is made at once."""
+        """Learn a batch; a full one makes the step at once."""
         self._stepped = batch is self._batches.full
         if not self._stepped:
             self._update.learn(batch)
         elif self._eager:
-            self.whole()
+            self.run_full_step()
             self._eager -= self._eager > 0
         else:
             if self._graph is None:
                 self._capture()
             if self._graph is None:
-                self.whole()
+                self.run_full_step()
             else:
                 self._graph.replay()
 
     def step(self) -> None:
-        """Make the step, where it is not made."""
+        """Make the step, if it is not made."""
         if not self._stepped:
             self._update.step()
 
-    def whole(self) -> None:
-        """All of a step over a full batch: what the graph holds."""
+    def run_full_step(self) -> None:
+        """Run a whole step over a full batch: what the graph holds."""
         self._update(self._batches.gather())
 
     def _capture(self) -> None:
@@ -211,11 +211,13 @@ class CapturedUpdate:
             # On its own stream: the end of a graph frees the cuBLAS workspace of its stream (pytorch/pytorch#193402).
             stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self.whole()
+                self.run_full_step()
         except RuntimeError as error:
             self._eager = -1
             update.forget()  # gradients that were never computed
-            logger.warning("the step is not captured and runs eagerly: %s", str(_first(error, outer)).splitlines()[0])
+            logger.warning(
+                "the step is not captured and runs eagerly: %s", str(_find_first_error(error, outer)).splitlines()[0]
+            )
         else:
             self._graph = graph
             logger.info("the step is captured as a CUDA graph")
@@ -223,7 +225,7 @@ class CapturedUpdate:
             update.splits = True
 
 
-def _first(error: BaseException, outer: BaseException | None) -> BaseException:
-    """The error that all began with, after what was being handled before: ending a broken capture raises another."""
+def _find_first_error(error: BaseException, outer: BaseException | None) -> BaseException:
+    """Find the first error of a chain, after what was being handled before: ending a broken capture raises another."""
     before = error.__context__
-    return error if before is None or before is outer else _first(before, outer)
+    return error if before is None or before is outer else _find_first_error(before, outer)

@@ -1,4 +1,4 @@
-"""Names for the parts of an update (data, forward, backward, optimizer), seen by profilers, free where none looks."""
+"""Profiler ranges: names for the parts of an update (data, forward, backward, optimizer), free without a profiler."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TypeAlias
 import torch
 from torch.profiler import record_function
 
-__all__ = ["Range", "named", "named_for_nsight", "unnamed"]
+__all__ = ["Range", "no_range", "record_nvtx_range", "record_range"]
 
 Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
 _NOTHING = nullcontext()
 
 
-def unnamed(_name: str) -> AbstractContextManager[object]:
-    """No range: nobody looks."""
+def no_range(_name: str) -> AbstractContextManager[object]:
+    """Return an empty context: no profiler."""
     return _NOTHING
 
 
-def named(name: str) -> AbstractContextManager[object]:
-    """A range of torch's profiler."""
+def record_range(name: str) -> AbstractContextManager[object]:
+    """Open a range of torch's profiler."""
     return record_function(name)
 
 
 @contextmanager
-def named_for_nsight(name: str) -> Iterator[None]:
-    """The same, and an NVTX range for Nsight Systems."""
+def record_nvtx_range(name: str) -> Iterator[None]:
+    """Open a range of torch's profiler and an NVTX range for Nsight Systems."""
     torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
     try:
         with record_function(name):

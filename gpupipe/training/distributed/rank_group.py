@@ -1,9 +1,9 @@
-"""Several processes that train one model: the few things they ask each other, each a call that all of them make.
+"""Rank group: the collectives of the processes that train one model; all ranks make each call.
 
-Each rank learns its part of a batch. Gradients of sum(weight * loss) and the sum of weights are added up over the ranks
-in one call per step, and divided there: every row counts once, whichever rank has how many of them. What torch has
-cannot do that: DistributedDataParallel reduces in the backward pass, and waits for ever for a rank that has no rows or
-learns its batch in more parts; its collectives of objects cannot be left when another rank has failed.
+Each rank learns its part of a batch. Gradients of sum(weight * loss) and the sum of weights are reduced over the ranks
+in one call per step, then divided: every row counts once, however many each rank has. torch cannot do that:
+DistributedDataParallel reduces in the backward pass, and hangs if a rank has no rows or learns its batch in more parts;
+its collectives of objects cannot be left when another rank has failed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor, distributed, nn
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.process_group import gather_tensors, make_host_group
 from gpupipe.tensors.sharding import get_rank
-from gpupipe.training.distributed.collectives import packed, told_by_all, unpacked
-from gpupipe.training.distributed.failure_store import RollCall, host_for
-from gpupipe.training.optim.rowwise_adagrad import entries
+from gpupipe.training.distributed.collectives import all_gather_object, pack_tree, unpack_tree
+from gpupipe.training.distributed.failure_store import FailureStore, choose_host
+from gpupipe.training.optim.rowwise_adagrad import get_entries
 
-__all__ = ["Together", "meeting"]
+__all__ = ["RankGroup", "rank_group"]
 
 Value = TypeVar("Value")
 
@@ -33,33 +33,33 @@ _LOOK_EVERY = timedelta(seconds=1)
 _DENSE = -1
 
 
-class Together:
-    """The ranks of one fit as one of them sees them; a process alone is rank 0 of 1, and asks nobody.
+class RankGroup:
+    """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls.
 
     Args:
         rank: this one, from 0.
         size: how many there are.
-        talk: a group of gloo's, for what lies on the host.
-        roll: where word is left of failures.
+        talk: a gloo group, for tensors on the host.
+        failures: the store of failures.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, talk: Any = None, roll: RollCall | None = None) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, talk: Any = None, failures: FailureStore | None = None) -> None:
         self.rank, self.size = rank, size
-        self._talk, self._roll = talk, roll
+        self._talk, self._failures = talk, failures
         self._statistics: list[Tensor] = []
         self._tables: set[nn.Parameter] = set()
 
     @property
-    def first(self) -> bool:
-        """Whether this is the rank that saves, logs and shows."""
+    def is_main(self) -> bool:
+        """True on the rank that saves, logs and prints."""
         return self.rank == 0
 
-    def share(self, model: nn.Module) -> None:
-        """Give all ranks the first one's weights and buffers; running statistics are averaged at each step from now."""
+    def broadcast_model(self, model: nn.Module) -> None:
+        """Broadcast rank 0's weights and buffers; running statistics are averaged at each later step."""
         if self.size == 1:
             return
         for tensor in filter(torch.is_tensor, model.state_dict().values()):
-            self._done(tensor, partial(distributed.broadcast, tensor, 0))
+            self._call_collective(tensor, partial(distributed.broadcast, tensor, 0))
         running = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
         self._statistics = [b for module in running for b in module.buffers(recurse=False) if b.is_floating_point()]
         sparse = [module for module in model.modules() if getattr(module, "sparse", False) is True]
@@ -75,7 +75,7 @@ class Together:
         if self.size == 1:
             return
         if tables := [parameter for parameter in parameters if parameter in self._tables]:
-            self._join_entries(tables)
+            self._gather_sparse(tables)
         for parameter in parameters:
             if parameter.grad is None:  # this rank's rows had no use for it
                 parameter.grad = torch.zeros_like(parameter)
@@ -93,59 +93,59 @@ class Together:
             parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors])
             torch._foreach_copy_(tensors, [part.view_as(to) for part, to in zip(parts, tensors, strict=True)])
 
-    def rows(self, tensor: Tensor) -> Tensor:
-        """The rows of all ranks, which have as many each, one rank after the other."""
+    def all_gather_rows(self, tensor: Tensor) -> Tensor:
+        """Concatenate the rows of all ranks, equally many on each, in rank order."""
         if self.size == 1:
             return tensor
         mine = tensor.detach().contiguous()
         as_bytes = mine.to(torch.uint8) if mine.dtype == torch.bool else mine
         found = [torch.empty_like(as_bytes) for _ in range(self.size)]
-        self._done(as_bytes, partial(distributed.all_gather, found, as_bytes))
+        self._call_collective(as_bytes, partial(distributed.all_gather, found, as_bytes))
         return torch.cat(found).to(tensor.dtype)
 
-    def each(self, tensor: Tensor) -> Tensor:
-        """A small tensor of every rank, stacked."""
-        return self.rows(tensor[None])
+    def all_gather_scalar(self, tensor: Tensor) -> Tensor:
+        """Stack a small tensor of every rank."""
+        return self.all_gather_rows(tensor[None])
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on some rank."""
-        return bool(self.each(torch.tensor(flag)).any()) if self.size > 1 else flag
+        """Return whether the flag is set on some rank."""
+        return bool(self.all_gather_scalar(torch.tensor(flag)).any()) if self.size > 1 else flag
 
     def gather(self, value: Value) -> list[Value]:
-        """A plain value of every rank, in their order, on all of them."""
-        return [value] if self.size == 1 else told_by_all(value, self.each)
+        """Gather a plain value of every rank, in rank order, on all ranks."""
+        return [value] if self.size == 1 else all_gather_object(value, self.all_gather_scalar)
 
-    def from_first(self, make: Callable[[], Value]) -> Value:
-        """What the first rank makes, a plain value, on all of them; where it raises, the others are told of it.
+    def broadcast_object(self, make: Callable[[], Value]) -> Value:
+        """Broadcast a plain value that rank 0 makes; if it raises there, the other ranks raise too.
 
         Raises:
             ClusterLost: it raised, and this is another rank.
         """
         if self.size == 1:
             return make()
-        content = packed(make()) if self.first else torch.empty(0, dtype=torch.uint8)
+        content = pack_tree(make()) if self.is_main else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor(len(content))
-        self._done(size, partial(distributed.broadcast, size, 0))
-        content = content if self.first else content.new_empty(int(size))
-        self._done(content, partial(distributed.broadcast, content, 0))
-        value: Value = unpacked(content)
+        self._call_collective(size, partial(distributed.broadcast, size, 0))
+        content = content if self.is_main else content.new_empty(int(size))
+        self._call_collective(content, partial(distributed.broadcast, content, 0))
+        value: Value = unpack_tree(content)
         return value
 
-    def leave(self, error: BaseException) -> None:
-        """Tell the others that this rank goes, and why."""
-        if self._roll is None or isinstance(error, SystemExit):  # which all of them have agreed on
+    def announce_failure(self, error: BaseException) -> None:
+        """Report to the other ranks that this one ends, and why."""
+        if self._failures is None or isinstance(error, SystemExit):  # which all of them have agreed on
             return
         if not isinstance(error, ClusterLost):
-            self._roll.leave(f"{type(error).__name__}: {error}".partition("\n")[0])
-        self._roll.linger()
+            self._failures.report(f"{type(error).__name__}: {error}".partition("\n")[0])
+        self._failures.wait_for_readers()
 
     def close(self) -> None:
-        """Let go of the connections: where an error's traceback keeps this object, others would wait for their end."""
+        """Drop the connections: where an error's traceback keeps this object, others would wait for their end."""
         self._talk = None
 
-    def _join_entries(self, tables: Sequence[nn.Parameter]) -> None:
+    def _gather_sparse(self, tables: Sequence[nn.Parameter]) -> None:
         """Give sparse gradients the entries of all ranks, which may have different numbers of them, or none."""
-        counts = self.each(torch.tensor([_num_entries(parameter.grad) for parameter in tables]))
+        counts = self.all_gather_scalar(torch.tensor([_num_entries(parameter.grad) for parameter in tables]))
         for parameter, of_ranks in zip(tables, counts.T.tolist(), strict=True):
             gradient = parameter.grad
             if _DENSE in of_ranks:  # on some rank, so on all
@@ -155,50 +155,50 @@ class Together:
             if gradient is None:
                 rows, values = torch.empty(0, dtype=torch.int64, device=parameter.device), parameter.detach()[:0]
             else:
-                rows, values = entries(gradient)
-            rows, values = self._rows_of(rows, of_ranks), self._rows_of(values, of_ranks)
+                rows, values = get_entries(gradient)
+            rows, values = self._gather_unequal_rows(rows, of_ranks), self._gather_unequal_rows(values, of_ranks)
             parameter.grad = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False)
 
-    def _rows_of(self, tensor: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all ranks, which have so many each."""
+    def _gather_unequal_rows(self, tensor: Tensor, counts: Sequence[int]) -> Tensor:
+        """Concatenate the rows of all ranks, whose numbers are `counts`."""
         most = max(*counts, 1)
         padded = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
-        parts = self.rows(padded).view(self.size, most, *tensor.shape[1:])
+        parts = self.all_gather_rows(padded).view(self.size, most, *tensor.shape[1:])
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def _sum(self, tensor: Tensor) -> None:
-        self._done(tensor, partial(distributed.all_reduce, tensor))
+        self._call_collective(tensor, partial(distributed.all_reduce, tensor))
 
-    def _done(self, tensor: Tensor, call: Callable[..., Any]) -> None:
-        """Make a call of torch.distributed's; on the host no longer than all others are there.
+    def _call_collective(self, tensor: Tensor, call: Callable[..., Any]) -> None:
+        """Make a call of torch.distributed's; on the host it ends when another rank fails.
 
-        What lies on a GPU goes by the group's own way, NCCL, behind what was enqueued before; the host does not wait.
+        Tensors on a GPU go through the group's own backend, NCCL, in stream order; the host does not wait.
 
         Raises:
             ClusterLost: another rank failed, is gone or hangs.
         """
-        assert self._roll is not None
+        assert self._failures is not None
         try:
             if tensor.is_cuda:
                 call()
             else:
                 self._wait_for(call)
         except RuntimeError as cause:
-            lost = self._roll.lost(cause)
+            lost = self._failures.make_lost_error(cause)
         else:
             return
         raise lost  # without its cause, whose traceback would keep connections open that others wait for
 
     def _wait_for(self, call: Callable[..., Any]) -> None:
-        assert self._roll is not None
+        assert self._failures is not None
         work = call(group=self._talk, async_op=True)
-        while not self._waited(work):
-            if self._roll.alarm():
+        while not self._has_finished(work):
+            if self._failures.any_failed():
                 work.wait(_LOOK_EVERY)  # the last time
 
     @staticmethod
-    def _waited(work: Any) -> bool:
-        """Whether it is done, after a second at the latest; what went wrong in it is raised."""
+    def _has_finished(work: Any) -> bool:
+        """Return whether the call has finished, after a second at the latest; raise its error."""
         try:
             work.wait(_LOOK_EVERY)
         except RuntimeError:
@@ -211,17 +211,17 @@ class Together:
 def _num_entries(gradient: Tensor | None) -> int:
     if gradient is None:
         return 0
-    return len(entries(gradient)[0]) if gradient.is_sparse else _DENSE
+    return len(get_entries(gradient)[0]) if gradient.is_sparse else _DENSE
 
 
 @contextmanager
-def meeting(loader: object, timeout: float, *, alone: bool = False) -> Iterator[Together]:
-    """The ranks that train together, of torch.distributed's group; inside, what fails on one of them ends all.
+def rank_group(loader: object, timeout: float, *, alone: bool = False) -> Iterator[RankGroup]:
+    """Open the group of ranks that train together, of torch.distributed's; an error on one rank ends all.
 
     Args:
-        loader: which deals its rows to them; one that deals to nobody (`world_size` 1) trains alone.
+        loader: whose rows are sharded over the ranks; one that is not sharded (`world_size` 1) trains alone.
         timeout: seconds that one waits for another.
-        alone: whether what is no loader of ours deals to nobody, too.
+        alone: whether a loader of another library counts as not sharded.
 
     Raises:
         BadConfig: ranks with more batches than others, or a loader that deals to other ranks than there are.
@@ -229,39 +229,39 @@ def meeting(loader: object, timeout: float, *, alone: bool = False) -> Iterator[
     """
     rank, size = get_rank(None, None)
     if size == 1 or getattr(loader, "world_size", 1 if alone else size) == 1:
-        yield Together()
+        yield RankGroup()
         return
     with make_host_group(timedelta(seconds=timeout)) as talk:
-        together = Together(rank, size, talk, _roll_call(rank, size, talk))
+        ranks = RankGroup(rank, size, talk, _open_failure_store(rank, size, talk))
         try:
-            _check(together, loader)
-            yield together
+            _check(ranks, loader)
+            yield ranks
         except BaseException as error:
-            together.leave(error)
+            ranks.announce_failure(error)
             raise
         finally:
-            together.close()
+            ranks.close()
 
 
-def _roll_call(rank: int, size: int, talk: Any) -> RollCall:
-    """The store, which rank 0 opens and tells the others of."""
-    mine = RollCall(rank, size) if rank == 0 else None
-    told = told_by_all((socket.gethostname(), mine.port if mine else 0), partial(gather_tensors, group=talk))
-    hosts, ports = zip(*told, strict=True)
-    return mine or RollCall(rank, size, (host_for(hosts), ports[0]))
+def _open_failure_store(rank: int, size: int, talk: Any) -> FailureStore:
+    """Open the store on rank 0, and connect the other ranks to it."""
+    mine = FailureStore(rank, size) if rank == 0 else None
+    addresses = all_gather_object((socket.gethostname(), mine.port if mine else 0), partial(gather_tensors, group=talk))
+    hosts, ports = zip(*addresses, strict=True)
+    return mine or FailureStore(rank, size, (choose_host(hosts), ports[0]))
 
 
-def _check(together: Together, loader: Any) -> None:
-    dealt = getattr(loader, "world_size", together.size)
-    if dealt != together.size:
+def _check(ranks: RankGroup, loader: Any) -> None:
+    dealt = getattr(loader, "world_size", ranks.size)
+    if dealt != ranks.size:
         raise BadConfig(
             "Trainer.fit",
             "the train loader deals its rows to other ranks than there are",
             got=dealt,
-            expected=f"{together.size}, as in torch.distributed's group",
+            expected=f"{ranks.size}, as in torch.distributed's group",
             remedy="pipeline.loader(...) without rank and world_size",
         )
-    steps = together.gather(len(loader))
+    steps = ranks.gather(len(loader))
     if len(set(steps)) > 1:
         raise BadConfig(
             "Trainer.fit",

@@ -1,4 +1,4 @@
-"""A fit that goes where the rows are: the trainer is handed to a loader whose rows lie in other processes."""
+"""Remote fit: the trainer is sent to the processes that hold the loader's rows."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from gpupipe.errors import BadConfig
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.loop.settings import TrainerSettings
 
-__all__ = ["Elsewhere", "fit_elsewhere"]
+__all__ = ["RemoteRows", "fit_on_workers"]
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
-    """A loader whose rows lie in other processes."""
+class RemoteRows(Protocol):
+    """Loader whose rows are in other processes."""
 
     executor: Any
     """Which these are."""
 
-    def fit_there(self, trainer: TrainerSettings, valid: Any, resume: Any) -> History:
-        """Fit there; the trainer's model has the weights afterwards."""
+    def fit_on_workers(self, trainer: TrainerSettings, valid: Any, resume: Any) -> History:
+        """Fit in the processes that hold the rows; the trainer's model has the weights afterwards."""
 
 
-def fit_elsewhere(trainer: TrainerSettings, train: Any, valid: Any, resume: Any, executor: Any) -> History:
-    """The history of a fit in the processes where all rows lie.
+def fit_on_workers(trainer: TrainerSettings, train: Any, valid: Any, resume: Any, executor: Any) -> History:
+    """Fit in the processes that hold all rows, and return the history.
 
     Raises:
-        BadConfig: some lie here, or in other processes than those asked for.
+        BadConfig: some rows are in this process, or in other processes than the executor's.
     """
     for loader in (train, valid):
         if loader is None:
             continue
-        place = loader.executor if isinstance(loader, Elsewhere) else None
+        place = loader.executor if isinstance(loader, RemoteRows) else None
         if place is None or place is not (executor or getattr(train, "executor", None)):
             raise BadConfig(
                 "Trainer.fit",
@@ -40,5 +40,5 @@ def fit_elsewhere(trainer: TrainerSettings, train: Any, valid: Any, resume: Any,
                 expected="all loaders' rows on the executor's workers",
                 remedy="gp.ClusterLoader(cluster, pipeline, data)",
             )
-    history: History = train.fit_there(trainer, valid, resume)
+    history: History = train.fit_on_workers(trainer, valid, resume)
     return history

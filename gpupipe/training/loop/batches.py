@@ -1,4 +1,4 @@
-"""What the trainer asks of a batch, be it a `Batch` or any tree of tensors: rows, target, weight, another device."""
+"""Access to batches, a `Batch` or any tree of tensors: rows, target, weight, another device."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gpupipe.tensors.ragged import Ragged
 
 __all__ = [
     "full_precision",
+    "get_weight",
     "matching_target",
     "move",
-    "moved_rows",
+    "move_batches",
     "num_batches",
     "num_rows",
     "split_rows",
-    "weight_of",
 ]
 
 Tree = TypeVar("Tree")
 
 
 def num_rows(batch: Any) -> int:
-    """How many rows a batch has: its own length, or the first dimension of the tree's first tensor that has one."""
+    """Return a batch's number of rows: its length, or the first dimension of the first tensor that has one."""
     if isinstance(batch, Batch):
         return len(batch)
     for leaf in _leaves(batch):
@@ -44,10 +44,10 @@ def num_rows(batch: Any) -> int:
 
 
 def num_batches(loader: Any) -> int:
-    """How many batches an epoch has.
+    """Return the number of batches per epoch.
 
     Raises:
-        BadConfig: the loader does not tell.
+        BadConfig: the loader has no length.
     """
     try:
         return len(loader)
@@ -61,13 +61,13 @@ def num_batches(loader: Any) -> int:
         ) from None
 
 
-def weight_of(batch: Any) -> Tensor | None:
-    """The batch's sample weights, if it has any."""
+def get_weight(batch: Any) -> Tensor | None:
+    """Return the batch's sample weights, or None."""
     return getattr(batch, "weight", None)
 
 
 def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = False) -> Tensor:
-    """The batch's target, when the output has a value (with `classes` a row of values) for each of it.
+    """Return the batch's target after checking that the output has a value (with `classes` a row) for each of it.
 
     Raises:
         BadData: there is no target.
@@ -97,7 +97,7 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
 
 
 def full_precision(output: Tensor) -> Tensor:
-    """The output in float32, or in float64 where it is that already.
+    """Convert the output to float32; float64 stays.
 
     Raises:
         SchemaMismatch: it is no tensor.
@@ -114,14 +114,14 @@ def full_precision(output: Tensor) -> Tensor:
 
 
 def move(batch: Tree, device: torch.device) -> Tree:
-    """The batch with its tensors on `device`; itself where they lie there."""
+    """Move the batch's tensors to `device`; return the batch itself if they are there."""
     if isinstance(batch, Batch) and batch.numeric.device == device:
         return batch
-    return _mapped(lambda tensor: tensor.to(device, non_blocking=True), batch)
+    return _map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
 
 def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
-    """The batch's rows in up to `parts` views, as equal as can be; tensors without rows are in each.
+    """Split the batch's rows into up to `parts` views of equal size; tensors without rows are in each.
 
     Example:
         >>> [part.tolist() for part in split_rows(torch.arange(5), 2)]
@@ -132,7 +132,7 @@ def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
 
     def part(start: int) -> Tree:
         stop = min(start + size, rows)
-        return _mapped(
+        return _map_tensors(
             lambda tensor: tensor[start:stop] if tensor.ndim and tensor.shape[0] == rows else tensor,
             batch,
             lambda lists: lists.narrow(start, stop),
@@ -141,10 +141,10 @@ def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
     return (part(start) for start in range(0, rows, size))
 
 
-def _mapped(
+def _map_tensors(
     function: Callable[[Tensor], Tensor], tree: Tree, of_lists: Callable[[Ragged], Ragged] | None = None
 ) -> Tree:
-    """The tree with each of its tensors replaced, and lists as a whole where there is a function for them."""
+    """Replace each tensor of the tree, and each list as a whole if there is a function for lists."""
     new: Any = tree
     if isinstance(tree, Tensor):
         new = function(tree)
@@ -152,19 +152,19 @@ def _mapped(
         new = of_lists(tree)
     elif is_dataclass(tree) and not isinstance(tree, type):
         new = replace(
-            tree, **{field.name: _mapped(function, getattr(tree, field.name), of_lists) for field in fields(tree)}
+            tree, **{field.name: _map_tensors(function, getattr(tree, field.name), of_lists) for field in fields(tree)}
         )
     elif isinstance(tree, Mapping):
-        new = {key: _mapped(function, value, of_lists) for key, value in tree.items()}
+        new = {key: _map_tensors(function, value, of_lists) for key, value in tree.items()}
     elif isinstance(tree, tuple) and hasattr(tree, "_make"):
-        new = tree._make(_mapped(function, value, of_lists) for value in tree)
+        new = tree._make(_map_tensors(function, value, of_lists) for value in tree)
     elif isinstance(tree, list | tuple):
-        new = type(tree)(_mapped(function, value, of_lists) for value in tree)
+        new = type(tree)(_map_tensors(function, value, of_lists) for value in tree)
     return cast(Tree, new)
 
 
-def moved_rows(loader: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """The batches that have rows, on the device."""
+def move_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """Yield the batches that have rows, on the device."""
     return (move(batch, device) for batch in loader if num_rows(batch))
 
 

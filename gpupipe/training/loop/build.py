@@ -1,4 +1,4 @@
-"""From a trainer's settings to the update it will make: checked, and put together on the device."""
+"""Build of a run: checks a trainer's settings and makes the update on the device."""
 
 from __future__ import annotations
 
@@ -32,61 +32,69 @@ from gpupipe.training.callbacks.gpu_stats import GpuStats
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.callbacks.profiling import Profiling
 from gpupipe.training.callbacks.progress import ProgressBar
-from gpupipe.training.checkpointing.checkpoint_callback import Saving
+from gpupipe.training.checkpointing.checkpoint_callback import CheckpointCallback
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
-from gpupipe.training.cuda.activation_checkpointing import recomputed
-from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, why_not
-from gpupipe.training.distributed.rank_group import Together
-from gpupipe.training.loop.class_weights import check_class_weight, class_weights, weighted
-from gpupipe.training.loop.device import PRECISIONS, check_device, forward_in
-from gpupipe.training.loop.losses import LOSSES, Loss, check_loss_task, check_units, choose_loss, mean_loss, smoothed
+from gpupipe.training.cuda.activation_checkpointing import checkpoint_activations
+from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture
+from gpupipe.training.distributed.rank_group import RankGroup
+from gpupipe.training.loop.class_weights import check_class_weight, compute_class_weights, weight_by_class
+from gpupipe.training.loop.device import PRECISIONS, check_device, make_forward
+from gpupipe.training.loop.losses import (
+    LOSSES,
+    Loss,
+    check_loss_task,
+    check_units,
+    choose_loss,
+    compute_mean_loss,
+    smooth_labels,
+)
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.loop.settings import TrainerSettings
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.ema import Average
+from gpupipe.training.optim.ema import EMA
 from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.optimizers import check_optimizer, make_optimizer, parameter_groups
-from gpupipe.training.optim.rowwise_adagrad import dense_tables, sparse_tables
-from gpupipe.training.optim.schedules import learning_rates
+from gpupipe.training.optim.optimizers import check_optimizer, make_optimizer, make_parameter_groups
+from gpupipe.training.optim.rowwise_adagrad import find_dense_tables, use_sparse_gradients
+from gpupipe.training.optim.schedules import compute_learning_rates
 
 __all__ = [
-    "assembled",
-    "callbacks_of",
-    "captured",
+    "build_update",
+    "capture_update",
     "check",
     "check_batches",
-    "history_of",
-    "loss_and_metrics",
-    "prepared",
-    "schema_of",
+    "choose_loss_and_metrics",
+    "get_schema",
+    "make_callbacks",
+    "make_history",
+    "prepare_model",
     "start_run",
-    "tell_of_tables",
+    "warn_large_tables",
 ]
 
 logger = logging.getLogger(__name__)
 
 FEW_UPDATES = 20
-"""In fewer a schedule that rises and falls has no room to."""
+"""With fewer a schedule cannot rise and fall."""
 
 
-def assembled(
+def build_update(
     trainer: TrainerSettings,
     loss: Loss,
     rates: Tensor,
     device: torch.device,
     train: Any,
-    together: Together,
+    ranks: RankGroup,
 ) -> Update:
-    """The update of a run: optimiser, scale, average and all.
+    """Build the update of a run: optimiser, loss scale, average and all.
 
     Raises:
         BadConfig: settings that do not go together, or nothing to train.
     """
     lr = torch.zeros((), device=device)
     if trainer.label_smoothing:
-        loss = smoothed(choose_loss(trainer.loss, schema_of(train)), trainer.label_smoothing)
-    groups = parameter_groups(
+        loss = smooth_labels(choose_loss(trainer.loss, get_schema(train)), trainer.label_smoothing)
+    groups = make_parameter_groups(
         trainer.model,
         lr,
         highest=trainer.learning_rate,
@@ -97,8 +105,8 @@ def assembled(
     optimizer = make_optimizer(trainer.optimizer, groups, lr)
     weights = None
     if trainer.class_weight is not None:
-        weights = class_weights(trainer.class_weight, train, schema_of(train), together).to(device)
-    objective = objective_of(forward_in(trainer.precision, trainer.model, device), loss, weights)
+        weights = compute_class_weights(trainer.class_weight, train, get_schema(train), ranks).to(device)
+    objective = make_objective(make_forward(trainer.precision, trainer.model, device), loss, weights)
     return Update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
         optimizer,
@@ -107,14 +115,14 @@ def assembled(
         accumulate=trainer.accumulate,
         unit=float(getattr(train, "batch_size", None) or 1),
         scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
-        average=None if trainer.ema_decay is None else Average(trainer.model, trainer.ema_decay),
-        together=together,
+        average=None if trainer.ema_decay is None else EMA(trainer.model, trainer.ema_decay),
+        ranks=ranks,
     )
 
 
-def tell_of_tables(trainer: TrainerSettings) -> None:
-    """Warn of large embeddings that each step will move as a whole."""
-    for name, table in dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
+def warn_large_tables(trainer: TrainerSettings) -> None:
+    """Warn of large embeddings that each step updates as a whole."""
+    for name, table in find_dense_tables(trainer.model) if trainer.optimizer != "rowwise" else ():
         shape = " x ".join(f"{size:,}" for size in table.shape)
         logger.warning(
             "%s (%s) is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", name, shape
@@ -128,9 +136,9 @@ def start_run(
     history: History,
     steps: int,
     device: torch.device,
-    together: Together,
-) -> tuple[Update | CapturedUpdate, Run]:
-    """Put the model on the device, and make the update and the run that stands at its beginning.
+    ranks: RankGroup,
+) -> tuple[Update | CapturedUpdate, TrainState]:
+    """Move the model to the device, and make the update and the initial state of the run.
 
     Args:
         trainer: of the run.
@@ -139,33 +147,33 @@ def start_run(
         history: an empty one.
         steps: batches in an epoch.
         device: where it runs.
-        together: the ranks that train.
+        ranks: the ranks that train.
 
     Raises:
         BadConfig: settings that do not go together, or nothing to train.
     """
     model, best = trainer.model.to(device), None
-    together.share(model)
+    ranks.broadcast_model(model)
     updates = -(-steps // trainer.accumulate) * trainer.max_epochs
-    rates = learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
+    rates = compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
     if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
         logger.warning(
             "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs",
             updates,
             rates[-1],
         )
-    update = assembled(trainer, loss, rates, device, train, together)
-    learner, batches = captured(trainer, update, train, device)
+    update = build_update(trainer, loss, rates, device, train, ranks)
+    learner, batches = capture_update(trainer, update, train, device)
     if trainer.early_stopping is not None:
         best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
-    return learner, Run(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, together)
+    return learner, TrainState(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, ranks)
 
 
-def captured(
+def capture_update(
     trainer: TrainerSettings, update: Update, train: Any, device: torch.device
 ) -> tuple[Update | CapturedUpdate, Any]:
-    """The update to make and the batches to make it from: as one graph where that can be."""
-    reason = why_not(
+    """Return the update and its batches, captured as one CUDA graph if possible."""
+    reason = explain_no_capture(
         trainer.cuda_graph,
         train,
         device,
@@ -180,39 +188,39 @@ def captured(
     return CapturedUpdate(update, batches), batches
 
 
-def objective_of(
+def make_objective(
     forward: Callable[[Any], Any], loss: Loss, weights: Tensor | None = None
 ) -> Callable[[Any], tuple[Tensor, Tensor | int]]:
-    """What is differentiated, and compiled if asked: a batch's mean loss and its weight; `weights` are by class."""
+    """Make the function to differentiate, compiled if asked: a batch's mean loss and its weight."""
 
     def objective(batch: Any) -> tuple[Tensor, Tensor | int]:
         if weights is not None:
-            batch = weighted(batch, weights)
-        return mean_loss(loss(forward(batch), batch), batch)
+            batch = weight_by_class(batch, weights)
+        return compute_mean_loss(loss(forward(batch), batch), batch)
 
     return objective
 
 
 @contextmanager
-def prepared(trainer: TrainerSettings) -> Iterator[None]:
-    """The model's switches set as the settings want them; afterwards they are as before."""
+def prepare_model(trainer: TrainerSettings) -> Iterator[None]:
+    """Set the model's switches as the settings ask, and restore them afterwards."""
     with ExitStack() as stack:
         if trainer.optimizer == "rowwise":
-            stack.enter_context(sparse_tables(trainer.model))
+            stack.enter_context(use_sparse_gradients(trainer.model))
         if trainer.activation_checkpointing:
-            stack.enter_context(recomputed(trainer.model, trainer.activation_checkpointing))
+            stack.enter_context(checkpoint_activations(trainer.model, trainer.activation_checkpointing))
         yield
 
 
-def schema_of(loader: object) -> Schema | None:
-    """What a loader of ours says of its data."""
+def get_schema(loader: object) -> Schema | None:
+    """Return the schema of a gpupipe loader, or None."""
     schema = getattr(loader, "schema", None)
     return schema if isinstance(schema, Schema) else None
 
 
-def loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[Loss, list[Metric]]:
-    """What is to be made small, and what is told beside it."""
-    schema = schema_of(loader)
+def choose_loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[Loss, list[Metric]]:
+    """Choose the loss to minimise and the metrics to report."""
+    schema = get_schema(loader)
     if schema is not None:
         _check_takes_batches(trainer.model)
     loss = choose_loss(trainer.loss, schema)
@@ -228,7 +236,7 @@ def loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[Loss, li
 
 
 def _check_takes_batches(model: nn.Module) -> None:
-    """Refuse a model whose first layer is torch's own, which takes a tensor, for a loader of ours.
+    """Refuse a model whose first layer is torch's own, which takes a tensor, for a gpupipe loader.
 
     Raises:
         BadConfig: it is one.
@@ -246,8 +254,8 @@ def _check_takes_batches(model: nn.Module) -> None:
         )
 
 
-def history_of(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated: bool) -> History:
-    """An empty history that knows which figure counts.
+def make_history(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated: bool) -> History:
+    """Make an empty history with the monitored metric.
 
     Raises:
         BadConfig: a figure to monitor that there will not be.
@@ -263,19 +271,19 @@ def history_of(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated
     return History(monitor, directions[monitor])
 
 
-def callbacks_of(trainer: TrainerSettings, together: Together, *, resumed: bool) -> Callbacks:
-    """The trainer's own, around the user's; checkpoints last, when all others have seen an epoch."""
+def make_callbacks(trainer: TrainerSettings, ranks: RankGroup, *, resumed: bool) -> Callbacks:
+    """Make the callbacks, the trainer's own around the user's; checkpoints last, after all others saw an epoch."""
     own: list[Callback] = [] if trainer.profile is None else [Profiling(trainer.profile)]
     own += [GpuStats()] if trainer.gpu_stats else []
     saving: list[Callback] = []
     if trainer.saves is not None:
-        saving = [Saving(trainer.saves, resumed=resumed)]
+        saving = [CheckpointCallback(trainer.saves, resumed=resumed)]
     all_in_order = [ProgressBar(trainer.progress), *own, *trainer.callbacks, Agreement(), *saving]
-    return Callbacks(all_in_order, first=together.first)
+    return Callbacks(all_in_order, first=ranks.is_main)
 
 
 def check(trainer: TrainerSettings) -> None:
-    """Refuse what makes no sense before anything is read.
+    """Refuse invalid settings before anything is read.
 
     Raises:
         BadConfig: a value that makes no sense; the closest choice is offered.
@@ -298,7 +306,7 @@ def check(trainer: TrainerSettings) -> None:
         check_class_weight(trainer.class_weight)
     check_device(trainer.device)
     check_optimizer(trainer.optimizer)
-    learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
+    compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
     choose_metrics(trainer.metrics, trainer.loss)
     if not is_one_of(trainer.loss, ["auto"]):
         choose_loss(trainer.loss, None)
@@ -366,7 +374,7 @@ def _check_objects(trainer: TrainerSettings) -> None:
 
 
 def check_batches(where: str, **given: object) -> None:
-    """Refuse what holds rows, where batches are needed.
+    """Refuse tables where batches are needed.
 
     Raises:
         BadConfig: a table, an array, a path, a pipeline or nothing at all; `where` is named, and the argument.

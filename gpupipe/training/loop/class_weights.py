@@ -1,4 +1,4 @@
-"""How much a row counts in training by its class, as scikit-learn's `class_weight`."""
+"""Class weights: how much a row counts in training by its class, as scikit-learn's `class_weight`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.support.validation import refuse_choice
-from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.distributed.rank_group import RankGroup
 
-__all__ = ["ClassWeight", "check_class_weight", "class_weights", "weighted"]
+__all__ = ["ClassWeight", "check_class_weight", "compute_class_weights", "weight_by_class"]
 
 ClassWeight: TypeAlias = str | Mapping[Any, float]
 
 
-def class_weights(
-    wanted: ClassWeight, loader: Iterable[Any], schema: Schema | None, together: Together | None = None
+def compute_class_weights(
+    wanted: ClassWeight, loader: Iterable[Any], schema: Schema | None, ranks: RankGroup | None = None
 ) -> Tensor:
-    """A float32 weight per class: n / (K count) for `"balanced"`, or those given by class, 1 for the others.
+    """Compute a float32 weight per class: n / (K count) for `"balanced"`, or the given ones, 1 for other classes.
 
     Args:
         wanted: `"balanced"`, or weights by class.
-        loader: the rows of training; looked through once where it does not hold all targets in one `table`.
-        schema: whose target tells the classes.
-        together: the ranks that the loader deals its rows to.
+        loader: the rows of training; read once if it does not hold all targets in one `block`.
+        schema: whose target has the classes.
+        ranks: the ranks that the loader deals its rows to.
 
     Raises:
         BadConfig: the target has no classes, or not those that were named.
@@ -68,11 +68,11 @@ def class_weights(
     counts = torch.zeros(len(classes), dtype=torch.int64)
     for batch in loader if streamed else [loader.table]:  # type: ignore[attr-defined]  # of a Loader
         target = batch.target
-        if together is not None and together.size > 1 and batch.weight is not None:
+        if ranks is not None and ranks.size > 1 and batch.weight is not None:
             target = target[batch.weight > 0]  # padding has no weight
         counts += torch.bincount(target.long(), minlength=len(classes)).cpu()
-    if together is not None and (streamed or "shards" in loader.state_dict()):  # type: ignore[attr-defined]
-        counts = together.each(counts).sum(0)
+    if ranks is not None and (streamed or "shards" in loader.state_dict()):  # type: ignore[attr-defined]
+        counts = ranks.all_gather_scalar(counts).sum(0)
     if not counts.all():
         raise BadData(
             "Trainer(class_weight='balanced')",
@@ -85,7 +85,7 @@ def class_weights(
 
 
 def check_class_weight(wanted: str) -> None:
-    """Raise for a name that says nothing of weights.
+    """Raise for an unknown name of class weights.
 
     Raises:
         BadConfig: it is not `"balanced"`.
@@ -96,8 +96,8 @@ def check_class_weight(wanted: str) -> None:
         )
 
 
-def weighted(batch: Any, weights: Tensor) -> Any:
-    """The batch with each row's weight times that of its class."""
+def weight_by_class(batch: Any, weights: Tensor) -> Any:
+    """Multiply each row's weight by that of its class."""
     if not is_dataclass(batch) or isinstance(batch, type):
         raise BadConfig(
             "Trainer(class_weight=)",

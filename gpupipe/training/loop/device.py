@@ -1,4 +1,4 @@
-"""Where a run happens: the device, its stream, its precision, its random numbers; all left as they were found.
+"""Session on a device: its stream, precision and random numbers; all restored afterwards.
 
 ETL works on the legacy stream, training on a non-blocking stream of its own, or the two would wait for each other all
 the time. Events hand the data over: training's stream waits for what was written before, and the caller's streams wait
@@ -20,7 +20,7 @@ import torch
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.support.validation import refuse_choice
 
-__all__ = ["PRECISIONS", "check_device", "choose_device", "fork_rng", "forward_in", "session"]
+__all__ = ["PRECISIONS", "check_device", "choose_device", "fork_rng", "make_forward", "session"]
 
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "fp16-mixed")
 BF16_CAPABILITY = (8, 0)
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_device(requested: str | torch.device) -> None:
-    """Raise where it is no name of a CPU or CUDA device; whether it is there shows when a run begins.
+    """Raise for what is no name of a CPU or CUDA device; whether it exists shows when a run begins.
 
     Raises:
         BadConfig: it is none.
@@ -39,7 +39,7 @@ def check_device(requested: str | torch.device) -> None:
 
 
 def choose_device(requested: str | torch.device, loader: object) -> torch.device:
-    """The device asked for; "auto" is where the loader's batches lie if it tells, else the current GPU, else the CPU.
+    """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU.
 
     Raises:
         BadConfig: no name of a CPU or CUDA device.
@@ -73,8 +73,8 @@ def choose_device(requested: str | torch.device, loader: object) -> torch.device
     return device
 
 
-def forward_in(precision: str, model: Callable[[Any], Any], device: torch.device) -> Callable[[Any], Any]:
-    """The model's call in a precision; "auto" is bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true."""
+def make_forward(precision: str, model: Callable[[Any], Any], device: torch.device) -> Callable[[Any], Any]:
+    """Wrap the model's call in a precision; "auto" is bf16-mixed from compute capability 8.0, else 32-true."""
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY
     if precision in ("32-true", "tf32") or (precision == "auto" and not capable):
         return model
@@ -90,7 +90,7 @@ def forward_in(precision: str, model: Callable[[Any], Any], device: torch.device
 
 @contextmanager
 def session(device: torch.device, *, seed: int, deterministic: bool = False, precision: str = "auto") -> Iterator[None]:
-    """Work on `device`, on its training stream, with random numbers from `seed`; afterwards all is as before.
+    """Work on `device`, on its training stream, with random numbers from `seed`, and restore all state afterwards.
 
     TF32 is on for "tf32", off for "32-true", and as torch has it otherwise.
 
@@ -113,7 +113,7 @@ def session(device: torch.device, *, seed: int, deterministic: bool = False, pre
 
 
 def fork_rng(device: torch.device) -> AbstractContextManager[None]:
-    """What draws inside leaves torch's generators, on the CPU and on `device`, as they were."""
+    """Restore torch's generators, on the CPU and on `device`, at the end."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
@@ -138,7 +138,7 @@ def _own_stream(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """Products of float32 matrices in that precision of torch's: "high" is TF32 where the hardware has it."""
+    """Set torch's precision of float32 matrix products: "high" is TF32 if the hardware has it."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:

@@ -1,7 +1,7 @@
-"""The error of a loss that is not finite: epoch, batch and rows.
+"""Error of a loss that is not finite: epoch, batch and rows.
 
-The device is not asked while all goes well: the epoch's sum of losses shows it at the next look, and a counter on the
-device says at which batch it began.
+The epoch's sum of losses shows it at the next log, and a counter on the device says at which batch it began, so a
+healthy run costs no extra read of the device.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from gpupipe.errors import BadData
 from gpupipe.training.cuda.cuda_graph import CursorBatches
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 
 __all__ = ["check_loss"]
 
 
-def check_loss(run: Run, since: int) -> float | None:
+def check_loss(run: TrainState, since: int) -> float | None:
     """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.
 
     Args:
         run: under way.
-        since: the epoch's batches that had been looked at before.
+        since: the epoch's batches that were checked before.
 
     Raises:
         BadData: it is not finite. The batch is named, with its rows where they are the reason.
@@ -35,13 +35,15 @@ def check_loss(run: Run, since: int) -> float | None:
     except BadData as seen:
         if isinstance(run.train, CursorBatches):
             run.train = run.train.loader  # batches to look into
-        number = min(int(run.update.losses.of_all()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
+        number = min(int(run.update.losses.sum_over_ranks()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
         batch = run.batch_at(number)
-        found = None if batch is None else _not_finite(batch, getattr(run.train, "schema", None))
-        in_rows = "" if found is None else _of_rows(run, number, *found)
-        reason = next(filter(None, run.together.gather(in_rows)), "") or _of_weights(run)  # of the first rank with one
+        found = None if batch is None else _find_nonfinite(batch, getattr(run.train, "schema", None))
+        in_rows = "" if found is None else _describe_rows(run, number, *found)
+        reason = next(filter(None, run.ranks.gather(in_rows)), "") or _describe_weights(
+            run
+        )  # of the first rank with one
         raise BadData(
-            f"Trainer.fit, {run.place(number)}",
+            f"Trainer.fit, {run.locate(number)}",
             f"the loss is not finite: {reason}",
             got=seen.got,
             expected=seen.expected,
@@ -49,16 +51,16 @@ def check_loss(run: Run, since: int) -> float | None:
         ) from None
 
 
-def _of_rows(run: Run, number: int, name: str, rows: Tensor) -> str:
+def _describe_rows(run: TrainState, number: int, name: str, rows: Tensor) -> str:
     known = getattr(run.train, "row_numbers", None)
     if known is not None:
         rows = known(run.epoch - 1, number - 1).cpu()[rows]
-    told = ", ".join(map(str, rows[:5].tolist())) + (" ..." if len(rows) > 5 else "")
+    examples = ", ".join(map(str, rows[:5].tolist())) + (" ..." if len(rows) > 5 else "")
     whose = "rows" if known is not None else "of the batch the rows"
-    return f"its batch has values in {name} that are not finite ({whose} {told})"
+    return f"its batch has values in {name} that are not finite ({whose} {examples})"
 
 
-def _of_weights(run: Run) -> str:
+def _describe_weights(run: TrainState) -> str:
     bad = [name for name, weight in run.model.named_parameters() if not weight.isfinite().all()]
     if not bad:
         return "its features, its target and the weights are finite"
@@ -66,8 +68,8 @@ def _of_weights(run: Run) -> str:
     return f"its features and target are finite, the weights of {bad[0]!r}{more} are not"
 
 
-def _not_finite(batch: Any, schema: Any) -> tuple[str, Tensor] | None:
-    """The first tensor of the batch that holds such values, by name, and their rows."""
+def _find_nonfinite(batch: Any, schema: Any) -> tuple[str, Tensor] | None:
+    """Find the first tensor of the batch that holds non-finite values, by name, and their rows."""
     if not is_dataclass(batch):
         return None
     for field in fields(batch):

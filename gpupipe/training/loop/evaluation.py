@@ -1,4 +1,4 @@
-"""A model over a loader without learning: figures, or outputs."""
+"""Evaluation and prediction: metrics or outputs of a model over a loader."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadData
-from gpupipe.training.distributed.rank_group import Together
-from gpupipe.training.loop.batches import full_precision, moved_rows
-from gpupipe.training.loop.device import forward_in
-from gpupipe.training.loop.losses import Loss, LossMean, mean_loss
+from gpupipe.training.distributed.rank_group import RankGroup
+from gpupipe.training.loop.batches import full_precision, move_batches
+from gpupipe.training.loop.device import make_forward
+from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
 from gpupipe.training.loop.metrics import Metric
 
 __all__ = ["evaluate", "predict"]
@@ -28,44 +28,48 @@ def evaluate(
     metrics: Sequence[Metric],
     device: torch.device,
     precision: str,
-    together: Together | None = None,
+    ranks: RankGroup | None = None,
 ) -> dict[str, float]:
-    """The mean loss and the metrics by name; without those that are not defined for the loader's rows.
+    """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
 
-    Of a loader that deals its rows to the ranks each goes through its part, and the metrics see the outputs for all.
+    If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
     """
-    dealt = together is not None and getattr(loader, "world_size", 1) == together.size
-    ranks = together if together is not None and dealt else Together()
-    losses = LossMean(device, ranks)
+    dealt = ranks is not None and getattr(loader, "world_size", 1) == ranks.size
+    readers = ranks if ranks is not None and dealt else RankGroup()
+    losses = LossMean(device, readers)
     for metric in metrics:
         metric.reset()
-    with _evaluating(model, device, precision) as forward:
-        for batch in moved_rows(loader, device):
+    with _eval_mode(model, device, precision) as forward:
+        for batch in move_batches(loader, device):
             output = forward(batch)
-            losses.add(*mean_loss(loss(output, batch), batch))
+            losses.add(*compute_mean_loss(loss(output, batch), batch))
             for metric in metrics:
-                metric.update(*_of_all(output, batch, ranks))
+                metric.update(*_gather_ranks(output, batch, readers))
     figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
     defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
-    return (together or ranks).from_first(lambda: defined)  # all decide by the same, to the last bit
+    return (ranks or readers).broadcast_object(lambda: defined)  # all decide by the same, to the last bit
 
 
-def _of_all(output: Any, batch: Any, ranks: Together) -> tuple[Any, Any]:
-    """Outputs, targets, weights and kept columns of all ranks' rows; the features stay where they are."""
+def _gather_ranks(output: Any, batch: Any, ranks: RankGroup) -> tuple[Any, Any]:
+    """Gather outputs, targets, weights and kept columns of all ranks' rows; features are not gathered."""
     if ranks.size == 1:
         return output, batch
-    there = {name: ranks.rows(value) for name in ("target", "weight") if (value := getattr(batch, name)) is not None}
-    output = ranks.rows(output)
+    there = {
+        name: ranks.all_gather_rows(value)
+        for name in ("target", "weight")
+        if (value := getattr(batch, name)) is not None
+    }
+    output = ranks.all_gather_rows(output)
     numeric, codes = batch.numeric.new_empty(len(output), 0), batch.codes.new_empty(len(output), 0)
-    kept = {name: ranks.rows(value) for name, value in batch.keep.items()}
+    kept = {name: ranks.all_gather_rows(value) for name, value in batch.keep.items()}
     return output, replace(batch, numeric=numeric, codes=codes, keep=kept, lists={}, **there)
 
 
 def predict(model: nn.Module, loader: Iterable[Any], device: torch.device, precision: str) -> Tensor:
-    """The model's outputs in the loader's order, in full precision."""
+    """Return the model's outputs in the loader's order, in full precision."""
     outputs = []
-    with _evaluating(model, device, precision) as forward:
-        for batch in moved_rows(loader, device):
+    with _eval_mode(model, device, precision) as forward:
+        for batch in move_batches(loader, device):
             output = forward(batch)
             if not isinstance(output, Tensor):
                 raise BadData(
@@ -80,12 +84,12 @@ def predict(model: nn.Module, loader: Iterable[Any], device: torch.device, preci
 
 
 @contextmanager
-def _evaluating(model: nn.Module, device: torch.device, precision: str) -> Iterator[Callable[[Any], Any]]:
-    """The model's call on the device, in evaluation mode and without gradients; the mode is put back afterwards."""
+def _eval_mode(model: nn.Module, device: torch.device, precision: str) -> Iterator[Callable[[Any], Any]]:
+    """Give the model's call on the device, in evaluation mode without gradients, and restore the mode."""
     was_training = model.training
     model.to(device).eval()
     try:
         with torch.no_grad():
-            yield forward_in(precision, model, device)
+            yield make_forward(precision, model, device)
     finally:
         model.train(was_training)

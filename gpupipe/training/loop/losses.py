@@ -1,6 +1,6 @@
 """Losses by name, one value a row, and their weighted mean.
 
-mean = sum(weight * loss) / sum(weight): every row counts by its weight, whatever the batch it stands in.
+mean = sum(weight * loss) / sum(weight): every row counts by its weight, whatever its batch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,19 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_choice
-from gpupipe.training.distributed.rank_group import Together
-from gpupipe.training.loop.batches import full_precision, matching_target, num_rows, weight_of
+from gpupipe.training.distributed.rank_group import RankGroup
+from gpupipe.training.loop.batches import full_precision, get_weight, matching_target, num_rows
 
-__all__ = ["LOSSES", "Loss", "LossMean", "check_loss_task", "check_units", "choose_loss", "mean_loss", "smoothed"]
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "LossMean",
+    "check_loss_task",
+    "check_units",
+    "choose_loss",
+    "compute_mean_loss",
+    "smooth_labels",
+]
 
 # Of the model's output and the batch; B values, or their mean.
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -31,7 +40,7 @@ TINY = torch.finfo(torch.float32).tiny
 _TOGETHER = 64  # losses that are summed at once on a CPU
 
 
-def _value_by_value(name: str, function: Callable[..., Tensor]) -> Loss:
+def _apply_elementwise(name: str, function: Callable[..., Tensor]) -> Loss:
     def loss(output: Tensor, batch: Any) -> Tensor:
         output = full_precision(output)
         target = matching_target(output, batch, f"loss {name!r}")
@@ -47,10 +56,10 @@ def _cross_entropy(output: Tensor, batch: Any, amount: float = 0.0) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {
-    "bce": _value_by_value("bce", F.binary_cross_entropy_with_logits),
+    "bce": _apply_elementwise("bce", F.binary_cross_entropy_with_logits),
     "cross-entropy": _cross_entropy,
-    "mse": _value_by_value("mse", F.mse_loss),
-    "huber": _value_by_value("huber", F.huber_loss),
+    "mse": _apply_elementwise("mse", F.mse_loss),
+    "huber": _apply_elementwise("huber", F.huber_loss),
 }
 SCALE_FREE = ("mse", "huber")
 """Losses that mean the same of a standardised target, up to a factor or a threshold in its units."""
@@ -62,10 +71,10 @@ LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entro
 
 
 def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
-    """The loss to use where "auto" was asked, by the task the schema tells; else `loss` itself.
+    """Choose the loss for "auto" by the task of the schema; return any other `loss` unchanged.
 
     Raises:
-        BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema tells the
+        BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema gives the
             task.
 
     Example:
@@ -73,7 +82,7 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         'huber'
     """
     if callable(loss):
-        return _checked(loss)
+        return _wrap_loss(loss)
     if isinstance(loss, str) and loss in LOSSES:
         return loss
     if not is_one_of(loss, ["auto"]):
@@ -106,7 +115,7 @@ def check_loss_task(loss: str | Loss, schema: Schema) -> None:
     raise BadConfig(
         "Trainer(loss=)",
         f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds",
-        got=loss if isinstance(loss, str) else _name_of(loss.function) if isinstance(loss, OfTarget) else loss,
+        got=loss if isinstance(loss, str) else _get_name(loss.function) if isinstance(loss, TargetLoss) else loss,
         expected=f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number",
         remedy="loss='auto', or Features(task='regression')",
     )
@@ -120,7 +129,7 @@ def check_units(loss: str | Loss, units: object) -> None:
         units: the loader's `target_units`.
 
     Raises:
-        BadConfig: they were, and nobody said so.
+        BadConfig: they were, and the settings did not ask for it.
     """
     if getattr(units, "by_default", False) and not _is_scale_free(loss):
         raise BadConfig(
@@ -133,14 +142,14 @@ def check_units(loss: str | Loss, units: object) -> None:
 
 
 def _is_scale_free(loss: str | Loss) -> bool:
-    if isinstance(loss, OfTarget):
-        return _name_of(loss.function) in _TORCHS_SCALE_FREE
+    if isinstance(loss, TargetLoss):
+        return _get_name(loss.function) in _TORCHS_SCALE_FREE
     return loss in SCALE_FREE
 
 
 @dataclass(frozen=True)
-class OfTarget:
-    """A loss of output and target, as torch's are, called with output and batch.
+class TargetLoss:
+    """Loss of output and target, as torch's are, called with output and batch.
 
     Args:
         function: of B outputs or B x K logits, and the target in the type that goes with them.
@@ -149,21 +158,21 @@ class OfTarget:
     function: Callable[[Tensor, Tensor], Any]
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """B values, or the mean that the function gives.
+        """Compute B values, or the mean that the function gives.
 
         Raises:
             BadData: there is no target.
             SchemaMismatch: the shapes of output and target differ.
             BadConfig: the function gives a mean, and the rows have weights, which it cannot count.
         """
-        name = _name_of(self.function)
+        name = _get_name(self.function)
         if isinstance(self.function, nn.Module):
             self.function.to(output.device)  # its own tensors, such as pos_weight
         output = full_precision(output)
         classes = name in _OF_CLASSES or output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
         target = matching_target(output, batch, f"loss {name}", classes=classes)
         values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
-        if isinstance(values, Tensor) and values.ndim == 0 and weight_of(batch) is not None:
+        if isinstance(values, Tensor) and values.ndim == 0 and get_weight(batch) is not None:
             torch_class = isinstance(self.function, nn.Module)
             raise BadConfig(
                 "Trainer(loss=)",
@@ -179,8 +188,8 @@ _OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "Mult
 _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
 
-def _checked(loss: Loss) -> Loss:
-    """A function as a loss of output and batch."""
+def _wrap_loss(loss: Loss) -> Loss:
+    """Wrap a function as a loss of output and batch."""
     expected, remedy = "a function of output and batch, or of output and target", "loss=torch.nn.MSELoss()"
     if isinstance(loss, type):
         remedy = f"loss={loss.__name__}()"
@@ -195,16 +204,16 @@ def _checked(loss: Loss) -> Loss:
         problem = f"it takes {found}"
         raise BadConfig("Trainer(loss=)", problem, got=loss, expected=expected, remedy=remedy) from cause
     second = [*found.parameters.values()][1:2]
-    return OfTarget(loss) if second and second[0].name in _TARGET_NAMES else loss
+    return TargetLoss(loss) if second and second[0].name in _TARGET_NAMES else loss
 
 
-def _name_of(function: object) -> str:
+def _get_name(function: object) -> str:
     function = function.func if isinstance(function, partial) else function
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def smoothed(loss: str | Loss, amount: float) -> Loss:
-    """A named loss of labels that are taken to be wrong with some probability (Szegedy et al., arXiv:1512.00567).
+def smooth_labels(loss: str | Loss, amount: float) -> Loss:
+    """Smooth a named loss's labels (Szegedy et al., arXiv:1512.00567).
 
     The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
 
@@ -218,7 +227,7 @@ def smoothed(loss: str | Loss, amount: float) -> Loss:
     Example:
         >>> from gpupipe.tensors.batch import Batch
         >>> batch = Batch(torch.zeros(1, 0), torch.zeros(1, 0), torch.ones(1))
-        >>> smoothed("bce", 0.5)(torch.zeros(1), batch).item() == LOSSES["bce"](torch.zeros(1), batch).item()
+        >>> smooth_labels("bce", 0.5)(torch.zeros(1), batch).item() == LOSSES["bce"](torch.zeros(1), batch).item()
         True
     """
     if loss == "bce":
@@ -235,8 +244,8 @@ def smoothed(loss: str | Loss, amount: float) -> Loss:
     )
 
 
-def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
-    """The loss of a batch to go down from, and the weight it carries in a mean over batches (its rows without weights).
+def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
+    """Compute the mean loss of a batch, and its weight in a mean over batches (the rows without weights).
 
     Args:
         values: B losses, weighted here; or their mean, taken as it is.
@@ -248,7 +257,7 @@ def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
     Example:
         >>> from gpupipe.tensors.batch import Batch
         >>> batch = Batch(torch.zeros(2, 0), torch.zeros(2, 0), weight=torch.tensor([3.0, 1.0]))
-        >>> mean_loss(torch.tensor([1.0, 5.0]), batch)
+        >>> compute_mean_loss(torch.tensor([1.0, 5.0]), batch)
         (tensor(2.), tensor(4.))
     """
     if not isinstance(values, Tensor):
@@ -259,7 +268,7 @@ def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
             expected=f"a tensor of shape () or ({num_rows(batch)},)",
             remedy="return the loss, not its `.item()`",
         )
-    weight = weight_of(batch)
+    weight = get_weight(batch)
     if values.ndim == 0:
         return values, num_rows(batch) if weight is None else weight.sum()
     if values.ndim != 1 or (weight is not None and values.shape != weight.shape):
@@ -278,7 +287,7 @@ def mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
 
 
 class LossMean:
-    """The mean loss over batches, summed in float64 on the device and read when asked.
+    """Mean loss over batches, summed in float64 on the device and read on request.
 
     On a CPU the batches' losses are kept for a while and summed many at a time, one after the other all the same: four
     operations on single numbers would cost a small network's step 3 %.
@@ -291,8 +300,8 @@ class LossMean:
         2.0
     """
 
-    def __init__(self, device: torch.device, together: Together | None = None) -> None:
-        self._together = together or Together()
+    def __init__(self, device: torch.device, ranks: RankGroup | None = None) -> None:
+        self._ranks = ranks or RankGroup()
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)
         self._total, self._weight, self._good = self._sums.unbind()
         self._many = _TOGETHER if device.type == "cpu" else 1
@@ -301,9 +310,9 @@ class LossMean:
 
     @property
     def sums(self) -> Tensor:
-        """The losses' and the weights' sum, and how many batches came before the first whose loss is not finite."""
+        """The sums of losses and weights, and the number of batches before the first non-finite loss."""
         if self._losses:
-            self._take_in()
+            self._flush()
         return self._sums
 
     def add(self, loss: Tensor, weight: Tensor | int) -> None:
@@ -316,9 +325,9 @@ class LossMean:
         self._losses.append(loss)
         self._weights.append(weight)
         if len(self._losses) == self._many:
-            self._take_in()
+            self._flush()
 
-    def _take_in(self) -> None:
+    def _flush(self) -> None:
         weights = torch.stack([torch.as_tensor(weight) for weight in self._weights]).double()
         totals = torch.cat([self._total[None], torch.stack(self._losses) * weights]).cumsum(0)  # in order: exact resume
         self._total.copy_(totals[-1])
@@ -328,18 +337,18 @@ class LossMean:
         self._weights.clear()
 
     def reset(self) -> None:
-        """Forget what was counted."""
+        """Reset the sums."""
         self._losses.clear()
         self._weights.clear()
         self._sums.zero_()
 
-    def of_all(self) -> Tensor:
-        """`sums` over all ranks; the first batch that is not finite on any of them counts."""
-        each = self._together.each(self.sums)
+    def sum_over_ranks(self) -> Tensor:
+        """Sum `sums` over all ranks; the first batch that is not finite on any of them counts."""
+        each = self._ranks.all_gather_scalar(self.sums)
         return torch.cat([each[:, :2].sum(0), each[:, 2:].amin(0)])
 
     def read(self, where: str = "loss") -> float | None:
-        """The mean; None where no weight was counted. The host waits for the device.
+        """Return the mean, or None if no weight was counted. The host waits for the device.
 
         Raises:
             BadData: the mean is not finite; `where` is named.
@@ -347,7 +356,7 @@ class LossMean:
         Memory:
             Copies 24 bytes to the host.
         """
-        total, weight, _ = self.of_all().tolist()
+        total, weight, _ = self.sum_over_ranks().tolist()
         mean = None if weight == 0 else total / weight
         if mean is not None and not math.isfinite(mean):
             raise BadData(

@@ -20,7 +20,7 @@ from torch import Tensor
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_choice
-from gpupipe.training.loop.batches import full_precision, matching_target, weight_of
+from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
 
 __all__ = [
     "AUC",
@@ -46,7 +46,7 @@ TINY = torch.finfo(torch.float64).tiny
 
 
 class Metric(Protocol):
-    """What the trainer asks of a metric; any object that has this will do.
+    """Protocol of a metric; any object with these methods will do.
 
     Example:
         >>> isinstance(Accuracy().name, str)
@@ -57,17 +57,17 @@ class Metric(Protocol):
     higher_is_better: bool
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Reset to no batches."""
 
     def update(self, output: Any, batch: Any) -> None:
-        """See the model's output for a batch; must keep nothing that shares the batch's memory."""
+        """Add the model's output for a batch; must not keep memory of the batch."""
 
     def compute(self) -> float | None:
-        """The value over everything seen; None where it is not defined."""
+        """Return the value over all batches, or None where it is undefined."""
 
 
 class _Mean(ABC):
-    """A weighted mean over rows, in float64."""
+    """Weighted mean over rows, in float64."""
 
     name: str
     higher_is_better: bool = False
@@ -77,7 +77,7 @@ class _Mean(ABC):
 
     @abstractmethod
     def per_row(self, output: Tensor, batch: Any) -> Tensor:
-        """B values, or B x T for several targets."""
+        """Compute B values, or B x T for several targets."""
 
     def finish(self, mean: float) -> float:
         return mean
@@ -86,8 +86,8 @@ class _Mean(ABC):
         self._sums = None
 
     def update(self, output: Tensor, batch: Any) -> None:
-        values = _by_target(self.per_row(full_precision(output), batch))
-        weight = _weights(batch, values[:, 0])
+        values = _to_columns(self.per_row(full_precision(output), batch))
+        weight = _get_weights(batch, values[:, 0])
         sums = torch.cat([weight.sum()[None], (values * weight[:, None]).sum(0)])
         self._sums = sums if self._sums is None else self._sums + sums
 
@@ -97,7 +97,7 @@ class _Mean(ABC):
 
 
 class Accuracy(_Mean):
-    """The share of rows whose class is right: probability >= 0.5, or the largest logit.
+    """Accuracy: the fraction of rows whose class is right (probability >= 0.5, or the largest logit).
 
     Example:
         >>> from gpupipe.tensors.batch import Batch
@@ -111,18 +111,18 @@ class Accuracy(_Mean):
     higher_is_better = True
 
     def per_row(self, output: Tensor, batch: Any) -> Tensor:
-        if _tells_classes(output, batch):
+        if _has_class_logits(output, batch):
             return output.argmax(1) == matching_target(output, batch, "metric 'accuracy'", classes=True)
         return (output.sigmoid() >= 0.5) == (matching_target(output, batch, "metric 'accuracy'") >= 0.5)
 
 
 class LogLoss(_Mean):
-    """The mean of -log(probability given to the class that was)."""
+    """Log loss: the mean of -log(probability of the true class)."""
 
     name = "log_loss"
 
     def per_row(self, output: Tensor, batch: Any) -> Tensor:
-        if _tells_classes(output, batch):
+        if _has_class_logits(output, batch):
             target = matching_target(output, batch, "metric 'log_loss'", classes=True)
             return F.cross_entropy(output, target.long(), reduction="none")
         target = matching_target(output, batch, "metric 'log_loss'")
@@ -130,7 +130,7 @@ class LogLoss(_Mean):
 
 
 class Brier(_Mean):
-    """The mean squared difference between the probability and what was, 0 or 1 (binary targets)."""
+    """Brier score: the mean squared difference between probability and label, 0 or 1 (binary targets)."""
 
     name = "brier"
 
@@ -139,7 +139,7 @@ class Brier(_Mean):
 
 
 class MAE(_Mean):
-    """The mean absolute error."""
+    """Mean absolute error."""
 
     name = "mae"
 
@@ -148,7 +148,7 @@ class MAE(_Mean):
 
 
 class RMSE(_Mean):
-    """The root of the mean squared error."""
+    """Root mean squared error."""
 
     name = "rmse"
 
@@ -160,7 +160,7 @@ class RMSE(_Mean):
 
 
 class R2:
-    """1 - (squared error) / (squared distance of the target from its mean); None for a constant target."""
+    """R2 score: 1 - (squared error) / (squared distance of the target from its mean); None for a constant target."""
 
     name = "r2"
     higher_is_better = True
@@ -170,23 +170,23 @@ class R2:
         self._origin: Tensor | None = None
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Reset to no batches."""
         self._sums = self._origin = None
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See B outputs."""
-        target = _by_target(matching_target(output, batch, "metric 'r2'"))
-        weight = _weights(batch, target[:, 0])[:, None].expand_as(target)
+        """Add B outputs."""
+        target = _to_columns(matching_target(output, batch, "metric 'r2'"))
+        weight = _get_weights(batch, target[:, 0])[:, None].expand_as(target)
         if self._origin is None:  # counting from a value near the mean keeps the digits of a target far from zero
             self._origin = target[:1].clone()
-        distance, error = target - self._origin, _by_target(output) - target
+        distance, error = target - self._origin, _to_columns(output) - target
         sums = torch.stack(
             [term.sum(0) for term in (weight, weight * distance, weight * distance**2, weight * error**2)]
         )
         self._sums = sums if self._sums is None else self._sums + sums
 
     def compute(self) -> float | None:
-        """The value over everything seen."""
+        """Return the value over all batches."""
         found = []
         for rows, first, second, error in [] if self._sums is None else self._sums.T.tolist():
             spread = second - first**2 / rows if rows else 0.0
@@ -197,7 +197,7 @@ class R2:
 
 
 class _Ranking(ABC):
-    """How the scores order the rows, exact; of several classes the mean of each against the rest."""
+    """Base class of ranking metrics, exact; of several classes the mean of each against the rest."""
 
     name: str
     higher_is_better = True
@@ -206,26 +206,26 @@ class _Ranking(ABC):
         self._seen: list[tuple[Tensor, Tensor, Tensor | None]] = []
 
     @abstractmethod
-    def parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        """Numerator and denominator of the figure, float64; scores ascend, and positive rows are True in the target."""
+    def compute_parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """Compute numerator and denominator, float64; scores ascend, positive rows are True in the target."""
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Reset to no batches."""
         self._seen = []
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See B logits or scores, B x T for several targets, or B x K logits for K classes."""
+        """Add B logits or scores, B x T for several targets, or B x K logits for K classes."""
         where, score = f"metric {self.name!r}", full_precision(output)
-        if _tells_classes(output, batch):
+        if _has_class_logits(output, batch):
             index = matching_target(output, batch, where, classes=True)
             score, target = score.softmax(1), index[:, None] == torch.arange(output.shape[1], device=output.device)
         else:
             target = matching_target(output, batch, where) >= 0.5
-        weight = weight_of(batch)
+        weight = get_weight(batch)
         self._seen.append((score.clone(), target, None if weight is None else weight.clone()))
 
     def compute(self) -> float | None:
-        """The value over everything seen."""
+        """Return the value over all batches."""
         if not self._seen:
             return None
         scores = torch.cat([score for score, _, _ in self._seen])
@@ -237,7 +237,7 @@ class _Ranking(ABC):
         found = []
         for column, positive in zip(scores.unbind(1), target.unbind(1), strict=True):
             ascending, order = column.sort()
-            found.append(self.parts(ascending, positive[order].double(), weight[order].double()))
+            found.append(self.compute_parts(ascending, positive[order].double(), weight[order].double()))
         values: list[list[float]] = torch.stack(found).tolist()
         if any(whole <= 0 for _, whole in values):
             return None
@@ -245,7 +245,7 @@ class _Ranking(ABC):
 
 
 class AUC(_Ranking):
-    """The area under the ROC curve, exact: the chance that a positive row scores above a negative; ties count half.
+    """Area under the ROC curve, exact: the probability that a positive row scores above a negative; ties count half.
 
     Of three classes or more it is the mean of each class's against the rest (scikit-learn's `multi_class="ovr"`).
 
@@ -264,8 +264,8 @@ class AUC(_Ranking):
 
     name = "auc"
 
-    def parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        """The weight of the pairs of a positive and a negative row that are in order, ties half, and of all pairs."""
+    def compute_parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """Compute the weight of the ordered pairs of a positive and a negative row, ties half, and of all pairs."""
         below = F.pad((weight * (1 - target)).cumsum(0), (1, 0))  # weight of the negatives before each rank
         smaller = below[torch.searchsorted(scores, scores, right=False)]
         not_larger = below[torch.searchsorted(scores, scores, right=True)]
@@ -274,22 +274,22 @@ class AUC(_Ranking):
 
 
 class AveragePrecision(_Ranking):
-    """The mean over the positive rows of the precision among the rows that score as high or higher.
+    """Average precision: the mean over positive rows of the precision among rows that score as high or higher.
 
     Of three classes or more it is the mean of each class's against the rest. Memory: as `AUC`.
     """
 
     name = "average_precision"
 
-    def parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        """The precisions' sum, and the weight of the positive rows."""
+    def compute_parts(self, scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """Compute the sum of the precisions, and the weight of the positive rows."""
         first = torch.searchsorted(scores, scores, right=False)  # of the rows that score the same
         positive, every = ((part.flip(0).cumsum(0).flip(0))[first] for part in (weight * target, weight))
         return torch.stack([(weight * target * positive / every.clamp_min(TINY)).sum(), (weight * target).sum()])
 
 
-class _OfClasses(ABC):
-    """A figure of what was decided, from each class's weight of rows that are it, were taken for it, and both."""
+class _ClassMetric(ABC):
+    """Base class of metrics of predicted classes: weights of true rows, predicted rows and both, by class."""
 
     name: str
     higher_is_better = True
@@ -298,27 +298,27 @@ class _OfClasses(ABC):
         self._sums: Tensor | None = None
 
     @abstractmethod
-    def of_class(self, both: float, are: float, taken: float) -> float | None:
-        """The figure of one class; None where it has none."""
+    def compute_class(self, both: float, are: float, taken: float) -> float | None:
+        """Compute the metric of one class; None where it is undefined."""
 
-    def counted(self, figures: Sequence[float | None], *, two: bool) -> Sequence[float | None]:
-        """The classes whose mean is the figure: of two the second one."""
+    def select_classes(self, figures: Sequence[float | None], *, two: bool) -> Sequence[float | None]:
+        """Select the classes whose mean is the metric: of two the second one."""
         return figures[1:] if two else figures
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Reset to no batches."""
         self._sums = None
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See B logits, B x T for several targets, or B x K logits for K classes."""
+        """Add B logits, B x T for several targets, or B x K logits for K classes."""
         where = f"metric {self.name!r}"
-        if _tells_classes(output, batch):
+        if _has_class_logits(output, batch):
             truth = matching_target(output, batch, where, classes=True).long()[:, None]
             taken, width = output.argmax(1)[:, None], output.shape[1]
         else:
-            truth = _by_target(matching_target(output, batch, where) >= 0.5).long()
-            taken, width = _by_target(full_precision(output).sigmoid() >= 0.5).long(), 2
-        weight = _weights(batch, truth[:, 0].double())
+            truth = _to_columns(matching_target(output, batch, where) >= 0.5).long()
+            taken, width = _to_columns(full_precision(output).sigmoid() >= 0.5).long(), 2
+        weight = _get_weights(batch, truth[:, 0].double())
         places = torch.arange(truth.shape[1], device=truth.device) * width
         weights = weight[:, None].expand_as(truth)
         counts = torch.zeros((3, truth.shape[1] * width), dtype=torch.float64, device=truth.device)
@@ -330,45 +330,45 @@ class _OfClasses(ABC):
         self._sums = sums if self._sums is None else self._sums + sums
 
     def compute(self) -> float | None:
-        """The value over everything seen."""
+        """Return the value over all batches."""
         found = []
         for target in [] if self._sums is None else self._sums.permute(1, 2, 0).tolist():
             if not any(are for _, are, _ in target):
                 return None
-            figures = [self.of_class(*one) if one[1] or one[2] or len(target) == 2 else None for one in target]
-            known = [figure for figure in self.counted(figures, two=len(target) == 2) if figure is not None]
+            figures = [self.compute_class(*one) if one[1] or one[2] or len(target) == 2 else None for one in target]
+            known = [figure for figure in self.select_classes(figures, two=len(target) == 2) if figure is not None]
             found.append(sum(known) / len(known))
         return sum(found) / len(found) if found else None
 
 
-class Precision(_OfClasses):
-    """Of the rows taken for the second of two classes, the share that are; of more classes the mean of each one's.
+class Precision(_ClassMetric):
+    """Precision of the second of two classes; of more classes the mean over classes.
 
     0 where none was taken for it, as in scikit-learn.
     """
 
     name = "precision"
 
-    def of_class(self, both: float, are: float, taken: float) -> float:
-        """The figure of one class."""
+    def compute_class(self, both: float, are: float, taken: float) -> float:
+        """Compute the precision of one class."""
         return both / taken if taken else 0.0
 
 
-class Recall(_OfClasses):
-    """Of the rows that are of the second of two classes, the share found; of more classes the mean of each one's.
+class Recall(_ClassMetric):
+    """Recall of the second of two classes; of more classes the mean over classes.
 
     0 where there is none, as in scikit-learn.
     """
 
     name = "recall"
 
-    def of_class(self, both: float, are: float, taken: float) -> float:
-        """The figure of one class."""
+    def compute_class(self, both: float, are: float, taken: float) -> float:
+        """Compute the recall of one class."""
         return both / are if are else 0.0
 
 
-class F1(_OfClasses):
-    """The harmonic mean of precision and recall; of more classes than two the mean of each one's.
+class F1(_ClassMetric):
+    """F1 score: the harmonic mean of precision and recall; of more than two classes the mean over classes.
 
     Example:
         >>> from gpupipe.tensors.batch import Batch
@@ -380,27 +380,27 @@ class F1(_OfClasses):
 
     name = "f1"
 
-    def of_class(self, both: float, are: float, taken: float) -> float:
-        """The figure of one class."""
+    def compute_class(self, both: float, are: float, taken: float) -> float:
+        """Compute the F1 score of one class."""
         return 2 * both / (are + taken) if are + taken else 0.0
 
 
-class BalancedAccuracy(_OfClasses):
-    """The mean over the classes there are of the share of their rows that is found."""
+class BalancedAccuracy(_ClassMetric):
+    """Balanced accuracy: the mean recall over the classes that occur."""
 
     name = "balanced_accuracy"
 
-    def of_class(self, both: float, are: float, taken: float) -> float | None:
-        """The figure of one class."""
+    def compute_class(self, both: float, are: float, taken: float) -> float | None:
+        """Compute the recall of one class."""
         return both / are if are else None
 
-    def counted(self, figures: Sequence[float | None], *, two: bool) -> Sequence[float | None]:
-        """All classes."""
+    def select_classes(self, figures: Sequence[float | None], *, two: bool) -> Sequence[float | None]:
+        """Select all classes."""
         return figures
 
 
 class InUnits:
-    """A metric of outputs and targets brought into other units before it sees them.
+    """Metric of outputs and targets that are first converted to other units.
 
     Args:
         metric: any.
@@ -412,16 +412,16 @@ class InUnits:
         self._metric, self._units = metric, units
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Reset to no batches."""
         self._metric.reset()
 
     def update(self, output: Tensor, batch: Any) -> None:
-        """See the outputs for a batch."""
+        """Add the outputs for a batch."""
         target = matching_target(output, batch, f"metric {self.name!r}")
         self._metric.update(self._units(output), replace(batch, target=self._units(target)))
 
     def compute(self) -> float | None:
-        """The value over everything seen."""
+        """Return the value over all batches."""
         return self._metric.compute()
 
 
@@ -455,7 +455,7 @@ OF_CLASSES = {"auc", "accuracy", "log_loss", "brier"}
 
 
 def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
-    """Raise for a metric that says nothing of the schema's target.
+    """Raise for a metric that does not fit the task of the schema's target.
 
     Raises:
         BadConfig: there is one.
@@ -474,7 +474,7 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
 
 
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
-    """Fresh metrics by name, the caller's own as they are; "auto" takes those that go with a named loss.
+    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss.
 
     Raises:
         BadConfig: a name that is no metric, or an object that is none.
@@ -499,17 +499,17 @@ def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[
     return chosen
 
 
-def _by_target(values: Tensor) -> Tensor:
-    """B x T float64, T = 1 for B values."""
+def _to_columns(values: Tensor) -> Tensor:
+    """Convert to B x T float64, T = 1 for B values."""
     return values.double().reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
 
 
-def _tells_classes(output: Tensor, batch: Any) -> bool:
-    """Whether B x K outputs are the logits of one target's classes; several targets have as many values themselves."""
+def _has_class_logits(output: Tensor, batch: Any) -> bool:
+    """Return whether B x K outputs are the logits of one target's classes, not values of several targets."""
     target = getattr(batch, "target", None)
     return output.ndim == 2 and (target is None or target.ndim == 1)
 
 
-def _weights(batch: Any, values: Tensor) -> Tensor:
-    weight = weight_of(batch)
+def _get_weights(batch: Any, values: Tensor) -> Tensor:
+    weight = get_weight(batch)
     return torch.ones_like(values) if weight is None else weight.double()

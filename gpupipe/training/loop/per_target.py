@@ -1,4 +1,4 @@
-"""A loss for each of several targets: numbers beside yes-or-no targets, from one network."""
+"""Multi-task loss: a loss for each of several targets of one network, regression and classification mixed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [name for name in LOSSES if name != "cross-entropy"]  # that one takes K
 
 
 class PerTarget:
-    """Each output under a loss of its own, and their weighted mean for each row.
+    """Weighted mean, for each row, of a loss per output.
 
     Args:
         losses: a name per target, in the order of `schema.targets`: "mse" or "huber" for a number, "bce" for a target
@@ -57,7 +57,7 @@ class PerTarget:
         self.shares = [weight / sum(weights) for weight in weights]
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """B values of B x T outputs.
+        """Compute B values of B x T outputs.
 
         Raises:
             SchemaMismatch: another number of targets.

@@ -1,4 +1,4 @@
-"""A loss of order: which row should stand before which."""
+"""Ranking loss: pairwise logistic loss (RankNet)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
-from gpupipe.training.loop.batches import full_precision, matching_target, weight_of
+from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
 
 __all__ = ["PairwiseRanking"]
 
@@ -17,14 +17,14 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 class PairwiseRanking:
-    """log(1 + exp(-(s_i - s_j))) over the pairs of a batch's rows where row i should stand before row j.
+    """Mean of log(1 + exp(-(s_i - s_j))) over the pairs of a batch's rows where row i should rank before row j.
 
     RankNet (Burges et al. 2005, equation 3): i before j where its target is larger. A pair counts the product of its
     rows' weights, so rows of weight 0 count nothing; a batch without such pairs has the loss 0.
 
     Args:
         group: a kept column (`gp.Features(keep=...)`), within whose values rows are ordered, such as a query; None for
-            all rows of a batch. Pairs are those of a batch: rows of a group that lie in different batches meet only
+            all rows of a batch. Pairs are those of a batch: rows of a group in different batches are paired only
             when the shuffle brings them together.
 
     Memory:
@@ -41,7 +41,7 @@ class PairwiseRanking:
         self.group = group
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """The mean over the pairs, a scalar.
+        """Compute the mean over the pairs, a scalar.
 
         Raises:
             ColumnNotFound: the batch has no such kept column.
@@ -63,7 +63,7 @@ class PairwiseRanking:
             if self.group not in kept:
                 raise ColumnNotFound.among("PairwiseRanking(group=)", self.group, kept)
             pairs = pairs * (kept[self.group][:, None] == kept[self.group])
-        weight = weight_of(batch)
+        weight = get_weight(batch)
         if weight is not None:
             pairs = pairs * weight[:, None] * weight
         losses = F.softplus(output - output[:, None])  # -(s_i - s_j), i along the rows

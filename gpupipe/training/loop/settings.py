@@ -1,4 +1,4 @@
-"""Settings of a trainer: what `Trainer` is given, and what the modules below it read."""
+"""Settings of a trainer: the arguments of `Trainer`, for the modules below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEARNING_RATE = 3e-3
 
 @dataclass(eq=False, repr=False)
 class TrainerSettings:
-    """A model and how it is trained; see `Trainer`."""
+    """Settings of a trainer: the model and how it is trained; see `Trainer`."""
 
     model: nn.Module
     _: KW_ONLY
@@ -67,7 +67,7 @@ class TrainerSettings:
 
     @property
     def learning_rate(self) -> float:
-        """The highest of a run."""
+        """The highest learning rate of a run."""
         if self.lr is not None:
             return self.lr
         own = getattr(self.model, "learning_rate", None)

@@ -1,4 +1,4 @@
-"""Where a fit stands: what callbacks look at, what a checkpoint holds, and how a fit goes on from one."""
+"""Training state: what callbacks read, what a checkpoint holds, and how a fit resumes from one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpupipe.tensors.loader import TorchBatches
 from gpupipe.training.callbacks.early_stopping import BestWeights
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.cuda.cuda_graph import CursorBatches
-from gpupipe.training.cuda.profiler_ranges import Range, unnamed
-from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.cuda.profiler_ranges import Range, no_range
+from gpupipe.training.distributed.rank_group import RankGroup
 from gpupipe.training.loop.train_step import Update
 
-__all__ = ["Run"]
+__all__ = ["TrainState"]
 
 
 @dataclass(eq=False)
-class Run:
-    """A fit under way.
+class TrainState:
+    """Training state of a fit in progress.
 
     Args:
         model: what is trained.
@@ -38,15 +38,15 @@ class Run:
         rates: the learning rate of each update, on the host.
         device: where it runs.
         best: early stopping's weights, where there is early stopping.
-        together: the ranks that train.
+        ranks: the ranks that train.
         epoch: the one under way, from 1.
         step_in_epoch: batches done in it.
         rows: rows seen in it, by all ranks.
-        figures: of the last look: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
-            spent waiting for batches) since the look before.
+        metrics: of the last log: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
+            spent waiting for batches) since the log before.
         stop: whether this epoch is the last one; set it to end a fit.
         validating: whether the validation loader is being gone through.
-        fallen: what a plateau has multiplied the schedule by.
+        plateau_lr_factor: what a plateau has multiplied the schedule by.
         range: names parts of an update for a profiler.
     """
 
@@ -59,38 +59,38 @@ class Run:
     rates: Tensor
     device: torch.device
     best: BestWeights | None = None
-    together: Together = field(default_factory=Together)
+    ranks: RankGroup = field(default_factory=RankGroup)
     epoch: int = 1
     step_in_epoch: int = 0
     rows: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     stop: bool = False
     validating: bool = False
-    fallen: float = 1.0
-    range: Range = unnamed
+    plateau_lr_factor: float = 1.0
+    range: Range = no_range
     _offset: int = 0  # batches done more (or fewer) than epochs of this length would make
-    _before: float = 0.0  # seconds spent in this epoch by the run that this one goes on from
+    _earlier_seconds: float = 0.0  # seconds spent in this epoch by the run that this one goes on from
     _started: float = 0.0
     _waited: float = 0.0
-    _looked: tuple[float, float, int] = (0.0, 0.0, 0)  # time, seconds waited and rows at the last look
+    _last_log: tuple[float, float, int] = (0.0, 0.0, 0)  # time, seconds waited and rows at the last log
     _rng: list[Tensor] | None = None  # what torch would have drawn at the start of the epoch
-    _continues: dict[str, Any] | None = None
+    _resumed_from: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.rates = self.rates.clone()  # on the CPU it would be the table that is written to
 
     @property
     def step(self) -> int:
-        """Batches done since the fit began."""
+        """The number of batches since the fit began."""
         return (self.epoch - 1) * self.steps_per_epoch + self.step_in_epoch + self._offset
 
     @property
     def last_step(self) -> int:
-        """The batches done when all epochs are."""
+        """The number of batches of all epochs."""
         return self.max_epochs * self.steps_per_epoch + self._offset
 
-    def place(self, batch: int) -> str:
-        """Where a batch of this epoch is, by its number from 1: its update, and itself where that has several."""
+    def locate(self, batch: int) -> str:
+        """Name the position of a batch, numbered from 1: epoch, update, and batch if an update has several."""
         each = self.update.accumulate
         update = -(-batch // each)
         of_several = "" if each == 1 else f", batch {batch}"
@@ -98,40 +98,40 @@ class Run:
 
     @property
     def completes_update(self) -> bool:
-        """Whether the last batch is the last one of an update."""
+        """True if the last batch ends an update."""
         done = self.step_in_epoch
         return done % self.update.accumulate == 0 or done == self.steps_per_epoch
 
     @property
     def seconds(self) -> float:
-        """Spent on this epoch so far."""
-        return self._before + time.perf_counter() - self._started
+        """The seconds spent on this epoch so far."""
+        return self._earlier_seconds + time.perf_counter() - self._started
 
     @property
     def lr(self) -> float:
         """The learning rate of the last update."""
         per_update = self.update.accumulate
         updates = (self.epoch - 1) * -(-self.steps_per_epoch // per_update) + -(-self.step_in_epoch // per_update)
-        return float(self.rates[max(updates, 1) - 1]) * self.fallen
+        return float(self.rates[max(updates, 1) - 1]) * self.plateau_lr_factor
 
     @property
-    def over(self) -> bool:
-        """Whether no epoch follows the one under way."""
+    def finished(self) -> bool:
+        """True if no epoch follows this one."""
         return self.stop or self.epoch >= self.max_epochs
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, until `stop`; each is under way when it is given."""
+        """Yield the epochs that are left, until `stop`."""
         while not self.stop and self.epoch <= self.max_epochs:
             yield self.epoch
-            if self.over:
+            if self.finished:
                 return
-            self.epoch, self.step_in_epoch, self.rows, self._before = self.epoch + 1, 0, 0, 0.0
+            self.epoch, self.step_in_epoch, self.rows, self._earlier_seconds = self.epoch + 1, 0, 0, 0.0
 
     def batches(self) -> Iterator[Any]:
-        """The batches of this epoch, from where it stands; the time they take is counted."""
-        iterator, end, clock = self._placed(), object(), time.perf_counter
+        """Yield the batches of this epoch that are left, and time them."""
+        iterator, end, clock = self._iterate_batches(), object(), time.perf_counter
         self._started = clock()
-        self._waited, self._looked = 0.0, (self._started, 0.0, self.rows)
+        self._waited, self._last_log = 0.0, (self._started, 0.0, self.rows)
         while True:
             before = clock()
             with self.range("data"):
@@ -142,32 +142,32 @@ class Run:
             yield batch
 
     def batch_at(self, number: int) -> Any:
-        """A batch of this epoch once more, by its number from 1; None where the loader cannot give it again."""
+        """Read a batch of this epoch again, numbered from 1; return None if the loader cannot give it again."""
         if self._rng is None:
             return None
-        before = random_state(self.device)
+        before = get_random_state(self.device)
         set_random_state(self._rng, self.device)
-        self._to_its_beginning()
+        self._rewind_loader()
         batch = next(islice(self.train, number - 1, None), None)
         set_random_state(before, self.device)
         return batch
 
     @contextmanager
     def validation(self) -> Iterator[None]:
-        """Inside, the validation loader is gone through."""
+        """Set `validating` during validation."""
         self.validating = True
         try:
             yield
         finally:
             self.validating = False
 
-    def look(self, loss: float | None) -> None:
-        """Renew `figures`."""
+    def log_metrics(self, loss: float | None) -> None:
+        """Update `metrics`."""
         now, waited, rows = time.perf_counter(), self._waited, self.rows
-        then, waited_then, rows_then = self._looked
+        then, waited_then, rows_then = self._last_log
         passed = max(now - then, 1e-9)
-        self._looked = now, waited, rows
-        self.figures = {
+        self._last_log = now, waited, rows
+        self.metrics = {
             **({} if loss is None else {"loss": loss}),
             "lr": self.lr,
             "rows_per_second": (rows - rows_then) / passed,
@@ -175,11 +175,11 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a fit needs to go on from here as if it had never stopped; the ranks gather it together."""
+        """Return all that a fit needs to resume from here; the ranks gather it together."""
         ended = len(self.history) >= self.epoch  # the epoch's row is there: only the next epoch is left to do
         loader = None if ended else getattr(self.train, "state_dict", None)
-        if self._continues is not None:  # nothing has been done since; the loader is not there yet
-            return self._continues
+        if self._resumed_from is not None:  # nothing has been done since; the loader is not there yet
+            return self._resumed_from
         return {
             "epoch": self.epoch + ended,
             "step_in_epoch": 0 if ended else self.step_in_epoch,
@@ -187,54 +187,54 @@ class Run:
             "seconds": 0.0 if ended else self.seconds,
             "lengths": [self.steps_per_epoch, self.update.accumulate],
             "offset": self._offset,
-            "fallen": self.fallen,
+            "fallen": self.plateau_lr_factor,
             "model": self.model.state_dict(),
             "update": self.update.state_dict(),
-            "losses": self.update.losses.of_all(),
+            "losses": self.update.losses.sum_over_ranks(),
             "history": self.history.rows,
             "best": None if self.best is None else self.best.state_dict(),
             "loader": None if loader is None else loader(),
-            "rng": self.together.gather(random_state(self.device)),
-            "rng_of_epoch": self.together.gather(None if ended else self._rng),
+            "rng": self.ranks.gather(get_random_state(self.device)),
+            "rng_of_epoch": self.ranks.gather(None if ended else self._rng),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand where another run of the same model and data stood."""
+        """Restore the state of another run of the same model and data."""
         self.epoch, self.step_in_epoch, self.rows = state["epoch"], state["step_in_epoch"], state["rows"]
-        self._before = state["seconds"]
+        self._earlier_seconds = state["seconds"]
         self.model.load_state_dict(state["model"])
         self.update.load_state_dict(state["update"])
         self.update.losses.sums.copy_(state["losses"])
-        if not self.together.first:
+        if not self.ranks.is_main:
             self.update.losses.sums[:2] = 0  # the first counts for all
-        self._measure(state["offset"], *state["lengths"])
+        self._convert_lengths(state["offset"], *state["lengths"])
         self.scale_rates(state["fallen"])
         self.history.rows[:] = state["history"]
         if self.best is not None and state["best"] is not None:
             self.best.load_state_dict(state["best"])
-            self.stop = self.best.exhausted
-        self._continues = state
+            self.stop = self.best.should_stop
+        self._resumed_from = state
 
-    def scale_rates(self, fallen: float) -> None:
+    def scale_rates(self, plateau_lr_factor: float) -> None:
         """Multiply the schedule, from the next update on."""
-        self.fallen = fallen
-        self.update.rates.copy_(self.rates * fallen)
+        self.plateau_lr_factor = plateau_lr_factor
+        self.update.rates.copy_(self.rates * plateau_lr_factor)
 
-    def _measure(self, offset: int, steps_per_epoch: int, accumulate: int) -> None:
-        """Where epochs or updates were of another length: batches are counted on, and the schedule goes by epochs."""
+    def _convert_lengths(self, offset: int, steps_per_epoch: int, accumulate: int) -> None:
+        """Convert counters of a run whose epochs or updates had another length: the schedule goes by epochs."""
         self._offset = offset + (self.epoch - 1) * (steps_per_epoch - self.steps_per_epoch)
         steps, each, done = self.steps_per_epoch, self.update.accumulate, self.step_in_epoch
         if (steps, each) != (steps_per_epoch, accumulate):
             begun = -(-done // each) if done == steps else done // each
             self.update.count.fill_((self.epoch - 1) * -(-steps // each) + begun)
 
-    def _placed(self) -> Iterator[Any]:
-        """An iterator over what is left of this epoch."""
-        state, self._continues = self._continues, None
+    def _iterate_batches(self) -> Iterator[Any]:
+        """Return an iterator over the rest of this epoch."""
+        state, self._resumed_from = self._resumed_from, None
         if state is not None:
-            self._draw_on(state["rng_of_epoch"] if self.step_in_epoch else state["rng"])
-        self._rng = random_state(self.device)
-        self._to_its_beginning()
+            self._restore_rng(state["rng_of_epoch"] if self.step_in_epoch else state["rng"])
+        self._rng = get_random_state(self.device)
+        self._rewind_loader()
         if state is None or not self.step_in_epoch:
             return iter(self.train)
         if self.step_in_epoch >= self.steps_per_epoch:  # only validation is left to do
@@ -246,30 +246,30 @@ class Run:
             iterator = iter(self.train)
             for _ in range(self.step_in_epoch):
                 next(iterator)
-        self._draw_on(state["rng"])
+        self._restore_rng(state["rng"])
         return iterator
 
-    def _to_its_beginning(self) -> None:
-        """Put the loader at the first batch of this epoch."""
+    def _rewind_loader(self) -> None:
+        """Rewind the loader to the first batch of this epoch."""
         if hasattr(self.train, "set_epoch"):
             if isinstance(self.train, Loader | TorchBatches | CursorBatches):
                 self.train.set_epoch(self.epoch)  # one that was put at a place in this epoch forgets it
             self.train.set_epoch(self.epoch - 1)
 
-    def _draw_on(self, states: list[list[Tensor]]) -> None:
-        """Take up this rank's random state; ranks that were not there keep their own."""
-        if self.together.rank < len(states):
-            set_random_state(states[self.together.rank], self.device)
+    def _restore_rng(self, states: list[list[Tensor]]) -> None:
+        """Restore this rank's random state; ranks without a saved one keep their own."""
+        if self.ranks.rank < len(states):
+            set_random_state(states[self.ranks.rank], self.device)
 
 
-def random_state(device: torch.device) -> list[Tensor]:
-    """What torch would draw next on the CPU and on the device; the host does not wait."""
+def get_random_state(device: torch.device) -> list[Tensor]:
+    """Return torch's random state on the CPU and on the device; the host does not wait."""
     states = [torch.default_generator.get_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 def set_random_state(states: list[Tensor], device: torch.device) -> None:
-    """Draw on from there."""
+    """Set torch's random state."""
     torch.default_generator.set_state(states[0])
     if device.type == "cuda" and len(states) > 1:
         torch.cuda.set_rng_state(states[1], device)

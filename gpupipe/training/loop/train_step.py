@@ -1,7 +1,7 @@
-"""One update of the weights: forward, backward, clip, optimiser. Nothing in it makes the host wait for the device.
+"""Training step: forward, backward, clip, optimiser. Nothing in it makes the host wait for the device.
 
 What changes from update to update (learning rate, loss scale) is read on the device from tensors
-that are written in place, at a counter that lies there too, so a CUDA graph can capture an update and replay it.
+that are written in place, at a counter that is there too, so a CUDA graph can capture an update and replay it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.cuda.profiler_ranges import Range, unnamed
-from gpupipe.training.distributed.rank_group import Together
+from gpupipe.training.cuda.profiler_ranges import Range, no_range
+from gpupipe.training.distributed.rank_group import RankGroup
 from gpupipe.training.loop.batches import num_rows, split_rows
 from gpupipe.training.loop.losses import TINY, LossMean
-from gpupipe.training.optim.ema import Average
+from gpupipe.training.optim.ema import EMA
 from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.rowwise_adagrad import add_gradients, compact, entries
+from gpupipe.training.optim.rowwise_adagrad import add_gradients, compact, get_entries
 
 __all__ = ["Update"]
 
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class Update:
-    """The gradients of one or several batches, and one step of the optimiser with them.
+    """Update of the weights: the gradients of one or several batches, and one step of the optimiser.
 
     With several, or a batch in parts, gradients are those of the mean over all their rows: sum(weight * loss) is what
     is summed, and divided by sum(weight) at the step.
 
     Args:
-        objective: of a batch, its mean loss and the weight that carries (`mean_loss`).
+        objective: of a batch, its mean loss and the weight that carries (`compute_mean_loss`).
         optimizer: whose groups' rates are 0-d tensors.
         rates: the learning rate of each update, on the device; written to the groups before each step.
         max_grad_norm: the largest norm of all gradients together; longer ones are scaled down to it.
@@ -44,7 +44,7 @@ class Update:
         unit: a weight of about a batch's, the same in each process; sums are divided by it to stay near 1.
         scale: of the loss, for float16.
         average: of the weights, moved after each step.
-        together: the ranks whose gradients are added up before each step.
+        ranks: the ranks whose gradients are added up before each step.
 
     Memory:
         Gradients as large as the weights, kept until the next update; twice that where gradients are summed.
@@ -60,8 +60,8 @@ class Update:
         accumulate: int = 1,
         unit: float = 1.0,
         scale: LossScale | None = None,
-        average: Average | None = None,
-        together: Together | None = None,
+        average: EMA | None = None,
+        ranks: RankGroup | None = None,
     ) -> None:
         self.objective = objective
         self.optimizer = optimizer
@@ -76,9 +76,9 @@ class Update:
         self.parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
         self._maybe_sparse = self.parameters
         self.count = torch.zeros(1, dtype=torch.int64, device=rates.device)
-        self.together = together or Together()
-        self.losses = LossMean(rates.device, self.together)
-        self.range: Range = unnamed
+        self.ranks = ranks or RankGroup()
+        self.losses = LossMean(rates.device, self.ranks)
+        self.range: Range = no_range
         self._weight = torch.zeros((), device=rates.device)
         self._waiting = False  # whether there are gradients that wait for the step
         # The rate that most groups share is written to directly; others are multiples of it.
@@ -106,7 +106,7 @@ class Update:
                 parts = [half for part in parts for half in split_rows(part, 2)]
 
     def _fits(self, part: Any) -> bool:
-        """Learn, if memory suffices; a part of one row has to."""
+        """Learn if memory suffices, and return whether it did; a part of one row must fit."""
         try:
             self._learn(part)
         except torch.OutOfMemoryError:
@@ -152,19 +152,19 @@ class Update:
 
     @property
     def _summed(self) -> bool:
-        return self.accumulate > 1 or self.parts > 1 or self.together.size > 1
+        return self.accumulate > 1 or self.parts > 1 or self.ranks.size > 1
 
     def forget(self) -> None:
-        """Leave out what was learnt since the last step."""
+        """Discard the gradients since the last step."""
         for parameter in self.parameters:
             parameter.grad = None
         self._weight.zero_()
         self._waiting = False
 
     def step(self) -> None:
-        """Move the weights by the gradients that were learnt."""
+        """Step the optimiser with the gradients."""
         if not self._waiting:  # all batches were empty
-            if self.together.size == 1:
+            if self.ranks.size == 1:
                 return
             for parameter in self.parameters:
                 parameter.grad = None  # it is the last update's, and the other ranks may have rows
@@ -181,7 +181,7 @@ class Update:
 
     def _finish_gradients(self) -> None:
         """Unscale, divide by the weights' sum and clip: one norm and one product over all gradients, or nothing."""
-        self.together.sum_gradients(self.parameters, self._weight)
+        self.ranks.sum_gradients(self.parameters, self._weight)
         for parameter in self._maybe_sparse:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = compact(parameter.grad)
@@ -189,7 +189,7 @@ class Update:
         self._maybe_sparse = [p for p in self._maybe_sparse if p.grad is None or p.grad.is_sparse]
         if self.max_grad_norm is None and self.scale is None and not self._summed:
             return
-        gradients = [entries(g)[1] if g.is_sparse else g for p in self.parameters if (g := p.grad) is not None]
+        gradients = [get_entries(g)[1] if g.is_sparse else g for p in self.parameters if (g := p.grad) is not None]
         factor = torch.ones((), device=self.rates.device)
         if self._summed:
             factor = factor / self._weight.clamp_min(TINY)
@@ -205,12 +205,12 @@ class Update:
         if gradients:
             torch._foreach_mul_(gradients, factor)
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Inside, the model has the average of its weights, where there is one."""
-        return nullcontext() if self.average is None else self.average.in_place()
+    def use_ema(self) -> AbstractContextManager[None]:
+        """Give the model the average of its weights inside, if there is one."""
+        return nullcontext() if self.average is None else self.average.swap_in()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that the next update depends on beside model and loader, as tensors by name.
+        """Return all state of the next update except model and loader, as tensors by name.
 
         Raises:
             BadConfig: an optimiser that keeps something else than tensors.
@@ -235,7 +235,7 @@ class Update:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave, between two updates and before anything is captured."""
+        """Restore what `state_dict` gave, between two updates and before anything is captured."""
         self.count.copy_(state["count"])
         found: dict[int, dict[str, Tensor]] = {}
         for name, value in state.items():

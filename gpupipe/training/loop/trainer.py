@@ -1,7 +1,7 @@
-"""The training loop, top to bottom.
+"""Training loop, top to bottom.
 
-An epoch is updates (`update.py`) over the train loader, metrics over the validation loader, and one row of history. The
-host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
+An epoch is updates (`train_step.py`) over the train loader, metrics over the validation loader, and a row of history.
+The host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from gpupipe.training.callbacks.callback import Callbacks
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.checkpointing.checkpoint_callback import resume as go_on
 from gpupipe.training.cuda.cuda_graph import CapturedUpdate
-from gpupipe.training.distributed.rank_group import meeting
-from gpupipe.training.distributed.remote_fit import Elsewhere, fit_elsewhere
+from gpupipe.training.distributed.rank_group import rank_group
+from gpupipe.training.distributed.remote_fit import RemoteRows, fit_on_workers
 from gpupipe.training.loop.batches import move, num_batches, num_rows
 from gpupipe.training.loop.build import (
-    callbacks_of,
     check,
     check_batches,
-    history_of,
-    loss_and_metrics,
-    prepared,
+    choose_loss_and_metrics,
+    make_callbacks,
+    make_history,
+    prepare_model,
     start_run,
-    tell_of_tables,
+    warn_large_tables,
 )
 from gpupipe.training.loop.device import choose_device, fork_rng, session
 from gpupipe.training.loop.divergence import check_loss
 from gpupipe.training.loop.evaluation import evaluate, predict
 from gpupipe.training.loop.settings import TrainerSettings
-from gpupipe.training.loop.train_state import Run
+from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.schedules import fallen
+from gpupipe.training.optim.schedules import get_plateau_factor
 
 __all__ = ["Batches", "Trainer"]
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
-    """What is trained on: batches, how many, and again from the start each epoch."""
+    """Protocol of a loader: batches, how many, and again from the start each epoch."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def __len__(self) -> int: ...
@@ -57,7 +57,7 @@ class Batches(Protocol):
 
 @dataclass(eq=False, repr=False)
 class Trainer(TrainerSettings):
-    """Trains a module on batches.
+    """Trainer of a module on batches.
 
     The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
     from the model's present weights with a fresh optimiser, and moves the model to the device for good.
@@ -74,18 +74,18 @@ class Trainer(TrainerSettings):
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
             where it has none.
-        schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the share of
-            updates done, see `learning_rates`. Fewer than 20 updates are few for one cycle, and a warning says so.
-        warmup: share of the updates that rises to `lr`; None for the schedule's own.
+        schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the fraction
+            of updates done, see `compute_learning_rates`. Fewer than 20 updates raise a warning.
+        warmup: fraction of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
         param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
         max_grad_norm: the largest norm of all gradients together; None for no limit.
         accumulate: batches an update is made of: the same as batches that many times larger.
-        ema_decay: decay of an average of the weights, which is what is evaluated and kept (`Average`); None for none.
-        label_smoothing: share of each label given to all classes alike; in training only.
+        ema_decay: decay of an average of the weights, which is what is evaluated and kept (`EMA`); None for none.
+        label_smoothing: fraction of each label given to all classes alike; in training only.
         precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
             "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
-        activation_checkpointing: blocks whose inner values are computed again in the backward pass, to save memory:
+        activation_checkpointing: blocks whose activations are recomputed in the backward pass, to save memory:
             patterns of modules' names, or True for the members of all `nn.ModuleList`s.
         compile: whether forward pass and loss go through torch.compile.
         cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
@@ -96,14 +96,14 @@ class Trainer(TrainerSettings):
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
-        device: "auto" (where the loader's data lies, else a GPU if torch sees one), "cpu", "cuda", "cuda:1", or a
+        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda", "cuda:1", or a
             `torch.device` of these.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
-        log_every: batches between two looks at the loss.
+        log_every: batches between two reads of the loss.
         callbacks: of the user's, and loggers.
-        checkpoints: where to save where the fit stands, and how often; a path for a folder and every epoch.
+        checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
-        gpu_stats: look at the GPU once a second, for `history.gpu`.
+        gpu_stats: sample the GPU once a second, for `history.gpu`.
         timeout: seconds that a rank waits for the others, where several train together.
 
     Raises:
@@ -126,13 +126,13 @@ class Trainer(TrainerSettings):
 
     def fit(
         self,
-        train: Batches | Elsewhere,
-        valid: Batches | Elsewhere | None = None,
+        train: Batches | RemoteRows,
+        valid: Batches | RemoteRows | None = None,
         *,
         resume: str | Path | None = None,
         executor: object = None,
     ) -> History:
-        """Train, and say how it went.
+        """Train the model and return the history.
 
         The model is left in evaluation mode. `train_loss` is the mean over the epoch while the weights moved.
 
@@ -141,7 +141,7 @@ class Trainer(TrainerSettings):
             valid: evaluated after each epoch.
             resume: go on from a checkpoint of the same model and data: its path, a folder of some (the last one), or
                 "latest" for the last one of `checkpoints`; with none there yet the fit starts from the beginning.
-            executor: the cluster on whose workers the loaders' rows lie (`ClusterLoader`), which know it themselves.
+            executor: the cluster whose workers hold the loaders' rows (`ClusterLoader`); the loaders know it.
 
         Returns:
             One row per epoch: epoch (from 1), train_loss, valid_loss and valid_<metric> (where defined), lr (the
@@ -157,30 +157,30 @@ class Trainer(TrainerSettings):
             ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
 
         Memory:
-            Batches that lie elsewhere are copied to the device. Weights, gradients and two moments; with
+            Batches on other devices are copied to the device. Weights, gradients and two moments; with
             `early_stopping` one more copy of the weights.
         """
-        if executor is not None or isinstance(train, Elsewhere) or isinstance(valid, Elsewhere):
-            return fit_elsewhere(self, train, valid, resume, executor)
+        if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
+            return fit_on_workers(self, train, valid, resume, executor)
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise BadConfig(
                 "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
             )
-        tell_of_tables(self)
-        loss, metrics = loss_and_metrics(self, train)
+        warn_large_tables(self)
+        loss, metrics = choose_loss_and_metrics(self, train)
         steps = num_batches(train)
-        history = history_of(self, metrics, validated=valid is not None)
+        history = make_history(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
         with (
-            meeting(train, self.timeout) as together,
-            self._session(device, together.rank),
-            prepared(self),
+            rank_group(train, self.timeout) as ranks,
+            self._session(device, ranks.rank),
+            prepare_model(self),
         ):
-            learner, run = start_run(self, loss, train, history, steps, device, together)
+            learner, run = start_run(self, loss, train, history, steps, device, ranks)
             update, best = run.update, run.best
             resumed = resume is not None and go_on(run, resume, self.saves)
-            callbacks = callbacks_of(self, together, resumed=resumed)
+            callbacks = make_callbacks(self, ranks, resumed=resumed)
             with callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.on_epoch_start(run)
@@ -188,28 +188,28 @@ class Trainer(TrainerSettings):
                     speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
-                        with fork_rng(device), update.averaged(), run.validation():
-                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision, together)
-                        if not figures and together.first and not len(history):
+                        with fork_rng(device), update.use_ema(), run.validation():
+                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision, ranks)
+                        if not figures and ranks.is_main and not len(history):
                             why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
                             logger.warning("the valid loader has no rows (%s): no figures of validation", why)
                         row |= {f"valid_{name}": value for name, value in figures.items()}
                     history.append(row | speed)
-                    with update.averaged():
-                        run.stop = run.stop or (best is not None and best.see(history.monitored))
-                    if (share := fallen(self.schedule, history)) is not None:
-                        run.scale_rates(share)
+                    with update.use_ema():
+                        run.stop = run.stop or (best is not None and best.update(history.monitored))
+                    if (factor := get_plateau_factor(self.schedule, history)) is not None:
+                        run.scale_rates(factor)
                     callbacks.on_epoch_end(run)
-                if best is not None and best.seen:
+                if best is not None and best.has_weights:
                     best.restore()
                 elif update.average is not None:
                     update.average.swap()
                 self.model.eval().zero_grad()  # gives the gradients' memory back
         return history
 
-    def _train_epoch(self, run: Run, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
-        """Update from each batch that is left of the epoch; the mean loss."""
-        looked_at = run.step_in_epoch
+    def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
+        """Train on each batch left of the epoch, and return the mean loss."""
+        checked = run.step_in_epoch
         self.model.train()
         if not run.step_in_epoch:
             run.update.losses.reset()
@@ -219,23 +219,23 @@ class Trainer(TrainerSettings):
                 raise _longer_than_it_says(run.steps_per_epoch)
             if size := num_rows(batch):
                 learner.learn(move(batch, run.device))
-                run.rows += size * run.together.size
+                run.rows += size * run.ranks.size
             if run.completes_update:
                 learner.step()
             if run.step_in_epoch % self.log_every == 0:
-                callbacks.on_log(run, check_loss(run, looked_at))
-                looked_at = run.step_in_epoch
-            for tell in callbacks.on_step_end if run.completes_update else ():
-                tell(run)
-        loss = check_loss(run, looked_at)
+                callbacks.on_log(run, check_loss(run, checked))
+                checked = run.step_in_epoch
+            for call in callbacks.on_step_end if run.completes_update else ():
+                call(run)
+        loss = check_loss(run, checked)
         if loss is None:
             raise _nothing_to_learn(run.rows, run.train)
-        if looked_at < run.step_in_epoch:
+        if checked < run.step_in_epoch:
             callbacks.on_log(run, loss)
         return loss
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
-        """The mean loss and the metrics over a loader, by name; those that are not defined for its rows are left out.
+        """Compute the mean loss and the metrics over a loader, by name, without those undefined for its rows.
 
         Args:
             loader: batches with a target; its weights count.
@@ -248,13 +248,13 @@ class Trainer(TrainerSettings):
             Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
-        loss, metrics = loss_and_metrics(self, loader)
+        loss, metrics = choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
-        with meeting(loader, self.timeout, alone=True) as together, self._session(device):
-            return evaluate(self.model, loader, loss, metrics, device, self.precision, together)
+        with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
+            return evaluate(self.model, loader, loss, metrics, device, self.precision, ranks)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
-        """The model's outputs, row after row in the loader's order: logits, or a regression's values in its own units.
+        """Return the model's outputs in the loader's row order: logits, or a regression's values in its own units.
 
         Args:
             loader: batches; needs no target. Of a shuffled one the order is the shuffled one.
@@ -282,7 +282,7 @@ class Trainer(TrainerSettings):
 
 def _nothing_to_learn(rows: int, loader: Any) -> BadData:
     problem = "the weights of the train loader's rows sum to 0" if rows else "the train loader has no rows"
-    remedy = "look at the filters, the split and the weights: len(dataset)"
+    remedy = "check the filters, the split and the weights: len(dataset)"
     if not rows and _drops_all(loader):
         problem = f"the train loader has no full batch of {loader.batch_size} rows, and drop_last=True"
         remedy = "drop_last=False, or a smaller batch_size"
@@ -290,7 +290,7 @@ def _nothing_to_learn(rows: int, loader: Any) -> BadData:
 
 
 def _drops_all(loader: Any) -> bool:
-    """Whether a loader of ours or of PyTorch's leaves out its rows because they are fewer than a batch."""
+    """Return whether a gpupipe or PyTorch loader drops its rows because they are fewer than a batch."""
     rows = getattr(loader, "num_rows", None)
     if rows is None and isinstance(getattr(loader, "dataset", None), Sized):
         rows = len(loader.dataset)

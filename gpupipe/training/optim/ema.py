@@ -1,4 +1,4 @@
-"""The exponential moving average of the weights: a second model that changes slowly, used to evaluate and to keep.
+"""Exponential moving average (EMA) of the weights, used for evaluation and in the saved model.
 
 torch.optim.swa_utils.AveragedModel reads its counter on the host at each update, which no CUDA graph can hold.
 """
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Average", "move_towards_"]
+__all__ = ["EMA", "move_towards_"]
 
 
-class Average:
-    """average = d * average + (1 - d) * weights after each update, d = min(decay, (1 + t) / (10 + t)) at update t.
+class EMA:
+    """EMA: average = d * average + (1 - d) * weights after each update, d = min(decay, (1 + t) / (10 + t)) at update t.
 
     The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
     ExponentialMovingAverage with `num_updates`).
@@ -43,8 +43,8 @@ class Average:
         move_towards_(list(self._mean.values()), list(self._own.values()), share)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Inside, the model has the average as its weights; they change places by values, where graphs find them."""
+    def swap_in(self) -> Iterator[None]:
+        """Give the model the average as its weights inside; values are swapped, so CUDA graphs find them."""
         self.swap()
         try:
             yield
@@ -52,7 +52,7 @@ class Average:
             self.swap()
 
     def swap(self) -> None:
-        """The weights and their average change places."""
+        """Swap the weights and their average."""
         for name, own in self._own.items():
             mean = self._mean[name]
             before = own.clone()
@@ -60,11 +60,11 @@ class Average:
             mean.copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The average, by the weights' names."""
+        """Return the average, by the weights' names."""
         return dict(self._mean)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave; from the weights where it is empty, as of a run without an average."""
+        """Restore what `state_dict` gave; start from the weights if it is empty, as of a run without an average."""
         for name, mean in self._mean.items():
             mean.copy_(state[name] if state else self._own[name])
 

@@ -1,6 +1,6 @@
-"""Going on from weights that exist: take over those that fit, say what does not, leave parts of a model as they are.
+"""Fine-tuning: load pretrained weights, report what does not fit, freeze parts of a model.
 
-An optimiser is made of what is trainable when a fit begins. So unfreezing step by step is several fits in turn.
+An optimiser gets what is trainable when a fit begins, so gradual unfreezing is several fits in turn.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["LoadReport", "freeze", "load_weights", "unfreeze"]
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What became of each weight.
+    """Load report: what became of each weight.
 
     Args:
-        loaded: taken over.
-        missing: of the model, not among those given: as they were.
-        unexpected: given, and not of the model.
-        other_shape: of both, and not taken over: the model's shape and the given one.
+        loaded: loaded.
+        missing: of the model, not among those given: unchanged.
+        unexpected: given, not in the model.
+        other_shape: in both with different shapes, not loaded: the model's shape and the given one.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
@@ -54,7 +54,7 @@ class LoadReport:
 def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor] | str | Path, *, strict: bool = True, prefix: str = ""
 ) -> LoadReport:
-    """Take over the weights that have a name and a shape of the model's.
+    """Load the weights whose name and shape are the model's.
 
     Args:
         model: changed in place.
@@ -98,7 +98,7 @@ def load_weights(
             "the weights are not those of the model",
             got=str(report),
             expected="the same names and shapes",
-            remedy="strict=False to take over those that fit",
+            remedy="strict=False to load those that fit",
         )
     if not fitting:
         raise BadConfig(
@@ -115,7 +115,7 @@ def load_weights(
 
 
 def freeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Leave the parameters whose names fit as they are in the next fits; their names.
+    """Freeze the parameters whose names fit for the next fits; return their names.
 
     Raises:
         BadConfig: a pattern that fits none.
@@ -128,7 +128,7 @@ def freeze(model: nn.Module, *patterns: str) -> list[str]:
 
 
 def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Train the parameters whose names fit in the next fits; their names.
+    """Unfreeze the parameters whose names fit for the next fits; return their names.
 
     Raises:
         BadConfig: a pattern that fits none.

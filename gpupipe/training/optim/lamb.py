@@ -1,4 +1,4 @@
-"""LAMB: Adam whose steps are as long as the layer's weights, for batches so large that one rate no longer fits all."""
+"""LAMB: Adam whose steps are as long as the layer's weights, for very large batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Lamb"]
 
 
 class Lamb(Optimizer):
-    """You et al. 2020, arXiv:1904.00962, algorithm 2, with m and v corrected for their start as in Adam.
+    """LAMB optimizer: You et al. 2020, arXiv:1904.00962, algorithm 2, with m and v bias-corrected as in Adam.
 
     m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w;
     w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
@@ -47,7 +47,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
-        """Move all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         for group in self.param_groups:
             trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
             if trained:
@@ -82,7 +82,7 @@ class Lamb(Optimizer):
         torch._foreach_add_(trained, change, alpha=-1.0)
 
     def _state(self, group: dict[str, Any], trained: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Both moments, and the group's count of steps, which lies with its first parameter."""
+        """Return both moments, and the group's count of steps, which is on the device of its first parameter."""
         counted = self.state[group["params"][0]]
         if "step" not in counted:
             counted["step"] = torch.zeros_like(group["lr"])

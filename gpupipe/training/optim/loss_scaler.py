@@ -1,4 +1,4 @@
-"""A loss scale for float16 that follows its overflows on the device: the host never asks whether there was one.
+"""Loss scaler for float16 that follows overflows on the device, without a read on the host.
 
 torch.amp.GradScaler reads on the host whether to step. Here an optimiser that can (`found_inf`) leaves out the step by
 itself, on the device.
@@ -22,7 +22,7 @@ START, BACKOFF, GROWTH, INTERVAL = 2.0**16, 0.5, 2.0, 2000
 
 
 class LossScale:
-    """What the loss is multiplied by before the backward pass (Micikevicius et al., arXiv:1710.03740).
+    """Loss scale: the factor of the loss before the backward pass (Micikevicius et al., arXiv:1710.03740).
 
     Args:
         optimizer: which leaves out a step when its `found_inf` is 1: fused ones of torch, LAMB, the row-wise one.
@@ -49,7 +49,7 @@ class LossScale:
         optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
 
     def update(self, norm: Tensor) -> None:
-        """Take in the norm of the gradients: if it is not finite skip the step and halve, else double in time."""
+        """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
         bad = ~torch.isfinite(norm)
         self._found.copy_(bad)
         good = torch.where(bad, 0, self._good + 1)
@@ -58,11 +58,11 @@ class LossScale:
         self._good.copy_(torch.where(grown, 0, good))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The scale, and how many updates went well since it changed."""
+        """Return the scale, and the number of good updates since it changed."""
         return {"value": self.value, "good": self._good}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave; from the start where it is empty, as of a run without a scale."""
+        """Restore what `state_dict` gave; start afresh if it is empty, as of a run without a scale."""
         if state:
             self.value.copy_(state["value"])
             self._good.copy_(state["good"])

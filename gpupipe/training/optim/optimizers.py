@@ -16,7 +16,7 @@ from gpupipe.support.validation import refuse_choice
 from gpupipe.training.optim.lamb import Lamb
 from gpupipe.training.optim.rowwise_adagrad import RowWise, is_table
 
-__all__ = ["OPTIMIZERS", "Groups", "MakeOptimizer", "check_optimizer", "make_optimizer", "parameter_groups"]
+__all__ = ["OPTIMIZERS", "Groups", "MakeOptimizer", "check_optimizer", "make_optimizer", "make_parameter_groups"]
 
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 def check_optimizer(choice: object) -> None:
-    """Raise for what makes no optimiser.
+    """Raise for an unknown optimiser.
 
     Raises:
         BadConfig: an unknown name, an optimiser that is made already, or neither a name nor a function.
@@ -57,14 +57,14 @@ def check_optimizer(choice: object) -> None:
 
 
 def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
-    """An optimiser by name, of a class of torch's, or of what the caller's function makes of groups and rate.
+    """Make an optimiser by name, of a torch class, or by the caller's function of groups and rate.
 
     "adamw" (Loshchilov & Hutter, arXiv:1711.05101) and "sgd" (Nesterov momentum 0.9) are torch's fused ones; "lamb" and
     "rowwise" are `Lamb` and `RowWise`. A function gets the parameters alone, and says all else itself.
 
     Args:
         choice: which.
-        groups: of `parameter_groups`; a class gets them as they are.
+        groups: of `make_parameter_groups`; a class gets them as they are.
         lr: 0-d, on the device; the schedule writes to it.
 
     Raises:
@@ -99,7 +99,7 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
     return optimizer
 
 
-def parameter_groups(
+def make_parameter_groups(
     model: nn.Module,
     lr: Tensor,
     *,
@@ -108,7 +108,7 @@ def parameter_groups(
     groups: Groups | None = None,
     tables: bool = False,
 ) -> list[dict[str, Any]]:
-    """What is trained of a model, in groups of one rate and one weight decay.
+    """Group a model's trained parameters by learning rate and weight decay.
 
     Weights decay; biases, scales of normalisations (fewer than two dimensions) and embeddings (parameters of a module
     whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
@@ -127,7 +127,8 @@ def parameter_groups(
 
     Example:
         >>> model = nn.Linear(2, 1)
-        >>> [group["weight_decay"] for group in parameter_groups(model, torch.ones(()), highest=1.0, weight_decay=0.1)]
+        >>> groups = make_parameter_groups(model, torch.ones(()), highest=1.0, weight_decay=0.1)
+        >>> [group["weight_decay"] for group in groups]
         [0.1, 0.0]
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -139,7 +140,7 @@ def parameter_groups(
             expected="a module with trainable parameters",
             remedy="model.requires_grad_(True)",
         )
-    patterns = _checked(groups or {}, trained)
+    patterns = _check_groups(groups or {}, trained)
     embeddings = {id(parameter) for parameter in _embeddings(model)}
     spared = set(getattr(model, "no_weight_decay", tuple)())
     found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
@@ -167,7 +168,7 @@ def _embeddings(model: nn.Module) -> Iterable[nn.Parameter]:
             yield from module.parameters(recurse=False)
 
 
-def _checked(groups: Groups, trained: Iterable[str]) -> Groups:
+def _check_groups(groups: Groups, trained: Iterable[str]) -> Groups:
     for pattern, options in groups.items():
         if not any(fnmatchcase(name, pattern) for name in trained):
             raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")

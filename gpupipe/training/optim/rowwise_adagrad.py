@@ -1,4 +1,4 @@
-"""Large embedding tables: only the rows a batch has looked up are moved, in tensors whose shapes never depend on it.
+"""Row-wise Adagrad for large embedding tables: updates only the rows of a batch, in tensors of fixed shapes.
 
 A dense gradient of a table of V rows is V rows to write and, with AdamW, seven times that to read and write: 20 GB a
 step for 10 million rows of 64. A gradient of the rows looked up has as many entries as the batch has ids.
@@ -14,24 +14,32 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-__all__ = ["RowWise", "add_gradients", "compact", "dense_tables", "entries", "is_table", "sparse_tables"]
+__all__ = [
+    "RowWise",
+    "add_gradients",
+    "compact",
+    "find_dense_tables",
+    "get_entries",
+    "is_table",
+    "use_sparse_gradients",
+]
 
 # 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a captured step of a small network.
 TABLE = 1 << 20
 
 
 def is_table(parameter: nn.Parameter) -> bool:
-    """Whether a dense update of an embedding costs too much."""
+    """Return whether a dense update of an embedding costs too much."""
     return parameter.ndim == 2 and parameter.numel() >= TABLE
 
 
 class RowWise(AdamW):
-    """AdamW, and row-wise Adagrad for the groups marked as tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
+    """Row-wise optimizer: AdamW, and row-wise Adagrad for tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
 
     h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up.
 
     Args:
-        params: groups; those with `"table": True` have gradients of single rows (`sparse_tables`).
+        params: groups; those with `"table": True` have gradients of single rows (`use_sparse_gradients`).
         lr: 0-d on the parameters' device, written to in place.
         eps: of both.
 
@@ -44,7 +52,7 @@ class RowWise(AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
-        """Move all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         tables = [(group, p) for group in self.param_groups if group.get("table") for p in group["params"]]
         gradients = [parameter.grad for _, parameter in tables]
         for _, parameter in tables:
@@ -60,7 +68,7 @@ class RowWise(AdamW):
         if not state:
             state["step"] = torch.zeros(())  # which AdamW looks for when a state is loaded
             state["squares"] = torch.zeros(len(parameter), dtype=parameter.dtype, device=parameter.device)
-        rows, values = entries(gradient)
+        rows, values = get_entries(gradient)
         bad = getattr(self, "found_inf", None)
         if bad is not None:
             values = torch.where(bad > 0, 0.0, values)
@@ -69,8 +77,8 @@ class RowWise(AdamW):
         parameter.index_add_(0, rows, values / length[:, None] * -group["lr"])
 
 
-def entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the row numbers and values of a sparse gradient, of which several may be of one row.
+def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row numbers and values of a sparse gradient, of which several may be of one row.
 
     `indices()` and `values()` need `coalesce()`, for which the host waits; torch documents these for all others.
     """
@@ -86,7 +94,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | 
         if gradient is None:
             parameter.grad = other
         elif other is not None and other.is_sparse:
-            (rows, values), (more_rows, more_values) = entries(gradient), entries(other)
+            (rows, values), (more_rows, more_values) = get_entries(gradient), get_entries(other)
             rows, values = torch.cat([rows, more_rows]), torch.cat([values, more_values])
             parameter.grad = torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False)
         elif other is not None:
@@ -97,7 +105,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | 
 
 
 def compact(gradient: Tensor) -> Tensor:
-    """The same gradient with at most one entry other than zero per row, in as many entries.
+    """Sum a sparse gradient's entries of the same row into one, without changing the number of entries.
 
     `coalesce()` drops the entries it does not need, and the host waits to know how many; here they stay, as zeros.
 
@@ -107,7 +115,7 @@ def compact(gradient: Tensor) -> Tensor:
     Memory:
         Three times the n x D values meanwhile.
     """
-    rows, values = entries(gradient)
+    rows, values = get_entries(gradient)
     rows, order = rows.sort()
     values = values.index_select(0, order)
     new = torch.cat([rows.new_zeros(min(len(rows), 1)), (rows[1:] != rows[:-1]).long()])
@@ -118,8 +126,8 @@ def compact(gradient: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(ids[None], sums, gradient.shape, check_invariants=False)
 
 
-def dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The large tables that are trained, by name, of modules with a switch `sparse` that is off."""
+def find_dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Find the large trained tables, by name, of modules with a switch `sparse` that is off."""
     return [
         (f"{name}.{own}".lstrip("."), table)
         for name, module in _with_tables(model)
@@ -137,8 +145,8 @@ def _with_tables(model: nn.Module) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def sparse_tables(model: nn.Module) -> Iterator[None]:
-    """Inside, modules with a large table and a switch `sparse` (as nn.Embedding has) give gradients of single rows."""
+def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
+    """Switch modules with a large table and a `sparse` flag (as nn.Embedding has) to sparse gradients inside."""
     modules = [module for _, module in _with_tables(model)]
     for module in modules:
         module.sparse = True

@@ -1,4 +1,4 @@
-"""Learning rates as tables: one value per update, looked up on the device, so that no update waits for the host."""
+"""Learning rate schedules as tables: one value per update, read on the device, so that no update waits for the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_choice
 from gpupipe.training.callbacks.history import History
 
-__all__ = ["SCHEDULES", "Plateau", "Schedule", "fallen", "learning_rates", "scaled_rate"]
+__all__ = ["SCHEDULES", "Plateau", "Schedule", "compute_learning_rates", "get_plateau_factor", "scaled_rate"]
 
 # The share of updates a schedule warms up for unless told otherwise.
 SCHEDULES = {"one-cycle": 0.3, "cosine": 0.0, "linear": 0.0, "constant": 0.0, "plateau": 0.0}
@@ -26,7 +26,7 @@ ONE_CYCLE_END = 1e4
 
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """A constant rate that falls when the monitored figure has not improved for some epochs.
+    """Reduce-on-plateau schedule: the rate falls when the monitored metric has not improved for some epochs.
 
     Args:
         patience: epochs in a row without improvement after which it falls.
@@ -55,8 +55,8 @@ class Plateau:
 Schedule: TypeAlias = str | Plateau | Callable[[float], float]
 
 
-def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float | None = None) -> Tensor:
-    """The learning rate of each update of a run.
+def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float | None = None) -> Tensor:
+    """Compute the learning rate of each update of a run.
 
     - "constant": lr; "plateau" and `Plateau` too, until the figure that is monitored says otherwise.
     - "linear": straight from lr to 0 after the warm-up.
@@ -81,7 +81,7 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
         BadConfig: an unknown schedule, or a rate or share that makes no sense.
 
     Example:
-        >>> learning_rates("cosine", lr=1.0, steps=4)
+        >>> compute_learning_rates("cosine", lr=1.0, steps=4)
         tensor([1.0000, 0.8536, 0.5000, 0.1464])
     """
     name: Any = "plateau" if isinstance(schedule, Plateau) else schedule
@@ -121,7 +121,7 @@ def learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float |
 
 
 def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str = "sqrt") -> float:
-    """The rate for a large batch, from one that was found good with a small one.
+    """Scale a learning rate found with a small batch to a large batch.
 
     - "linear": lr B / B0, for SGD (Goyal et al., arXiv:1706.02677); warm up for some epochs' share of the updates.
     - "sqrt": lr sqrt(B / B0), for Adam and LAMB (You et al., arXiv:1904.00962; Malladi et al., arXiv:2205.10287).
@@ -146,8 +146,8 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
     return float(lr * (batch_size / reference) ** powers[rule])
 
 
-def fallen(schedule: Schedule, history: History) -> float | None:
-    """The share of the first rate that a plateau is at after the epochs so far; None for schedules of other kinds."""
+def get_plateau_factor(schedule: Schedule, history: History) -> float | None:
+    """Return a plateau's factor of the first rate after the epochs so far; None for other schedules."""
     plateau = Plateau() if schedule == "plateau" else schedule
     if not isinstance(plateau, Plateau):
         return None
