@@ -65,7 +65,7 @@ def worked_on(way: str) -> Iterator[None]:
     elif way == "in buckets":
         with ExitStack() as patches:
             for module in ("engine", "join", "deduplicate", "cuts"):
-                patches.enter_context(patch(f"gpupipe.io.relational.{module}.buckets_of", lambda *_: 5))
+                patches.enter_context(patch(f"gpupipe.io.relational.{module}.count_buckets", lambda *_: 5))
             yield
     else:
         yield

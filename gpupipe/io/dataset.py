@@ -22,10 +22,10 @@ from gpupipe.io.planning.row_filters import RandomSplit, Selection, Where
 from gpupipe.io.planning.splits import check_call, check_complete, draw_parts, folds, get_fractions, ranges
 from gpupipe.io.planning.stratified import stratify_parts
 from gpupipe.io.planning.table import Table
-from gpupipe.io.relational.asof import AsOf, join_asof
+from gpupipe.io.relational.asof import AsOfSpec, join_asof
 from gpupipe.io.relational.deduplicate import deduplicate
 from gpupipe.io.relational.group_by import GroupBy
-from gpupipe.io.relational.join import Joining, join
+from gpupipe.io.relational.join import JoinSpec, join
 from gpupipe.io.relational.sample import draw
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import shuffle, sort
@@ -566,7 +566,7 @@ class Dataset(Table):
         ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return join(self, right, Joining.of(self.schema, right.schema, ours, theirs, added, how, suffix, many))
+        return join(self, right, JoinSpec.of(self.schema, right.schema, ours, theirs, added, how, suffix, many))
 
     def join_asof(
         self,
@@ -647,7 +647,9 @@ class Dataset(Table):
         added = None if columns is None else as_list(columns)
         other.require(added or (), "join_asof, right table")
         pair = order[0][0], order[1][0]
-        asof = AsOf.of(self.schema, other.schema, pair, keys, added, direction, tolerance, allow_exact_matches, suffix)
+        asof = AsOfSpec.of(
+            self.schema, other.schema, pair, keys, added, direction, tolerance, allow_exact_matches, suffix
+        )
         return join_asof(self, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:

@@ -24,7 +24,7 @@ from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
-from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.formats.temp_parquet import TempParquet
 from gpupipe.io.planning.partitions import partition_limit, row_bytes
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
@@ -180,7 +180,7 @@ def from_frame(
     else:
         schema, readings, batches = _open(obj)
         if not hasattr(obj, "__len__"):
-            spool = Spool(limit)
+            spool = TempParquet(limit)
             policy = BadFilePolicy()
             policy.convert("stream", readings)
             file = spool.write(_read(batches), list(schema), Input("stream"))

@@ -11,8 +11,8 @@ from gpupipe.backend import Backend, Column, Frame
 from gpupipe.errors import BadConfig
 from gpupipe.io import Dataset
 from gpupipe.io.planning.table import Table
-from gpupipe.io.relational.side_columns import SideColumns, make_columns
-from gpupipe.io.relational.sort import numbered
+from gpupipe.io.relational.side_columns import SideColumns, compute_columns
+from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.plan import TransformPlan
 from gpupipe.schema import ROW
 from gpupipe.step import in_step
@@ -41,7 +41,7 @@ def materialize_window_columns(
     Raises:
         BadConfig: a join that repeats rows stands before such a step.
 
-    Memory: see `make_columns`.
+    Memory: see `compute_columns`.
     """
     if not prefix.window_steps:
         return prefix, dataset
@@ -56,7 +56,7 @@ def materialize_window_columns(
             "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
             shorten_list(dict.fromkeys(blind)),
         )
-    dataset = numbered(replace(dataset, backend=backend))
+    dataset = ensure_unique_row_ids(replace(dataset, backend=backend))
     found: dict[int, SideColumns] = {}
     for position in prefix.window_steps:
         before = prefix.prefix_of(position, found)
@@ -67,7 +67,7 @@ def materialize_window_columns(
         plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
         rows = None if typed is None and before.is_empty else _Gathering(before, typed)
         with in_step(step):
-            found[position] = make_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
+            found[position] = compute_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
     return prefix.with_side_columns(found), dataset
 
 

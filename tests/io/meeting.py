@@ -68,4 +68,4 @@ def rows_of(data: Any) -> list[dict[str, Any]]:
 def few_bytes(monkeypatch: pytest.MonkeyPatch, num_bytes: int = 10_000) -> None:
     """Let whole tables take so many bytes of memory only: they are cut into buckets, and results go to files."""
     for module in ("gathering", "engine", "scan"):
-        monkeypatch.setattr(f"gpupipe.io.relational.{module}.memory", lambda: num_bytes)
+        monkeypatch.setattr(f"gpupipe.io.relational.{module}.get_memory_limit", lambda: num_bytes)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, GpupipeError, SchemaMismatch
-from gpupipe.io.relational.asof import AsOf
+from gpupipe.io.relational.asof import AsOfSpec
 from gpupipe.schema import ROW
 from tests.examples import examples
 from tests.io.meeting import PARTITIONS, few_bytes
@@ -104,8 +104,8 @@ def test_the_plan_of_a_gpu_finds_the_same(left: Any, right: Any, by: Any, direct
     frames = [one.to_polars().with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64)) for one in data]
     for tolerance, exact in ((None, True), (timedelta(days=2), False)):
         schemas = [one.schema for one in data]
-        asof = AsOf.of(*schemas, ("on", "on"), (by, by), ["row"], direction, tolerance, exact, "_right")  # type: ignore[call-arg]
-        sides = [asof.narrowed_frame(frame, side) for side, frame in enumerate(frames)]
+        asof = AsOfSpec.of(*schemas, ("on", "on"), (by, by), ["row"], direction, tolerance, exact, "_right")  # type: ignore[call-arg]
+        sides = [asof.select_side(frame, side) for side, frame in enumerate(frames)]
         cpu, gpu = (asof.plan(*sides, backend=name).collect().select(ROW, "row_right") for name in ("cpu", "gpu"))
         polars.testing.assert_frame_equal(cpu, gpu)
 
@@ -151,8 +151,8 @@ def test_ties_are_decided_by_rule(engine: str) -> None:
     schemas = [gp.from_frame(frame).schema for frame in data]
     frames = [pl.from_pandas(frame).lazy().with_row_index(ROW) for frame in data]
     for direction, wanted in (("backward", [3, 5]), ("forward", [0, 4]), ("nearest", [3, 5])):
-        asof = AsOf.of(*schemas, ("t", "t"), ([], []), None, direction, None, True, "_right")  # type: ignore[call-arg]
-        sides = [asof.narrowed_frame(frame, side) for side, frame in enumerate(frames)]
+        asof = AsOfSpec.of(*schemas, ("t", "t"), ([], []), None, direction, None, True, "_right")  # type: ignore[call-arg]
+        sides = [asof.select_side(frame, side) for side, frame in enumerate(frames)]
         assert asof.plan(*sides, backend=engine).collect()["x"].to_list() == wanted
 
 

@@ -120,7 +120,7 @@ def test_a_sum_that_fits_no_integer_has_a_way_out() -> None:
 
 def test_a_sum_that_does_not_fit_leaves_nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The groups before it are written by then."""
-    monkeypatch.setattr("gpupipe.io.relational.engine.batch_rows", lambda _: 10)
+    monkeypatch.setattr("gpupipe.io.relational.engine.count_batch_rows", lambda _: 10)
     rows = pd.DataFrame({"k": [*range(100), 99], "v": [1] * 99 + [2**62] * 2})
     for name in ("one.parquet", "parts"):
         with pytest.raises(BadData) as caught:

@@ -114,10 +114,10 @@ def test_an_error_among_many_files_is_not_waited_for(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / f"{number:03d}.parquet").write_bytes(whole(pa.table({"n": [1]})) if number else b"")
     opened = []
-    real = parquet.read_end
+    real = parquet.read_tail
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "read_end", lambda one: opened.append(1) or real(one))
+        patch.setattr(parquet, "read_tail", lambda one: opened.append(1) or real(one))
         with pytest.raises(BadFile, match=r"000\.parquet: the file is empty"):
             gp.read_parquet(tmp_path)
     assert len(opened) < 300

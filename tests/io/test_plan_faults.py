@@ -72,8 +72,8 @@ def test_a_disk_that_is_full(
 ) -> None:
     few_bytes(monkeypatch, memory)
     if memory > 1_000_000:
-        monkeypatch.setattr("gpupipe.io.relational.gathering.kept_share", lambda: 1000)
-        monkeypatch.setattr(engine, "buckets_of", lambda *_: 1)
+        monkeypatch.setattr("gpupipe.io.relational.gathering.get_table_limit", lambda: 1000)
+        monkeypatch.setattr(engine, "count_buckets", lambda *_: 1)
     with files_no_larger_than(2_000), pytest.raises(BadFile) as caught:
         VERBS[verb](data).compute()
     assert caught.value.where.startswith(str(scratch))
@@ -89,7 +89,7 @@ def test_an_interrupted_plan_leaves_nothing(
     data: gp.Dataset, scratch: Path, verb: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_bytes(monkeypatch, 1_000_000)
-    owner, name = (engine, "_bucket") if where == "a bucket" else (Gathered, "_add")
+    owner, name = (engine, "_scan_bucket") if where == "a bucket" else (Gathered, "_add")
     work, interrupted = getattr(owner, name), list[None]()
 
     def interrupt(*given: Any) -> Any:
@@ -135,7 +135,7 @@ def test_a_folder_that_is_tidied_up(
     data: gp.Dataset, scratch: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_bytes(monkeypatch, 1_000_000)
-    bucket = engine._bucket
+    bucket = engine._scan_bucket
 
     def tidied(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
         found = bucket(one, folder, number)
@@ -143,7 +143,7 @@ def test_a_folder_that_is_tidied_up(
             shutil.rmtree(folder)
         return found
 
-    monkeypatch.setattr(engine, "_bucket", tidied)
+    monkeypatch.setattr(engine, "_scan_bucket", tidied)
     with pytest.raises(PlanFailed) as caught:
         VERBS[verb](data).compute()
     assert caught.value.where == verb and "No such file" in caught.value.problem

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import ExpressionError
-from gpupipe.io.relational.predicates import predicates
+from gpupipe.io.relational.predicates import translate_query
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import ROW
 from tests.examples import examples
@@ -118,7 +118,7 @@ def test_a_filter_keeps_the_rows_that_array_code_keeps(path: Path) -> None:
         found = scan(data.select(["x"]), ["x"], "test")
         by_files = found.owner is data.source
         translated.append(by_files)
-        assert by_files == (predicates(data.query, data.source.schema) is not None)
+        assert by_files == (translate_query(data.query, data.source.schema) is not None)
         rows = found.frame.collect()
         assert rows[ROW].to_list() == kept(data)
         assert rows.columns == ["x", ROW] and not rows["x"].is_nan().any()
@@ -144,7 +144,7 @@ def test_a_filter_keeps_the_rows_that_array_code_keeps(path: Path) -> None:
 )
 def test_what_polars_would_evaluate_otherwise_is_not_translated(path: Path, text: str) -> None:
     data = gp.read_parquet(path, backend="cpu").filter(text)
-    assert predicates(data.query, data.source.schema) is None
+    assert translate_query(data.query, data.source.schema) is None
     found = scan(data.select(["x"]), ["x"], "test").frame.collect()
     assert found[ROW].to_list() == kept(data)
 
@@ -162,7 +162,7 @@ def test_parts_of_a_table_are_scanned_with_it(path: Path) -> None:
     by_value = data.split(fraction=0.5, by="text")[0]
     stratified = data.split(fraction=0.5, stratify="text")[0]
     for part in (by_value, stratified):
-        assert predicates(part.query, data.schema) is None
+        assert translate_query(part.query, data.schema) is None
 
 
 def test_row_groups_that_a_filter_excludes_are_not_read(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_few_rows_of_a_large_table_are_not_cut_into_buckets(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for module in ("gathering", "engine", "scan"):
-        monkeypatch.setattr(f"gpupipe.io.relational.{module}.memory", lambda: 60_000)
+        monkeypatch.setattr(f"gpupipe.io.relational.{module}.get_memory_limit", lambda: 60_000)
     with caplog.at_level("INFO", "gpupipe"):
         few = gp.read_parquet(path, backend="cpu").filter("n == 0 and tiny == 1").select(["n", "text"]).sort("text")
     assert 0 < len(few) < 60 and "are cut into" not in caplog.text

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "kept_share", lambda: 0)
+    monkeypatch.setattr(gathering, "get_table_limit", lambda: 0)
 
 
 def csv(tmp_path: Path, text: str = "", packed: bool = False) -> gp.Dataset:

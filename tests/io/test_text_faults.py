@@ -62,7 +62,7 @@ def test_a_fault_of_the_device_is_no_bad_file(
         raise pl.exceptions.ComputeError(f"{type(fault).__name__}: {fault}") from fault
 
     of_gpu = SimpleNamespace(refuse=lambda *_: None, write=write)
-    monkeypatch.setattr(engine, "_of_gpu", lambda: of_gpu)
+    monkeypatch.setattr(engine, "_import_gpu_engine", lambda: of_gpu)
     monkeypatch.setattr("gpupipe.cluster.local.LocalThreads.resolve", lambda *_: "gpu")
     with pytest.raises(expected) as caught:
         read(path, on_bad="skip")

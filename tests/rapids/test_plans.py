@@ -77,7 +77,7 @@ PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
         for column in FRAME
         if column != "k" and (column in NUMBERS or function not in group_by._OF_NUMBERS)
     },
-    **{f"{how} join, many={many}": joined(how, many) for how in HOW for many in (0, 1)},
+    **{f"{how} join, many={many}": joined(how, many) for how in HOW for many in (False, True)},
     "sort of some": lambda d: d.filter(SOME).sort("k"),
     "sort of a share": lambda d: d.split(fraction=0.3, seed=2)[1].split(by="at", at="2013-01-07")[0].sort("x"),
     "join by value": lambda d: d.join(d.select(["x"]).deduplicate("x"), left_on="n", right_on="x"),
@@ -103,7 +103,7 @@ def without_lists(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.explode("found") if "found" in frame and frame["found"].map(np.ndim).any() else frame
 
 
-@pytest.mark.parametrize("name", ["sort of equal rows", "the last of each", "list of x", "outer join, many=1"])
+@pytest.mark.parametrize("name", ["sort of equal rows", "the last of each", "list of x", "outer join, many=True"])
 def test_rows_beyond_a_gpus_memory_are_cut_into_buckets(
     rehearsed_backend: Backend,
     files: list[str],
@@ -119,7 +119,7 @@ def test_rows_beyond_a_gpus_memory_are_cut_into_buckets(
     same_frames(without_lists(found), without_lists(wanted))
 
 
-@pytest.mark.parametrize("name", ["sort by x", "first of at", "outer join, many=1", "list of k"])
+@pytest.mark.parametrize("name", ["sort by x", "first of at", "outer join, many=True", "list of k"])
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_a_large_result_is_written_by_the_gpu(
     rehearsed_backend: Backend, files: list[str], name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +143,7 @@ def test_a_large_result_is_written_by_the_gpu(
     ran, scratch = gpu_engine.collect, Path(files[0]).parent / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    monkeypatch.setattr(gpu_engine, "kept_share", lambda: 0)
+    monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
     monkeypatch.setattr(gpu_engine, "collect", collect)
     data = plans[name](gp.read_parquet(files, backend="gpu"))
     same_frames(without_lists(data.to_pandas()), without_lists(wanted))
@@ -249,7 +249,7 @@ def test_what_fails_on_the_device_names_the_verb_and_leaves_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     monkeypatch.setattr(cudf_polars, "execute_with_cudf", lambda plan, _, config: plan.set_udf(fail))
     if large:
-        monkeypatch.setattr(gpu_engine, "kept_share", lambda: 0)
+        monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
     with pytest.raises(PlanFailed) as caught:
         gp.read_parquet(files, backend="gpu").sort("x").compute()
     assert caught.value.where == "sort" and str(cause)[:12] in caught.value.problem

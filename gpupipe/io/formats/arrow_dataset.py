@@ -13,7 +13,7 @@ from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.arrow_file import HostFile
 from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
-from gpupipe.io.formats.parquet import parse_bounds
+from gpupipe.io.formats.parquet import convert_bounds
 from gpupipe.io.planning.statistics import Bounds, exactly
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input
@@ -69,7 +69,7 @@ class _Fragment(HostFile):
         if not found or name not in found or dtype_from_arrow(kind) != dtype_from_arrow(self.schema.field(name).type):
             return None
         try:
-            return parse_bounds(found[name]["min"], found[name]["max"], kind)
+            return convert_bounds(found[name]["min"], found[name]["max"], kind)
         except (ValueError, OverflowError):  # a time Python's datetime cannot say
             return None
 

@@ -18,7 +18,7 @@ from gpupipe.io.formats.bad_files import BadFilePolicy
 from gpupipe.io.formats.read_file import describe_groups, holds, read_frame, read_frame_from_files, read_table
 from gpupipe.io.formats.schema_check import agree_on_schema
 from gpupipe.io.formats.table_file import TableFile
-from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.formats.temp_parquet import TempParquet
 from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, row_bytes
 from gpupipe.io.planning.statistics import Bounds, exactly
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
@@ -54,7 +54,7 @@ class FileSource:
         columns: Sequence[str] | None = None,
         limit: int,
         policy: BadFilePolicy | None = None,
-        spool: Spool | None = None,
+        spool: TempParquet | None = None,
     ) -> None:
         policy = policy or BadFilePolicy()
         readings, self.files = agree_on_schema(files, columns, policy)

@@ -17,7 +17,7 @@ from gpupipe.io.formats.arrow_file import HostFile, narrowest
 from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.table_file import TableFile
-from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.formats.temp_parquet import TempParquet
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores.file_errors import one_line, unreadable
 from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files, open_file, peek
@@ -75,7 +75,7 @@ def read_ipc(
     """
     check_names("read_ipc", None, columns=columns)
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
-    spool, one_at_a_time = Spool(limit), Lock()
+    spool, one_at_a_time = TempParquet(limit), Lock()
 
     def opener(one: Input) -> TableFile:
         try:
@@ -114,7 +114,7 @@ def _open(one: Input) -> _IpcFile:
     return _IpcFile(one, schema, rows, peek(one)[0])
 
 
-def _open_stream(one: Input, spool: Spool, policy: BadFilePolicy) -> TableFile:
+def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> TableFile:
     try:
         with open_file(one) as source, pa.ipc.open_stream(_native(source)) as stream:
             fields, read = map_schema(stream.schema)

@@ -1,4 +1,4 @@
-"""Parquet file: its footer, statistics and rows."""
+"""Parquet file: its footer, its statistics, and its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
 from gpupipe.scratch import local_scratch
 
-__all__ = ["ParquetFile", "fetch_end", "local_part", "open_footer", "parse_bounds", "parse_end", "read_end"]
+__all__ = ["ParquetFile", "convert_bounds", "fetch_end", "local_part", "open_footer", "parse_end", "read_tail"]
 
 END_BYTES = 64 << 10
 """Fetched of a file's end at first; most footers are shorter."""
@@ -35,7 +35,7 @@ MAX_GAP = 16 << 10
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """Parquet file and its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
+    """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
 
     Args:
         origin: the file that was named.
@@ -54,7 +54,7 @@ class ParquetFile:
 
     @property
     def stored(self) -> Input:
-        """What is read: the file, or its copy."""
+        """The file that is read: the original, or its copy."""
         return Input(self.copy) if self.copy else self.origin
 
     @property
@@ -64,15 +64,15 @@ class ParquetFile:
 
     @property
     def chunks(self) -> Mapping[str, Sequence[int]]:
-        """The positions of each column's chunks in a row group: one, but several for structs and maps."""
+        """The indices of each column's chunks in a row group: one, but several for structs and maps."""
         return _parse_footer(self.footer)[1]
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """Decode by the backend; on the host where a column's type differs from its field's."""
+        """Read row groups with the backend; on the host where a column's type differs from its field's."""
         names = [item.name for item in fields]
         if any(dtype_from_arrow(self.schema.field(item.name).type) != item.dtype for item in fields):
             return backend.from_arrow(host_table(self.table(groups, names), fields), fields)
-        with self._opened(groups, names, with_footer=backend.name == "gpu") as source:
+        with self._open(groups, names, with_footer=backend.name == "gpu") as source:
             return backend.read_parquet(source, groups, fields, self.metadata)
 
     def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
@@ -82,27 +82,27 @@ class ParquetFile:
         return is_local and own and (self.schema is other.schema or self.schema.equals(other.schema))
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """Decode on the host, strings as codes."""
+        """Read row groups on the host, strings as dictionary codes."""
         strings = [name for name in names if dtype_from_arrow(self.schema.field(name).type) == "string"]
         with (
-            self._opened(groups, names, with_footer=False) as source,
+            self._open(groups, names, with_footer=False) as source,
             pq.ParquetFile(source, metadata=self.metadata, read_dictionary=strings) as file,
         ):
             return file.read_row_groups(list(groups), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """Return the bounds from the row group's statistics."""
+        """Return the minimum and maximum from the row group's statistics, or None."""
         kind = self.schema.field(name).type
         statistics = None if pa.types.is_nested(kind) else self._chunk(group, name).statistics
         if statistics is None:
             return None
         try:
-            return parse_bounds(statistics.min, statistics.max, kind)
+            return convert_bounds(statistics.min, statistics.max, kind)
         except (ValueError, OverflowError):  # a time Python's datetime cannot say
             return None
 
     def null_count(self, name: str) -> int | None:
-        """Return the footer's null count, which does not separate missing lists and structs from missing elements."""
+        """Return the number of missing values from the footer; None for nested columns, where it is ambiguous."""
         if pa.types.is_nested(self.schema.field(name).type):
             return None
         if self.metadata.schema.column(self.chunks[name][0]).max_definition_level == 0:
@@ -116,7 +116,7 @@ class ParquetFile:
         return total
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return an upper bound of the bytes of these columns' text."""
+        """Estimate an upper bound of the memory that reading the text takes."""
         return sum(self._text_bytes(group, name) for name in names)
 
     def _text_bytes(self, group: int, name: str) -> int:
@@ -133,11 +133,11 @@ class ParquetFile:
         return int(held + size + 8 * max(0, size - 4 * chunk.num_values))
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return the exact size."""
+        """Return the exact compressed size of columns in a row group."""
         return sum(chunk.total_compressed_size for name in names for chunk in self._chunks(group, name))
 
     def change(self) -> str | None:
-        """See `Input.change`; a copy does not change."""
+        """Return how the file has changed, see `Input.change`; a copy does not change."""
         return None if self.copy else self.origin.change()
 
     def _chunk(self, group: int, name: str) -> Any:
@@ -147,8 +147,8 @@ class ParquetFile:
         row_group = self.metadata.row_group(group)
         return [row_group.column(place) for place in self.chunks[name]]
 
-    def _opened(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
-        """Return the file, or of a remote file a local copy of the parts needed. cuDF reads the footer again."""
+    def _open(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
+        """Open the file, or of a remote one the parts that are read. cuDF reads the footer again."""
         if is_remote(self.stored.path):
             return local_part(self, groups, names, with_footer=with_footer)
         return nullcontext(self.stored.path)
@@ -161,21 +161,21 @@ def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
         BadFile: it cannot be read, or is no whole Parquet file; says what was seen.
     """
     is_here = copy is not None and not is_remote(copy)
-    return _open(one, copy, copy if is_here else pa.BufferReader(read_end(Input(copy) if copy else one)))
+    return _build_file(one, copy, copy if is_here else pa.BufferReader(read_tail(Input(copy) if copy else one)))
 
 
 def fetch_end(one: Input) -> tuple[Input, bytes]:
-    """Fetch the argument of `parse_end`; the part of opening that waits for a disk or a store."""
-    return one, read_end(one)
+    """Fetch the input of `parse_end`; this part of opening waits for a disk or a store."""
+    return one, read_tail(one)
 
 
 def parse_end(fetched: tuple[Input, bytes]) -> ParquetFile:
-    """Parse the file whose end was fetched; see `open_footer`."""
+    """Parse the fetched end of a file; see `open_footer`."""
     one, end = fetched
-    return _open(one, None, pa.BufferReader(end))
+    return _build_file(one, None, pa.BufferReader(end))
 
 
-def _open(one: Input, copy: str | None, source: Any) -> ParquetFile:
+def _build_file(one: Input, copy: str | None, source: Any) -> ParquetFile:
     try:
         metadata = pq.read_metadata(source)
         schema = metadata.schema.to_arrow_schema().remove_metadata()
@@ -188,8 +188,8 @@ def _open(one: Input, copy: str | None, source: Any) -> ParquetFile:
     return ParquetFile(one, copy, footer.getvalue().to_pybytes(), schema, rows)
 
 
-def parse_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
-    """Convert statistics to bounds in the form that rows compare by; None for types without usable statistics.
+def convert_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
+    """Convert statistics to values that rows are compared with; None for types with weaker statistics.
 
     Raises:
         ValueError, OverflowError: a time Python's datetime cannot say.
@@ -210,29 +210,29 @@ def _parse_footer(footer: bytes) -> tuple[pq.FileMetaData, dict[str, Sequence[in
     places: dict[str, Sequence[int]] = {}
     first = 0
     for item in metadata.schema.to_arrow_schema():
-        last = first + _num_leaves(item.type)
+        last = first + _count_leaves(item.type)
         places[item.name] = range(first, last)
         first = last
     return metadata, places
 
 
-def _num_leaves(kind: pa.DataType) -> int:
-    """Return the number of leaf columns in a file for one column of a type."""
+def _count_leaves(kind: pa.DataType) -> int:
+    """Count the columns that a file stores for a type."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _num_leaves(kind.storage_type)
+        return _count_leaves(kind.storage_type)
     if not pa.types.is_nested(kind):
         return 1
-    return sum(_num_leaves(kind.field(place).type) for place in range(kind.num_fields))
+    return sum(_count_leaves(kind.field(place).type) for place in range(kind.num_fields))
 
 
 @lru_cache(maxsize=32)
 def _intern_schema(schema: pa.Schema, _: tuple[bytes | None, ...]) -> pa.Schema:
-    """Return one object for equal schemas of the same units (== ignores units), so that many files hold it once."""
+    """Return one object for equal schemas with equal units (== ignores them), so that many files share it."""
     return schema
 
 
-def read_end(one: Input) -> bytes:
-    """Return the last bytes of a Parquet file, with the whole footer.
+def read_tail(one: Input) -> bytes:
+    """Read the end of a Parquet file, footer included.
 
     Memory: the footer.
     """
@@ -248,9 +248,9 @@ def read_end(one: Input) -> bytes:
 def local_part(
     file: ParquetFile, groups: Sequence[int], names: Sequence[str], *, with_footer: bool = True
 ) -> Iterator[str]:
-    """Name a temporary local file that reads like `file` for these row groups and columns, and fetch no more than that.
+    """Yield a temporary local file that reads like `file` for these row groups and columns; only those are fetched.
 
-    It has the bytes of `file` where the columns' chunks and the footer are; between them are holes, which take no room.
+    It has the bytes of `file` where the columns' chunks and the footer are; the holes between them take no disk space.
     It is removed when the block ends.
 
     Raises:
@@ -259,11 +259,11 @@ def local_part(
     Memory: the compressed bytes of those chunks, on the host and on the local disk.
     """
     one, chunks = file.stored, file.chunks
-    ranges = [_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
+    ranges = [_get_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
     if with_footer:
-        # Page indexes lie between the last row group and the footer.
+        # Page indexes are between the last row group and the footer.
         last = file.metadata.num_row_groups - 1
-        stop = max(_chunk_range(file, last, chunk)[1] for chunk in range(file.metadata.num_columns))
+        stop = max(_get_chunk_range(file, last, chunk)[1] for chunk in range(file.metadata.num_columns))
         ranges.append((stop, get_stat(one.path, one.storage_options).size))
     starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
     _, starts, stops = merge_offset_ranges([one.path] * len(ranges), starts, stops, max_gap=MAX_GAP)
@@ -276,7 +276,7 @@ def local_part(
         yield local.name
 
 
-def _chunk_range(file: ParquetFile, group: int, chunk: int) -> tuple[int, int]:
+def _get_chunk_range(file: ParquetFile, group: int, chunk: int) -> tuple[int, int]:
     """Return the first byte of a column chunk, and the one after its last."""
     found = file.metadata.row_group(group).column(chunk)
     start = min(found.dictionary_page_offset or found.data_page_offset, found.data_page_offset)

@@ -1,4 +1,4 @@
-"""Tables that can be read only once, or only slowly, written once to temporary Parquet files and read from there."""
+"""Temporary Parquet files, for tables that can be read only once or only slowly."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from gpupipe.io.stores.retry import call_with_retries
 from gpupipe.schema import Field, get_element_dtype
 from gpupipe.scratch import ScratchFolder, writing_scratch
 
-__all__ = ["Spool"]
+__all__ = ["TempParquet"]
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
 
 
-class Spool:
-    """Temporary files, removed with the object.
+class TempParquet:
+    """Folder of temporary Parquet files, removed with the object.
 
     Args:
         limit: decoded bytes of a row group; `GROUP_BYTES` at most.
@@ -50,13 +50,13 @@ class Spool:
 
     @property
     def folder(self) -> Path:
-        """Where files are written, on this machine."""
+        """The local folder that files are written to."""
         if self._url is not None and not self._scratch.path.is_dir():  # a worker's own, on another machine
             self._scratch = ScratchFolder()
         return self._scratch.path
 
     def keep(self, file: Path) -> str:
-        """Give the name by which all workers read a file that was written: its path, or the URL it is moved to.
+        """Return the name by which all workers read a written file: its path, or the URL it is moved to.
 
         Raises:
             BadFile: the store does not take it.
@@ -83,10 +83,10 @@ class Spool:
             _remove(self._url, os.getpid())
 
     def check(self) -> None:
-        """Make sure that this process sees the folder, before it works for files that are there or will be.
+        """Check that this process can access the folder, before it works on its files.
 
         Raises:
-            BadFile: it does not; a worker elsewhere, or the folder was tidied up.
+            BadFile: it does not; a worker elsewhere, or the folder was removed.
         """
         if self._url is None and not self.folder.is_dir():
             raise BadFile(
@@ -94,17 +94,17 @@ class Spool:
                 f"this folder for temporary files is not there on {socket.gethostname()}",
                 expected="one folder for temporary files that the program and all its workers share",
                 remedy="gp.configure(scratch=...) with a URL or a shared folder, or TMPDIR=/a/shared/folder in the "
-                "environment; nobody may tidy it up meanwhile",
+                "environment; no other program may remove it meanwhile",
             )
 
     def group_rows(self, fields: Iterable[Field]) -> int:
-        """Decide how many rows a row group has."""
+        """Compute how many rows a row group has."""
         return max(1, self._limit // max(1, row_bytes(fields)))
 
     def write(
         self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int = 1
     ) -> ParquetFile:
-        """Write these columns of `batches` to a file of their own, made of what `origin` names.
+        """Write these columns of `batches` to a file of their own, parsed from the input `origin`.
 
         Args:
             batches: the rows, in types that are those of the fields or can be cast to them.
@@ -120,7 +120,7 @@ class Spool:
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
         group_rows = self.group_rows(fields)
         strings = [arrow.parquet_path(item) for item in fields if item.dtype in ("string", "list<string>")]
-        schema = pa.schema([(item.name, _stored_type(item)) for item in fields])
+        schema = pa.schema([(item.name, _get_stored_type(item)) for item in fields])
         try:
             options: dict[str, Any] = {"use_dictionary": strings, "dictionary_pagesize_limit": GROUP_BYTES}
             with writing_scratch(path.parent), pq.ParquetWriter(path, schema, **options) as writer:
@@ -131,12 +131,14 @@ class Spool:
                     rows += batch.num_rows
                     if rows >= group_rows:
                         writer.write_table(
-                            _typed(gathered, fields, origin, first_row, schema), row_group_size=group_rows
+                            _cast_rows(gathered, fields, origin, first_row, schema), row_group_size=group_rows
                         )
                         first_row += rows
                         gathered, rows = [], 0
                 if rows:
-                    writer.write_table(_typed(gathered, fields, origin, first_row, schema), row_group_size=group_rows)
+                    writer.write_table(
+                        _cast_rows(gathered, fields, origin, first_row, schema), row_group_size=group_rows
+                    )
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -150,15 +152,15 @@ def _remove(url: str, owner: int) -> None:
             fs.rm(inner, recursive=True)
 
 
-def _stored_type(item: Field) -> pa.DataType:
-    """What `arrow.conform` gives, times with their zone."""
+def _get_stored_type(item: Field) -> pa.DataType:
+    """Return the type that `arrow.conform` returns, times with their zone."""
     element = get_element_dtype(item.dtype)
     if element is not None:
-        return pa.large_list(_stored_type(Field("", element)))
+        return pa.large_list(_get_stored_type(Field("", element)))
     return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else get_file_type(item)
 
 
-def _typed(
+def _cast_rows(
     batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int, schema: pa.Schema
 ) -> pa.Table:
     try:

@@ -1,4 +1,4 @@
-"""CSV files and JSON lines, parsed once into temporary Parquet files."""
+"""CSV and JSON Lines reader: files are parsed once into temporary Parquet files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.formats.temp_parquet import Spool
+from gpupipe.io.formats.temp_parquet import TempParquet
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
@@ -75,7 +75,7 @@ def read_csv(
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.csv` below it), or a URL that fsspec knows; packed
-            ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
+            ones too (`.gz`, `.zst`). Folders named `key=value` become columns.
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
@@ -84,8 +84,8 @@ def read_csv(
         skip_rows: lines to leave out at the beginning of each file.
         comment: what a line that is left out begins with.
         decimal: the decimal point of numbers.
-        thousands: what stands between the digits of numbers, to be left out.
-        null_values: what stands for a missing value, in columns of any type, in quotes too.
+        thousands: the separator between the digits of numbers, which is removed.
+        null_values: texts that mean a missing value, in columns of any type, quoted or not.
         timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC,
             which `Dataset.conversions` notes.
         on_mismatch: what is done about a file with other columns than the first, or with a value that does not fit its
@@ -93,7 +93,7 @@ def read_csv(
         on_bad: what is done about a file that cannot be read, in any row; see `read_parquet`.
         storage_options: for the file system of a URL; see `read_parquet`.
         partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset returns.
 
     Raises:
         BadFile: a file is missing, empty or in another encoding, or a row has too few or too many values; names file
@@ -127,7 +127,7 @@ def read_csv(
         None if names is None else as_list(names),
         as_list(null_values),
         as_list(timestamp_formats),
-        _codec(encoding),
+        _find_codec(encoding),
         comment,
         skip_rows,
         decimal,
@@ -149,7 +149,7 @@ def read_json(
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
-    r"""Open files with a JSON object per line as one table.
+    r"""Open JSON Lines files, an object per line, as one table.
 
     The files are parsed here, once, by Polars (on a GPU by cuDF, through Polars' plan; not yet run on one), into
     temporary Parquet files that are removed with the dataset; every later pass reads those. Columns and types that are
@@ -160,7 +160,7 @@ def read_json(
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.jsonl`, `*.ndjson` and `*.json` below it), or a URL
-            that fsspec knows; packed ones too (`.gz`, `.zst`). Folders named `key=value` give columns.
+            that fsspec knows; compressed ones too (`.gz`, `.zst`). Folders named `key=value` become columns.
         columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in
@@ -170,7 +170,7 @@ def read_json(
         on_bad: what is done about a file that cannot be read, in any line; see `read_parquet`.
         storage_options: for the file system of a URL; see `read_parquet`.
         partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset returns.
 
     Raises:
         BadFile: a file is missing, empty or not UTF-8, or a line is no JSON object; names file and row.
@@ -198,7 +198,7 @@ def read_json(
     return parser.read(path, _JSON_SUFFIXES, storage_options)
 
 
-def _codec(encoding: str) -> str:
+def _find_codec(encoding: str) -> str:
     try:
         name = codecs.lookup(encoding).name
     except LookupError as cause:
@@ -249,7 +249,7 @@ def _check_form(form: CsvForm, backend: str) -> None:
 
 
 class _Parser(ABC):
-    """Brings one file after the other to the columns and types that the first has shown."""
+    """Base class of parsers that convert each file to the columns and types of the first."""
 
     def __init__(
         self,
@@ -264,13 +264,13 @@ class _Parser(ABC):
         self._admission = BadFilePolicy(on_mismatch, on_bad)
         self._limit, self._backend = partition_limit(partition_bytes, backend), backend
         self._engine = get_executor().resolve(backend)
-        self._spool = Spool(self._limit)
+        self._spool = TempParquet(self._limit)
         self._columns: dict[str, Column] = {}
 
     def read(
         self, path: PathLike | Sequence[PathLike], suffixes: Sequence[str], options: StorageOptions | None
     ) -> Dataset:
-        """Parse files one after the other, and make a dataset of them; where that fails nothing is left of them."""
+        """Parse files one after the other, and build a dataset of them; if that fails, remove the temporary files."""
         try:
             inputs = find_files(path, suffixes, options)
             with tqdm(total=len(inputs), desc="parse", unit="file", disable=None, leave=False) as bar:
@@ -294,12 +294,12 @@ class _Parser(ABC):
 
     @abstractmethod
     def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
-        """Write a file's rows to a temporary one, given what the files before it have shown; and what is known now."""
+        """Write a file's rows to a temporary file with the known columns; return it and the columns known now."""
 
     def _write(
         self, file: TextFile, columns: Mapping[str, Column], one: Input
     ) -> tuple[ParquetFile, dict[str, Column]]:
-        """Write columns of a file to a temporary one, and down what becomes of them."""
+        """Write columns of a file to a temporary file, and record how their values were converted."""
         target = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
         try:
             found = file.write(columns, target, self._spool.group_rows(_read(columns)[0]))
@@ -323,7 +323,7 @@ class _Parser(ABC):
 
 
 class _CsvParser(_Parser):
-    """CSV: a file has its columns in its header."""
+    """CSV parser: a file lists its columns in its header."""
 
     _first: tuple[str, list[str]] | None = None
 
@@ -336,8 +336,8 @@ class _CsvParser(_Parser):
         with open_text(one, folder, "CSV", form.encoding, form.skip_rows) as text:
             file = CsvFile(one.path, text, form, folder, self._engine)
             first = self._first or (one.path, file.names)
-            columns = columns or self._look(file, one)
-            for difference in _differences(first, one.path, file.names, list(columns), whole=self._chosen is None):
+            columns = columns or self._infer(file, one)
+            for difference in _find_differences(first, one.path, file.names, list(columns), whole=self._chosen is None):
                 if not self._admission.casts or not set(columns) & set(file.names):
                     raise difference
                 if difference.problem.endswith(first[0]):  # what is not there shows in the file that is written
@@ -346,7 +346,7 @@ class _CsvParser(_Parser):
         self._first = first
         return written, columns | found
 
-    def _look(self, file: CsvFile, one: Input) -> dict[str, Column]:
+    def _infer(self, file: CsvFile, one: Input) -> dict[str, Column]:
         known = [*file.names, *one.keys]
         for name in (*(self._chosen or ()), *self._asked):
             if name not in known:
@@ -356,14 +356,14 @@ class _CsvParser(_Parser):
 
 
 class _JsonParser(_Parser):
-    """JSON lines: a row may have keys that no other has."""
+    """JSON Lines parser: a row may have keys that no other row has."""
 
     _left_out: Mapping[str, pa.DataType] = {}
 
     def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
         with open_text(one, self._spool.folder, "JSON") as text:
             file = JsonFile(one.path, text, self._engine, is_whole=self._chosen is None)
-            columns = columns or self._look(file, one)
+            columns = columns or self._infer(file, one)
             file.left_out = set(self._left_out)
             written, columns = self._write(file, columns, one)
             for name, row in file.new.items():
@@ -378,7 +378,7 @@ class _JsonParser(_Parser):
                 self._admission.adapt(one.path, f"column {name!r} is new and left out")
         return written, columns
 
-    def _look(self, file: JsonFile, one: Input) -> dict[str, Column]:
+    def _infer(self, file: JsonFile, one: Input) -> dict[str, Column]:
         found = file.infer(self._asked)
         self._left_out = {name: column.kind for name, column in found.items() if dtype_from_arrow(column.kind) is None}
         self._admission.convert(one.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
@@ -402,7 +402,7 @@ def _read(columns: Mapping[str, Column]) -> tuple[Schema, dict[str, tuple[pa.Dat
     return map_schema(pa.schema([(name, column.kind) for name, column in columns.items()]))
 
 
-def _differences(
+def _find_differences(
     first: tuple[str, list[str]], path: str, names: Sequence[str], columns: Sequence[str], *, whole: bool
 ) -> Iterator[SchemaMismatch]:
     missing = [name for name in columns if name not in names]

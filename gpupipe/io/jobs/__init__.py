@@ -1,1 +1,1 @@
-"""Writing a dataset: parts, where they go, and the manifest that lists them."""
+"""Dataset writers: parts, their destination, and the manifest that lists them."""

@@ -1,4 +1,4 @@
-"""Destinations of parts: a local folder, which gets its name last, or one in a store, which gets its manifest last."""
+"""Destinations of parts: a local folder, renamed last, or one in a store, whose manifest is written last."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ _log = logging.getLogger("gpupipe")
 
 
 class Destination(Protocol):
-    """A folder that a job writes parts to. What is there stays readable until `publish`; workers get a copy."""
+    """Folder that a job writes parts to. Old content stays readable until `publish`; workers get a copy."""
 
     where: str
     suffix: str
     """What files' names have behind the part's."""
 
     def find(self, *, overwrite: bool) -> Manifest | None:
-        """Read the manifest of what is there, None where there is none; raise `BadFile` where no job may write."""
+        """Read the manifest of the folder, None if there is none; raise `BadFile` where no job may write."""
 
     def names(self) -> set[str]:
-        """List the files that are there."""
+        """List the files in the folder."""
 
     def begin(self, digest: str) -> list[Part]:
-        """Begin a job, or go on with the one that has this digest; return the records of the parts that are there."""
+        """Begin a job, or resume the one with this digest; return the records of the parts already written."""
 
     def scratch(self) -> AbstractContextManager[Path]:
-        """Give a local folder that goes when the block ends."""
+        """Yield a local folder that is removed at the end of the block."""
 
     def keep(self, scratch: Path, record: Part) -> None:
-        """Put a part's files where they belong, and only then its record."""
+        """Move a part's files to the destination, then write its record."""
 
     def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
         """Make the manifest's files the folder's content and remove those that they replace; other files stay."""
 
     def clean(self, manifest: Manifest | None) -> None:
-        """Remove what jobs have left there that the manifest does not list."""
+        """Remove files left by earlier jobs that the manifest does not list."""
 
 
 @contextmanager
@@ -71,14 +71,14 @@ def open_destination(where: str, storage_options: StorageOptions | None) -> Iter
     if is_remote(where):
         yield StoreFolder(where.rstrip("/"), storage_options)
     else:
-        folder = LocalFolder(os.path.realpath(where))  # workers may stand in another folder
+        folder = LocalFolder(os.path.realpath(where))  # workers may run in another folder
         with writing(Path(folder.where)), folder.lock():
             yield folder
 
 
 @contextmanager
 def create_file(where: str, storage_options: StorageOptions | None, *, overwrite: bool) -> Iterator[Path]:
-    """Give a local path to write a file to, which is at `where` when the block ends well.
+    """Yield a local path to write a file to; it is moved to `where` if the block ends without an error.
 
     Raises:
         BadFile: something is there and `overwrite` is False, a folder is, or it cannot be written.
@@ -98,7 +98,7 @@ def create_file(where: str, storage_options: StorageOptions | None, *, overwrite
 
 
 def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: StorageOptions | None = None) -> None:
-    """Write a JSON line for each quarantined input file; no file where there is none."""
+    """Write a JSON line for each quarantined input file; no file if there is none."""
     lines = list_quarantined(notes)
     if not is_remote(where):
         Path(where).write_text(lines, encoding="utf-8") if lines else Path(where).unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: Sto
 
 @dataclass
 class LocalFolder:
-    """A folder on this machine: a draft beside it, `.name.draft/<digest>`, holds parts and records till all are there.
+    """Local folder: a sibling draft `.name.draft/<digest>` holds parts and records until all are written.
 
     Args:
         where: its path.
@@ -128,7 +128,7 @@ class LocalFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the drafts until the block ends, or the process does; their folder goes if it is empty then.
+        """Lock the drafts until the block or the process ends; an empty drafts folder is removed.
 
         Raises:
             BadFile: another process has them, or there is no folder to put them in.
@@ -226,7 +226,7 @@ class LocalFolder:
 
 @dataclass
 class StoreFolder:
-    """A folder in a store, where nothing can be renamed: its manifest says which files count.
+    """Folder in object storage, where nothing can be renamed: its manifest lists the files that count.
 
     A job's files have its digest in their names, so that what was there before is whole until the manifest is replaced.
     A store has no locks: one job at a time should write to a folder.
@@ -262,13 +262,13 @@ class StoreFolder:
             if not overwrite or isinstance(error.__cause__, OSError):
                 raise
             return None
-        if found is None and not overwrite and names - _left_by_jobs(names):
+        if found is None and not overwrite and names - _find_leftovers(names):
             expected, remedy = "a new path", "overwrite=True"
             raise BadFile(self.where, "something is there already", expected=expected, remedy=remedy)
         return found
 
     def names(self) -> set[str]:
-        """List all files, without the empty objects that some programs put where folders begin."""
+        """List all files, without the empty objects that some programs write as folder markers."""
 
         def find(fs: Any, folder: str) -> set[str]:
             fs.invalidate_cache()
@@ -317,7 +317,7 @@ class StoreFolder:
         listed = {MANIFEST, *(manifest.files if manifest else ())}
         if manifest and list_quarantined(manifest.notes):
             listed.add(QUARANTINE)
-        stray = (_left_by_jobs(there) | (there & {*replaced})) - listed
+        stray = (_find_leftovers(there) | (there & {*replaced})) - listed
         records = {name for name in stray if name.startswith(RECORDS)}
         try:
             self._remove(stray - records)
@@ -328,11 +328,11 @@ class StoreFolder:
             )
 
     def put(self, local: Path, name: str) -> None:
-        """Send a file of this machine."""
+        """Upload a local file."""
         self._call(lambda fs, path: fs.put_file(str(local), path), "written", name)
 
     def put_text(self, text: str, name: str) -> None:
-        """Send a file with this content."""
+        """Upload a file with this content."""
         self._call(lambda fs, path: fs.pipe_file(path, text.encode()), "written", name)
 
     def _remove(self, names: Collection[str]) -> None:
@@ -346,12 +346,12 @@ class StoreFolder:
         return call_with_retries(lambda: work(fs, path), where, doing)
 
 
-def _left_by_jobs(names: Collection[str]) -> set[str]:
-    """Select those of a folder's files that jobs which have not ended left there; no manifest lists them.
+def _find_leftovers(names: Collection[str]) -> set[str]:
+    """Select the files that unfinished jobs left in a folder; no manifest lists them.
 
     Example:
         >>> begun, part = "_records/0123456789abcdef/begun", "part-00001-0123456789abcdef-0.parquet"
-        >>> sorted(_left_by_jobs([begun, f"month=3/{part}", "part-00001-fedcba9876543210.parquet", "a.csv"]))
+        >>> sorted(_find_leftovers([begun, f"month=3/{part}", "part-00001-fedcba9876543210.parquet", "a.csv"]))
         ['_records/0123456789abcdef/begun', 'month=3/part-00001-0123456789abcdef-0.parquet']
     """
     jobs = {name.split("/")[1] for name in names if name.startswith(f"{RECORDS}/")}

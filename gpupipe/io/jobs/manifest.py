@@ -1,4 +1,4 @@
-"""The manifest of a written folder: its parts, the input files they were made of, and the job that wrote them."""
+"""Manifest of a written folder: its parts, the input files they were made of, and the job that wrote them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FORMAT = "gpupipe dataset 1"
 
 @dataclass(frozen=True)
 class Part:
-    """What one partition became.
+    """Record of a written partition.
 
     Args:
         name: the part's.
@@ -42,13 +42,13 @@ class Part:
 
     @property
     def rows_out(self) -> int:
-        """Rows written."""
+        """The number of rows written."""
         return sum(sum(groups) for groups in self.files.values())
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A folder's parts and where they came from; its text form says how much of it the last call wrote.
+    """Parts of a folder and their input files; its repr states how much of it the last call wrote.
 
     Args:
         job: identifies the pipeline and the options; None where a function has no name.
@@ -73,12 +73,12 @@ class Manifest:
 
     @property
     def rows_in(self) -> int:
-        """Rows read, before any filter."""
+        """The number of rows read, before any filter."""
         return sum(part.rows_in for part in self.parts)
 
     @property
     def rows_out(self) -> int:
-        """Rows written."""
+        """The number of rows written."""
         return sum(part.rows_out for part in self.parts)
 
     def to_json(self) -> str:
@@ -90,7 +90,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str | Path, storage_options: StorageOptions | None = None) -> Manifest | None:
-        """Read the manifest of a folder; None where it has none.
+        """Read the manifest of a folder; None if it has none.
 
         Raises:
             BadFile: it is there but damaged.

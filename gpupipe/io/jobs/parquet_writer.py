@@ -1,4 +1,4 @@
-"""Tables to Parquet files."""
+"""Parquet writer: tables to one file, or to a folder per partition value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpupipe.io.stores.hive import check_folder_text, folder_name
 from gpupipe.schema import FLOATS, Schema, get_element_dtype
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["ParquetOptions", "cut_rows", "file_types", "group_rows", "with_dates", "write_file", "write_hive"]
+__all__ = ["ParquetOptions", "cut_rows", "get_file_types", "group_rows", "with_dates", "write_file", "write_hive"]
 
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
 _TEXT_BYTES = 16  # a guess
@@ -37,7 +37,7 @@ _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """How files are written.
+    """Options of Parquet files: layout, compression and partitioning.
 
     Args:
         rows_per_group: rows of a row group; smaller tables are gathered. None is what the layout has.
@@ -62,9 +62,9 @@ class ParquetOptions:
         check_integer("write_parquet", "[1, inf)", None, rows_per_group=self.rows_per_group)
 
     def lay_out(self, schema: Schema) -> ParquetLayout:
-        """Lay out a file of these columns."""
+        """Choose the layout of a file of these columns."""
         for_gpu = self.layout == "gpu"
-        rows = self.rows_per_group or (_gpu_group_rows(schema) if for_gpu else _GROUP_ROWS)
+        rows = self.rows_per_group or (_count_gpu_group_rows(schema) if for_gpu else _GROUP_ROWS)
         # A dictionary of floats costs a hash per value and is thrown away when it has grown too large.
         coded = (item.name for item in schema if (get_element_dtype(item.dtype) or item.dtype) not in FLOATS)
         return ParquetLayout(rows, self.compression, frozenset(coded), has_many_pages=for_gpu)
@@ -75,12 +75,14 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
 
     Memory: as many tables as make a row group.
     """
-    types, layout = file_types(schema), options.lay_out(schema)
-    groups = map(pa.concat_tables, cut_rows((as_written(table, types) for table in tables), layout.rows_per_group))
+    types, layout = get_file_types(schema), options.lay_out(schema)
+    groups = map(
+        pa.concat_tables, cut_rows((cast_to_file_types(table, types) for table in tables), layout.rows_per_group)
+    )
     first = next(groups)
     fields, sizes = [item for item in schema if item.name in layout.dictionary], {}
     if options.layout == "gpu":
-        fields = [item for item in fields if _repeats(first.column(item.name))]
+        fields = [item for item in fields if _has_repeats(first.column(item.name))]
         # One that grows too large in the middle of a chunk leaves pages of two encodings.
         sizes = {"dictionary_pagesize_limit": _DICTIONARY_BYTES, "max_rows_per_page": layout.page_rows(first.num_rows)}
     coded = [parquet_path(item) for item in fields]
@@ -90,7 +92,7 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
 
 
 def cut_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[list[pa.Table]]:
-    """Cut the rows of one or more tables into so many at a time, the last apart.
+    """Cut the rows of one or more tables into tables of this many rows; the last may be shorter.
 
     Example:
         >>> [sum(map(len, tables)) for tables in cut_rows([pa.table({"n": range(5)})] * 2, 4)]
@@ -125,7 +127,7 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
     Memory: row groups of all the folders that are open.
     """
-    types, layout = file_types(schema), options.lay_out(schema)
+    types, layout = get_file_types(schema), options.lay_out(schema)
     # pyarrow escapes the keys' values, but not their names.
     names = [folder_name(name) if name in options.partition_by else name for name in types.names]
     written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
@@ -140,7 +142,7 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
 
     def batches() -> Iterator[pa.RecordBatch]:
         for table in tables:
-            whole = as_written(table, types)
+            whole = cast_to_file_types(table, types)
             for key in texts:
                 check_folder_text(key, whole.column(key))
             yield from whole.rename_columns(names).to_batches()
@@ -159,14 +161,14 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
     )
 
 
-def _gpu_group_rows(schema: Schema) -> int:
-    """Count the rows of a row group that fills a GPU: 10 million, or 128 MB of the widest column; less by the memory.
+def _count_gpu_group_rows(schema: Schema) -> int:
+    """Count the rows of a row group that fills a GPU: 10 million, or 128 MB of the widest column, or fewer by memory.
 
     arXiv 2602.17335 measured which sizes decode fastest.
 
     Example:
         >>> from gpupipe.schema import Field
-        >>> _gpu_group_rows(Schema([Field("n", "int64")])), _gpu_group_rows(Schema([Field("s", "string")]))
+        >>> _count_gpu_group_rows(Schema([Field("n", "int64")])), _count_gpu_group_rows(Schema([Field("s", "string")]))
         (10000000, 8000000)
     """
     widest = max((_TEXT_BYTES if item.dtype == "string" else row_bytes([item]) for item in schema), default=1)
@@ -175,11 +177,11 @@ def _gpu_group_rows(schema: Schema) -> int:
     return rows if limit is None else max(1, min(rows, limit // (4 * default_threads() * max(1, row_bytes(schema)))))
 
 
-def _repeats(column: pa.ChunkedArray) -> bool:
-    """Tell whether a dictionary halves a column at least, by its first million rows.
+def _has_repeats(column: pa.ChunkedArray) -> bool:
+    """Return whether a dictionary halves a column at least, by its first million rows.
 
     Example:
-        >>> _repeats(pa.chunked_array([["JFK", "LGA"] * 50])), _repeats(pa.chunked_array([range(100)]))
+        >>> _has_repeats(pa.chunked_array([["JFK", "LGA"] * 50])), _has_repeats(pa.chunked_array([range(100)]))
         (True, False)
     """
     values = column.slice(0, _SAMPLED_ROWS).drop_null()
@@ -191,16 +193,16 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return bool(codes + distinct / len(values) <= 0.5)
 
 
-def file_types(schema: Schema) -> pa.Schema:
-    """Give the types of the columns in files, with their units as metadata."""
+def get_file_types(schema: Schema) -> pa.Schema:
+    """Return the types of the columns in files, with their units as metadata."""
     return pa.schema(
         pa.field(item.name, get_file_type(item), metadata={"units": item.units} if item.units else None)
         for item in schema
     )
 
 
-def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
-    """Give columns the types of a file.
+def cast_to_file_types(table: pa.Table, types: pa.Schema) -> pa.Table:
+    """Cast columns to the types of a file.
 
     Raises:
         BadData: a time of day in a column of dates.
@@ -216,7 +218,7 @@ def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
 
 
 def with_dates(frame: Frame, types: pa.Schema, backend: Backend) -> Frame:
-    """Give the frame back, whose dates are none but dates; `as_written` checks those of tables.
+    """Check that date columns hold whole days, and return the frame; `cast_to_file_types` checks those of tables.
 
     Raises:
         BadData: a time of day in a column of dates.

@@ -1,4 +1,4 @@
-"""Writing a dataset: part by part to a folder, resumable and visible only when all of it is there; or to one file."""
+"""Dataset writer: to a folder part by part, resumable and visible only when complete; or to one file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpupipe.io.jobs.manifest import Manifest, Part
 from gpupipe.io.jobs.parquet_writer import (
     ParquetOptions,
     cut_rows,
-    file_types,
+    get_file_types,
     group_rows,
     with_dates,
     write_file,
@@ -34,7 +34,7 @@ from gpupipe.io.jobs.parquet_writer import (
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.query import EVERYTHING, Mapped
 from gpupipe.io.planning.table import Table
-from gpupipe.io.relational.planned import Planned, largest_partition
+from gpupipe.io.relational.planned import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.run import in_halves, run_partitions
@@ -87,7 +87,7 @@ def write_dataset(
 def _write_folder(
     dataset: Table, folder: Destination, options: ParquetOptions, backend: str, *, files: int | None, overwrite: bool
 ) -> Manifest:
-    """Write the parts that are missing, and publish them together.
+    """Write the missing parts, and publish them together.
 
     The same call again after a crash goes on with the parts that have no record; on a folder that it has finished it
     writes parts for those input files only that are new. With `overwrite`, the files that the old manifest lists go.
@@ -103,11 +103,13 @@ def _write_folder(
             folder.clean(before)
             return replace(before, notes=tuple(dataset.source.notes), num_done=len(old))
         dataset = dataset.of_files(new)
-    writer = _PartWriter(folder, options, backend, largest_partition(dataset), 1 + max(map(_number, old), default=-1))
+    writer = _PartWriter(
+        folder, options, backend, count_largest_partition(dataset), 1 + max(map(_number, old), default=-1)
+    )
     dataset = _cut_parts(dataset, options, files, backend)
     is_resumable = job is not None and inputs is not None
     # With the manifest that is there, so that what it lists is never written over.
-    is_plan = isinstance(dataset.source, Planned)
+    is_plan = isinstance(dataset.source, PlanSource)
     cuts = writer.piece_rows if is_plan else [partition.spans for partition in dataset.partitions]
     facts = [job, inputs, found and found.to_json(), repr(cuts)]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -134,7 +136,7 @@ def _write_folder(
 
 @dataclass(frozen=True)
 class _PartWriter:
-    """Write partitions to a folder, on workers; another one may write the same again where a worker is given up."""
+    """Partition task that writes parts to a folder; a retry on another worker may write the same part again."""
 
     folder: Destination
     options: ParquetOptions
@@ -143,14 +145,14 @@ class _PartWriter:
     first: int  # part's number
 
     def name(self, index: int) -> str:
-        """Name the part of the partition that has this index."""
+        """Return the name of the part of the partition with this index."""
         return f"part-{self.first + index:05d}"
 
     def __call__(self, part: Table) -> Part:
-        """Write the dataset's one partition, if need be in pieces."""
+        """Write the dataset's one partition, in pieces if it is large."""
         (partition,) = part.partitions
         record = Part(self.name(partition.index), {}, partition.num_rows, part.source.files_of(partition))
-        cuts = _cut(partition, range(self.piece_rows, partition.num_rows, self.piece_rows))
+        cuts = _cut_before(partition, range(self.piece_rows, partition.num_rows, self.piece_rows))
         pieces = [part.of_partitions([piece]) for piece in cuts]
         frames = [partial(_read_frame, self.backend, self.options, piece) for piece in pieces]
         read = partial(_read_table, self.backend, self.options)
@@ -160,7 +162,7 @@ class _PartWriter:
     def write(
         self, record: Part, tables: Iterable[pa.Table], dataset: Table, frames: Sequence[Callable[[], Frame]] = ()
     ) -> Part:
-        """Write the rows of one part, tables or the same as frames; return its record with its files."""
+        """Write the rows of one part, as tables or frames; return its record with its files."""
         options, schema = self.options, dataset.schema
         with self.folder.scratch() as scratch:
             file = scratch / f"{record.name}{self.folder.suffix}.parquet"
@@ -175,8 +177,8 @@ class _PartWriter:
 
 
 def _write_parts(dataset: Table, writer: _PartWriter, done: Container[str]) -> Iterator[Part]:
-    """Write the parts that are not done."""
-    plan = _plan_of(dataset, writer.options, writer.backend)
+    """Write the parts that are not written yet."""
+    plan = _get_plan(dataset, writer.options, writer.backend)
     if plan is not None:
         with closing(plan.batches()) as batches:
             for index, tables in enumerate(cut_rows(batches, plan.partition_rows)):
@@ -194,14 +196,14 @@ def _number(part: Part) -> int:
 
 
 def _write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: str) -> int:
-    """Write all rows to one local file; by the device's own writer where partitions are read in this process.
+    """Write all rows to one local file; with the device's own writer if partitions are read in this process.
 
     Returns:
         How many rows were read.
 
     Memory: a partition per worker, and as many tables as make a row group; of a plan what it takes instead.
     """
-    plan = _plan_of(dataset, options, backend)
+    plan = _get_plan(dataset, options, backend)
     if plan is not None:
         with closing(plan.batches()) as batches:
             write_file(batches, dataset.schema, path, options)
@@ -223,14 +225,14 @@ def _write_on_device(
     path: Path,
     tell: Callable[[str], None],
 ) -> bool:
-    """Write frames to one file where the backend has a writer for it; without enough memory say so and write nothing.
+    """Write frames to one file if the backend has a writer for it; if memory is short, log it and write nothing.
 
     Returns:
         Whether it is written.
     """
     if not frames:
         return False
-    device, types = select(backend), file_types(dataset.schema)
+    device, types = select(backend), get_file_types(dataset.schema)
     checked = [lambda frame=frame: with_dates(frame(), types, device) for frame in frames]
     try:
         return device.write_parquet(checked, types, path, options.lay_out(dataset.schema))
@@ -278,15 +280,15 @@ def _draw_order(seed: int, row_ids: Array, backend: Backend) -> Array:
     return backend.xp.argsort(shuffle_bits(seed, row_ids), kind="stable")
 
 
-def _plan_of(dataset: Table, options: ParquetOptions, backend: str) -> Planned | None:
-    """Return the plan whose rows are written as they come; None where rows are read by partitions."""
+def _get_plan(dataset: Table, options: ParquetOptions, backend: str) -> PlanSource | None:
+    """Return the plan whose rows are streamed to the file; None if rows are read by partition."""
     source = dataset.source
     is_whole = dataset.query == EVERYTHING and options.shuffle != "partition"
-    return source if backend == "cpu" and is_whole and isinstance(source, Planned) else None
+    return source if backend == "cpu" and is_whole and isinstance(source, PlanSource) else None
 
 
 def _cut_parts(dataset: Table, options: ParquetOptions, files: int | None, backend: str) -> Table:
-    """Cut the rows into a partition for each part of a folder, nearly equal ones where they are counted."""
+    """Cut the rows into nearly equal partitions, one for each part of a folder, or keep those of the dataset."""
     if files is None and (options.layout != "gpu" or backend != "cpu"):  # a GPU's partitions are as large
         return dataset
     whole = Partition(0, tuple(span for partition in dataset.partitions for span in partition.spans), "")
@@ -296,13 +298,13 @@ def _cut_parts(dataset: Table, options: ParquetOptions, files: int | None, backe
     return dataset.of_partitions(
         [
             replace(part, index=index, description=f"rows {stops[index]:,} to {stops[index + 1]:,}")
-            for index, part in enumerate(_cut(whole, stops[1:-1]))
+            for index, part in enumerate(_cut_before(whole, stops[1:-1]))
         ]
     )
 
 
-def _cut(rest: Partition, stops: Iterable[int]) -> Iterator[Partition]:
-    """Cut a partition before these of its rows."""
+def _cut_before(rest: Partition, stops: Iterable[int]) -> Iterator[Partition]:
+    """Cut a partition before each of these rows."""
     start = 0
     for stop in stops:
         piece, rest = rest.split_at(stop - start)
@@ -325,7 +327,10 @@ def _check_same_job(found: Manifest, folder: Destination, job: str | None, input
         )
     changed = sorted(name for name, stamp in found.inputs.items() if inputs.get(name, stamp) != stamp)
     if changed:
-        problem, expected = f"{len(changed)} of its input files have changed since", "new files beside the old ones"
+        problem, expected = (
+            f"{len(changed)} of its input files have changed since",
+            "new files in addition to the old ones",
+        )
         raise BadFile(where, problem, got=changed[0], expected=expected, remedy=again)
     if missing := sorted({*found.files} - folder.names()):
         problem, expected = "it is missing, though the manifest beside it lists it", "all that was written"

@@ -17,7 +17,7 @@ from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import parse
 from gpupipe.expressions.source import Span
 from gpupipe.expressions.tree import Constant
-from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
+from gpupipe.io.formats.temp_parquet import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.statistics import Condition
 from gpupipe.io.stores.file_errors import make_lost_file_error
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
@@ -193,7 +193,7 @@ class RowIdFilter:
             num_rows: how many identities there are.
             made_by: see the class.
         """
-        spool = Spool(GROUP_BYTES)
+        spool = TempParquet(GROUP_BYTES)
         path = spool.folder / "rows.npy"
         with writing_scratch(spool.folder), path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (num_rows,)})

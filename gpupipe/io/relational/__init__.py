@@ -1,1 +1,1 @@
-"""Verbs over whole tables: each builds a plan of Polars over a dataset's rows, and one engine runs them all."""
+"""Verbs over whole tables: each builds a Polars plan over a dataset's rows, and one engine runs them all."""

@@ -1,4 +1,4 @@
-"""Two tables joined on the nearest time: each row of the left with the last one of the right before it, or the next."""
+"""As-of join: each row of the left table with the last right row at or before its time, or with the next one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gpupipe.backend.time_distance import Distance, convert_distance, order_dtyp
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
-from gpupipe.io.relational.join import comparable_key, name_added
+from gpupipe.io.relational.join import cast_key, name_right_columns
 from gpupipe.io.relational.scan import Scan, scan
-from gpupipe.io.relational.side_columns import Attach, found_columns
-from gpupipe.io.relational.sort import numbered
+from gpupipe.io.relational.side_columns import Attach, collect_columns
+from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
-__all__ = ["AsOf", "join_asof"]
+__all__ = ["AsOfSpec", "join_asof"]
 
 _ON, _THEIRS, _RIGHT, _SIDE, _PLACE = "⟨on⟩", "⟨right on⟩", "⟨right row⟩", "⟨side⟩", "⟨place⟩"
 
 
 @dataclass(frozen=True)
-class AsOf:
-    """What is joined and what comes out.
+class AsOfSpec:
+    """Specification of an as-of join: its keys, its times and its columns.
 
     Args:
         on: the columns that rows are ordered by, of the left and of the right.
@@ -67,7 +67,7 @@ class AsOf:
         exact: bool,
         suffix: str,
     ) -> Self:
-        """Checked: see `Dataset.join_asof`.
+        """Check the arguments of `Dataset.join_asof` and build the specification.
 
         Raises:
             BadConfig, SchemaMismatch: see there.
@@ -96,42 +96,42 @@ class AsOf:
                     remedy=f"T.Cast({{{theirs.name!r}: {ours.dtype!r}}}) on the right before it",
                 )
         chosen = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
-        names = name_added(chosen, left, suffix, "join_asof")
+        names = name_right_columns(chosen, left, suffix, "join_asof")
         distance = convert_distance(tolerance, dtype, "join_asof(tolerance=)")
         pairs = tuple((right[name], out) for name, out in names.items())
         return cls(order, dtype, *keys, tuple(left), pairs, direction, distance, exact)
 
     @property
     def made(self) -> list[Field]:
-        """The columns that are added."""
+        """The added columns."""
         return [replace(item, name=out, nullable=True).as_source() for item, out in self.right_columns]
 
     @property
     def keys(self) -> list[str]:
-        """The columns that hold the keys as they are compared."""
+        """The columns that hold the keys in the type they are compared in."""
         return [f"⟨key⟩ {number}" for number in range(len(self.left_by))]
 
-    def narrowed(self, rows: Scan, side: int) -> Scan:
-        """Scan what is compared of the left (0) or the right (1), and what the right adds."""
-        return replace(rows, frame=self.narrowed_frame(rows.frame, side))
+    def scan_side(self, rows: Scan, side: int) -> Scan:
+        """Scan the keys and times of the left (0) or the right (1), and the columns that the right adds."""
+        return replace(rows, frame=self.select_side(rows.frame, side))
 
-    def narrowed_frame(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
-        """Select what `narrowed` scans."""
+    def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
+        """Select the columns of `scan_side` from a frame."""
         kinds = [key_dtype({one.dtype, other.dtype}) for one, other in zip(self.left_by, self.right_by, strict=True)]
         pairs = zip((self.left_by, self.right_by)[side], kinds, strict=True)
-        made = {key: comparable_key(*pair) for key, pair in zip(self.keys, pairs, strict=True)}
+        made = {key: cast_key(*pair) for key, pair in zip(self.keys, pairs, strict=True)}
         added = {out: pl.col(item.name) for item, out in self.right_columns} if side else {}
-        order = _ordered(pl.col(self.on[side].name), self.dtype)
+        order = _cast_order_key(pl.col(self.on[side].name), self.dtype)
         return frame.select(ROW, order.alias(_ON), **made, **added)
 
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame, *, backend: str) -> pl.LazyFrame:
-        """Build the plan that finds the right row of each left row; gives its columns and `ROW`, in its order."""
+        """Plan the search for the right row of each left row; the result has the added columns and `ROW`, sorted."""
         known = pl.all_horizontal(pl.col(name).is_not_null() for name in [_ON, *self.keys])
         lacking, left = left.filter(~known).select(ROW), left.filter(known)
         right = right.filter(known).rename({ROW: _RIGHT}).with_columns(pl.col(_ON).alias(_THEIRS))
         directions = ["backward", "forward"] if self.direction == "nearest" else [self.direction]
         for direction in directions:
-            left = self._matched(left, right, direction, backend)
+            left = self._add_nearest(left, right, direction, backend)
         distances = [self._distance(direction) for direction in directions]
         chosen = dict(zip(directions, distances, strict=True))
         made = {}
@@ -155,8 +155,8 @@ class AsOf:
         ours, theirs = pl.col(_ON), pl.col(f"{direction} {_THEIRS}")
         return ours - theirs if direction == "backward" else theirs - ours
 
-    def _matched(self, left: pl.LazyFrame, right: pl.LazyFrame, direction: Any, backend: str) -> pl.LazyFrame:
-        """Add the columns of the right row that is next in a direction: of several alike the last, or the first."""
+    def _add_nearest(self, left: pl.LazyFrame, right: pl.LazyFrame, direction: Any, backend: str) -> pl.LazyFrame:
+        """Add the columns of the nearest right row in a direction: of equal times the last row, or the first."""
         names = [_THEIRS, *(out for _, out in self.right_columns)]
         added = {f"{direction} {name}": pl.col(name) for name in names}
         if backend == "cpu":
@@ -186,9 +186,9 @@ class AsOf:
         return both.drop(_RIGHT, _SIDE, _PLACE)
 
 
-def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
-    """Make what `Dataset.join_asof` describes: the left's rows stay where they are, and find what is added by row."""
-    left, backend = numbered(left), get_executor().resolve(left.backend)
+def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
+    """Run `Dataset.join_asof`: the left rows keep their partitions, and the added columns are looked up by row id."""
+    left, backend = ensure_unique_row_ids(left), get_executor().resolve(left.backend)
     ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_by])], "join_asof")
     items = dict.fromkeys([asof.on[1], *asof.right_by, *(item for item, _ in asof.right_columns)])
     theirs = scan(right, [item.name for item in items], "join_asof, right table")
@@ -197,11 +197,11 @@ def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
             "join_asof, right table",
             "it has no rows",
             expected="rows to match",
-            remedy="a look at its files or its filter",
+            remedy="rows in its files, or another filter",
         )
-    scans = [asof.narrowed(ours, 0), asof.narrowed(theirs, 1)]
+    scans = [asof.scan_side(ours, 0), asof.scan_side(theirs, 1)]
     plan = partial(asof.plan, backend=backend)
-    side = found_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
+    side = collect_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
     added = tuple(item.name for item in asof.made)
     attach = Attach(((side, added),), (*left.columns, *added))
 
@@ -217,8 +217,8 @@ def join_asof(left: AnyTable, right: Table, asof: AsOf) -> AnyTable:
     )
 
 
-def _ordered(value: pl.Expr, dtype: str) -> pl.Expr:
-    """Map what rows are ordered by to a type whose differences are exact: integers to uint64, the least one to 0."""
+def _cast_order_key(value: pl.Expr, dtype: str) -> pl.Expr:
+    """Cast a time key to a type whose differences are exact: integers to uint64, the smallest one to 0."""
     if dtype == "float64":
         return value.cast(pl.Float64) + 0.0  # -0.0 is 0.0
     if dtype == "uint64":

@@ -1,4 +1,4 @@
-"""CSV files as plans of Polars, and what they are made of where Polars would read them otherwise."""
+"""CSV files as Polars plans, rewritten first where Polars and pandas would parse them differently."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SETTLING = 50_000
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How files are written; `names` where they have no header row."""
+    """Dialect of CSV files; `names` where they have no header row."""
 
     delimiter: str
     names: Sequence[str] | None
@@ -52,11 +52,11 @@ class CsvForm:
 
     @property
     def is_plain(self) -> bool:
-        """Whether numbers are written as Polars reads them."""
+        """Whether numbers have the format that Polars parses."""
         return self.decimal == "." and self.thousands is None
 
     def number(self, text: pl.Expr) -> pl.Expr:
-        """Rewrite numbers with a decimal point, and without separators of thousands."""
+        """Rewrite numbers with a decimal point and without thousands separators."""
         if self.thousands:
             text = text.str.replace_all(self.thousands, "", literal=True)
         if self.decimal != ".":
@@ -65,7 +65,7 @@ class CsvForm:
 
 
 class _Survey(NamedTuple):
-    """What the bytes of a file tell."""
+    """Properties of a file's bytes."""
 
     num_rows: int
     """The rows that its line ends make, the header's included."""
@@ -77,7 +77,7 @@ class _Survey(NamedTuple):
 
 
 class CsvFile(TextFile):
-    """A file whose rows have the same number of values.
+    """CSV file whose rows have the same number of values.
 
     Args:
         path: what the caller named.
@@ -109,17 +109,17 @@ class CsvFile(TextFile):
                 expected="unique names",
                 remedy="names=[...] with skip_rows=1, or another header row",
             )
-        self._survey = _look_over(text, form.delimiter, len(self.names), each=backend == "gpu")
+        self._survey = _survey_bytes(text, form.delimiter, len(self.names), each=backend == "gpu")
         if form.comment or not self._survey.is_regular:
             self._rewrite()
 
     def infer(self, asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
-        """Find the types of columns by the values in the first `BLOCK_BYTES`, but for those that are asked for."""
+        """Infer the types of columns from the first `BLOCK_BYTES`; requested types take precedence."""
         with self._text.open("rb") as file:
             head = file.read(BLOCK_BYTES)
             if file.read(1):
                 file.seek(len(head))
-                end = _last_end(head)
+                end = _find_last_end(head)
                 head = head[:end] if end else head + file.read()
         options = self._options() | {"null_values": list(self._form.null_values)}
         options.pop("glob")
@@ -131,15 +131,15 @@ class CsvFile(TextFile):
                 raise
             self._rewrite()
             return self.infer(asked, names)
-        return self._inferred(texts, asked)
+        return self._infer_columns(texts, asked)
 
-    def _inferred(self, texts: pl.DataFrame, asked: Mapping[str, str]) -> dict[str, Column]:
+    def _infer_columns(self, texts: pl.DataFrame, asked: Mapping[str, str]) -> dict[str, Column]:
         numbers = texts.select(self._form.number(pl.col(name)) for name in texts.columns)
         formats = self._form.timestamp_formats
         return {name: infer(texts[name], numbers[name], asked.get(name), formats) for name in texts.columns}
 
-    def _settled(self, name: str, names: Sequence[str]) -> dict[str, Column]:
-        return self._inferred(self._texts([name]).drop_nulls().head(_SETTLING).collect(engine="streaming"), {})
+    def _infer_from_first_value(self, name: str, names: Sequence[str]) -> dict[str, Column]:
+        return self._infer_columns(self._texts([name]).drop_nulls().head(_SETTLING).collect(engine="streaming"), {})
 
     def _is_careful(self, columns: Mapping[str, Column]) -> bool:
         # A GPU's parser makes a value that is no number a missing one; of its casts it is an error.
@@ -148,13 +148,13 @@ class CsvFile(TextFile):
         whole = any(pa.types.is_integer(column.kind) and not column.is_asked for column in columns.values())
         return whole and self._survey.has_signs
 
-    def _is_whole_in(self, target: Path, columns: Mapping[str, Column]) -> bool:
+    def _is_complete(self, target: Path, columns: Mapping[str, Column]) -> bool:
         if self._is_rewritten or pq.read_metadata(target).num_rows == self._survey.num_rows - self._num_heads:
             return True
         self._rewrite()
         return False
 
-    def _mend(self, columns: Mapping[str, Column]) -> bool:
+    def _repair(self, columns: Mapping[str, Column]) -> bool:
         self._refuse_value(columns)
         if self._is_rewritten:
             return False
@@ -164,7 +164,7 @@ class CsvFile(TextFile):
     def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
         if careful:
             frame = self._texts(self.names)
-            return frame.select(self._parsed(name, one) for name, one in columns.items()), self._backend
+            return frame.select(self._parse_column(name, one) for name, one in columns.items()), self._backend
         schema = {name: _SCANNED.get(str(column.kind), pl.String) for name, column in columns.items()}
         given = self._markers()
         frame = self._scan({name: schema.get(name, pl.String) for name in self.names}, given)
@@ -179,7 +179,7 @@ class CsvFile(TextFile):
         return frame.select(parsed), self._backend
 
     def _markers(self) -> list[str]:
-        """The markers of missing values that the parser compares each value with; others it meets as text.
+        """List the markers of missing values that the scan compares with; the plan handles the others as text.
 
         Each costs 3 % of the time, so of the usual ones only those are taken that the first rows hold.
         """
@@ -191,7 +191,7 @@ class CsvFile(TextFile):
         met = {found.decode() for found in re.findall(around + b"(" + words + b")(?=" + around + b")", head)}
         return [text for text in self._form.null_values if text in met or text not in NULL_VALUES]
 
-    def _parsed(self, name: str, column: Column, *, strict: bool = True) -> pl.Expr:
+    def _parse_column(self, name: str, column: Column, *, strict: bool = True) -> pl.Expr:
         text = pl.col(name)
         if not (pa.types.is_large_string(column.kind) or pa.types.is_timestamp(column.kind)):
             text = self._form.number(text)
@@ -216,10 +216,12 @@ class CsvFile(TextFile):
         return self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).select(names)
 
     def _refuse_value(self, columns: Mapping[str, Column]) -> None:
-        """Raise for the first value that does not fit its column; return where there is none."""
+        """Raise for the first value that does not fit its column; return if there is none."""
         texts = self._texts(self.names).with_row_index(_ROW)
         unfit = [
-            pl.col(_ROW).filter(pl.col(name).is_not_null() & self._parsed(name, column, strict=False).is_null()).min()
+            pl.col(_ROW)
+            .filter(pl.col(name).is_not_null() & self._parse_column(name, column, strict=False).is_null())
+            .min()
             for name, column in columns.items()
         ]
         try:
@@ -239,7 +241,7 @@ class CsvFile(TextFile):
             expected=f"{dtype_from_arrow(kind)}, as asked for or as the first values show",
             remedy="timestamp_formats=['%d/%m/%Y'], as the times are written"
             if pa.types.is_timestamp(kind)
-            else f"dtypes={{{name!r}: {_wider(value)!r}}}",
+            else f"dtypes={{{name!r}: {_suggest_type(value)!r}}}",
         )
 
     def _header(self) -> list[str]:
@@ -247,7 +249,7 @@ class CsvFile(TextFile):
             return next((row for row in self._rows(file) if row), [])
 
     def _rows(self, file: io.TextIOBase) -> Iterator[list[str]]:
-        """The rows but for comments, and empty ones for blank lines."""
+        """Yield the rows without comments; a blank line is an empty row."""
         is_new = True
 
         def lines() -> Iterator[str]:
@@ -273,7 +275,7 @@ class CsvFile(TextFile):
             csv.field_size_limit(limit)
 
     def _rewrite(self) -> None:
-        """Copy the rows by Python's own reader, which knows more of CSV than Polars, and is slow.
+        """Copy the rows with Python's csv reader, which is slower than Polars and accepts more dialects.
 
         Raises:
             BadFile: a row has too few or too many values.
@@ -301,8 +303,8 @@ class CsvFile(TextFile):
         self._text, self._is_rewritten = self._copy, True
 
 
-def _look_over(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _Survey:
-    """Look at the bytes of a file for what Polars reads otherwise than pandas, or does not tell.
+def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _Survey:
+    """Scan the bytes of a file for the cases in which Polars and pandas parse CSV differently.
 
     Args:
         path: the file.
@@ -354,8 +356,8 @@ def _look_over(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _
     return _Survey(num_rows, is_regular, has_signs)
 
 
-def _last_end(text: bytes) -> int:
-    """Where the last whole row of the text ends; 0 where there is none."""
+def _find_last_end(text: bytes) -> int:
+    """Find the end of the last complete row of the text; 0 if there is none."""
     array = np.frombuffer(text, np.uint8)
     ends = array == _NEWLINE
     if b'"' in text:
@@ -364,8 +366,8 @@ def _last_end(text: bytes) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-def _wider(value: str) -> str:
-    """A type that the refused value fits."""
+def _suggest_type(value: str) -> str:
+    """Suggest a type that the rejected value fits."""
     if re.fullmatch("-?(0|[1-9][0-9]*)", value):
         return "int64" if -(2**63) <= int(value) < 2**63 else "uint64" if 0 <= int(value) < 2**64 else "string"
     return "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"

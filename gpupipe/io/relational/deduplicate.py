@@ -1,4 +1,4 @@
-"""Rows that repeat others."""
+"""Removal of duplicate rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import polars as pl
 from gpupipe.cluster import get_executor
 from gpupipe.io.planning.row_filters import RowIdFilter
 from gpupipe.io.planning.table import AnyTable
-from gpupipe.io.relational.cuts import by_hash
-from gpupipe.io.relational.engine import buckets_of, run
-from gpupipe.io.relational.gathering import origin_of
+from gpupipe.io.relational.cuts import assign_hashes
+from gpupipe.io.relational.engine import count_buckets, run
+from gpupipe.io.relational.gathering import build_origin
 from gpupipe.io.relational.scan import scan
-from gpupipe.io.relational.sort import by_place, numbered
+from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import ID, ROW
 
 __all__ = ["deduplicate"]
 
 
 def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
-    """Make what `Dataset.deduplicate` describes. Only the keys are looked at; the rows stay where they are."""
-    table, backend = numbered(table), get_executor().resolve(table.backend)
+    """Run `Dataset.deduplicate`. Only the keys are read; the rows keep their partitions."""
+    table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
     rows = scan(table, on, "deduplicate")
 
     def in_order(frame: pl.LazyFrame) -> pl.LazyFrame:
@@ -34,14 +34,14 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
         return frame.group_by(on).agg(pl.col(ROW).min() if keep == "first" else pl.col(ROW).max()).select(ROW)
 
     def cut(num_buckets: int) -> list[pl.Expr]:
-        return [by_hash(on, num_buckets, missing_meet=True)]
+        return [assign_hashes(on, num_buckets, missing_meet=True)]
 
-    if buckets_of([rows], backend) == 1:
+    if count_buckets([rows], backend) == 1:
         kept = run(in_order, [rows], [ID], backend, "deduplicate", None)
-    else:  # rows stand in a bucket in any order
+    else:  # rows of a bucket are in any order
         found = run(plan, [rows], [ID], backend, "deduplicate", cut)
-        kept = by_place(found, [ID], backend, "deduplicate").gather()
+        kept = sort_by_row(found, [ID], backend, "deduplicate").gather()
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
-    made_by = origin_of("deduplicate", [table], on, keep, inputs).made_by
+    made_by = build_origin("deduplicate", [table], on, keep, inputs).made_by
     return replace(table, query=table.query.then(RowIdFilter.of(kept.column(ROW), kept.num_rows, made_by)))

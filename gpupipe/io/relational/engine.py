@@ -1,4 +1,4 @@
-"""Run a plan of Polars: by its streaming engine or cudf-polars, a bucket of rows at a time where they exceed memory."""
+"""Execution of Polars plans: by its streaming engine or cudf-polars, in buckets where the rows exceed memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gpupipe.backend.device.out_of_memory import is_device_error, is_out_of_devi
 from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
-from gpupipe.io.relational.gathering import Gathered, batch_rows, memory, types_of
-from gpupipe.io.relational.scan import Scan, explained
+from gpupipe.io.relational.gathering import Gathered, count_batch_rows, get_arrow_types, get_memory_limit
+from gpupipe.io.relational.scan import Scan, explain_failure
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.schema import Field
 from gpupipe.scratch import ScratchFolder, writing_scratch
 
-__all__ = ["Cut", "Plan", "PlannedRun", "SideBySide", "batches_of", "buckets_of", "collect", "run", "sink"]
+__all__ = ["Cut", "Plan", "PlannedRun", "ZippedRuns", "collect", "collect_batches", "count_buckets", "run", "sink"]
 
 Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
@@ -38,7 +38,7 @@ Cut = Callable[[int], Sequence[pl.Expr]]
 
 _SHARE = 2
 _TIMES = 3
-"""What a sort or a join takes beside its rows, in their own bytes; measured: 60 million rows of 65 bytes took 9 GB."""
+"""Memory of a sort or a join as a multiple of its rows; measured: 60 million rows of 65 bytes took 9 GB."""
 _MOST_BUCKETS = 128
 """Each has a file open while rows are put into them."""
 _UNKNOWN = 1 << 62
@@ -48,7 +48,7 @@ _log = logging.getLogger("gpupipe")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan over all rows of some scans, ready to run.
+    """Plan over all rows of some scans, ready to run.
 
     Args:
         plan: given a lazy frame for each scan, makes that of the result.
@@ -73,7 +73,7 @@ class PlannedRun:
     is_rowwise: bool = False
 
     def gather(self) -> Gathered:
-        """Run it, and gather the result.
+        """Run the plan and gather the result.
 
         Raises:
             PlanFailed: the engine cannot run the plan, or failed.
@@ -89,10 +89,10 @@ class PlannedRun:
         if self.backend == "cpu":
             return found.gather(self.batches())
         num_buckets = self._num_buckets()
-        num_bytes = _bytes_taken(self.scans) // num_buckets
+        num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
             result_bytes = sum(one.num_bytes for one in self.scans)
-            _of_gpu().gather(found, _shown(plans, self.title), num_bytes, result_bytes)
+            _import_gpu_engine().gather(found, _show_progress(plans, self.title), num_bytes, result_bytes)
             try:
                 self.check(found.lazy())
             except BaseException:
@@ -101,7 +101,7 @@ class PlannedRun:
         return found
 
     def batches(self) -> Generator[pa.Table]:
-        """Run it on the CPU, and give the result batch by batch.
+        """Run the plan on the CPU and yield the result in batches.
 
         Raises:
             PlanFailed, BadFile: see `gather`.
@@ -112,19 +112,19 @@ class PlannedRun:
             _log_once(
                 f"{self.title}: the program itself runs it, with all its threads; the workers of a cluster take no part"
             )
-        types, rows = types_of(self.fields), batch_rows(self.fields)
+        types, rows = get_arrow_types(self.fields), count_batch_rows(self.fields)
         with self._plans(self._num_buckets()) as plans:
             yield types.empty_table()  # there may be no batch
-            for frame in _shown((frame for plan in plans for frame in _batches(plan, rows)), self.title):
+            for frame in _show_progress((frame for plan in plans for frame in _batches(plan, rows)), self.title):
                 self.check(frame.lazy())
                 yield arrow_from_polars(frame, types)
 
     def _num_buckets(self) -> int:
-        return buckets_of(self.scans, self.backend) if self.cut is not None else 1
+        return count_buckets(self.scans, self.backend) if self.cut is not None else 1
 
     @contextmanager
     def _plans(self, num_buckets: int) -> Iterator[Iterable[pl.LazyFrame]]:
-        """The plan over all rows, or one for each bucket; where one fails nothing is left of what they read."""
+        """Yield the plan over all rows, or one for each bucket; remove the temporary files if one fails."""
         names = [item.name for item in self.fields]
 
         def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
@@ -132,8 +132,8 @@ class PlannedRun:
 
         whole = chosen(one.frame for one in self.scans)
         if self.backend == "gpu":
-            _of_gpu().refuse(whole, self.title)
-        with ExitStack() as on_failure, ExitStack() as buckets, explained(self.scans, self.title):
+            _import_gpu_engine().refuse(whole, self.title)
+        with ExitStack() as on_failure, ExitStack() as buckets, explain_failure(self.scans, self.title):
             for one in self.scans:
                 on_failure.callback(one.discard)
             pieces = self.scans[0].pieces if self.is_rowwise else ()
@@ -141,19 +141,18 @@ class PlannedRun:
             if self.cut is not None and num_buckets > 1:
                 _log.info("%s: the rows exceed the memory and are cut into %d buckets", self.title, num_buckets)
                 folder = buckets.enter_context(ScratchFolder()).path
-                plans = map(chosen, _in_buckets(self.scans, self.cut(num_buckets), num_buckets, folder))
+                plans = map(chosen, _write_buckets(self.scans, self.cut(num_buckets), num_buckets, folder))
             yield plans
             on_failure.pop_all()
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """Columns of the same rows by two runs on the CPU, side by side.
+class ZippedRuns:
+    """Columns of the same rows by two runs on the CPU, zipped batch by batch.
 
     Args:
-        left: gives all rows.
-        right: gives the other columns of them, in the same order; what it has beyond the last row of the left is not
-            read.
+        left: yields all rows.
+        right: yields the other columns in the same order; rows beyond the last one of the left are not read.
         fields: the columns of both.
     """
 
@@ -162,12 +161,12 @@ class SideBySide:
     fields: Sequence[Field]
 
     def gather(self) -> Gathered:
-        """Run both, and gather the result; see `PlannedRun.gather`."""
+        """Run both plans and gather the result; see `PlannedRun.gather`."""
         return Gathered(self.fields).gather(self.batches())
 
     def batches(self) -> Generator[pa.Table]:
-        """Run both, and give the result batch by batch; see `PlannedRun.batches`."""
-        types = types_of(self.fields)
+        """Run both plans and yield the result in batches; see `PlannedRun.batches`."""
+        types = get_arrow_types(self.fields)
         with closing(self.left.batches()) as ours, closing(self.right()) as right:
             yield types.empty_table()
             theirs = pa.table({})
@@ -185,42 +184,42 @@ class SideBySide:
 def run(
     plan: Plan, scans: Sequence[Scan], fields: Iterable[Field], backend: str, title: str, cut: Cut | None
 ) -> Gathered:
-    """Run a plan over all rows of some scans now, and gather the result; see `PlannedRun`."""
+    """Run a plan over all rows of some scans now and gather the result; see `PlannedRun`."""
     return PlannedRun(plan, scans, list(fields), backend, title, cut).gather()
 
 
-def buckets_of(scans: Sequence[Scan], backend: str) -> int:
-    """Decide into how many buckets rows are cut; 1 where they fit in the memory of the host or of the GPU."""
-    limit = memory() if backend == "cpu" else _of_gpu().memory()
-    return max(1, min(-(-_bytes_taken(scans) // limit), _MOST_BUCKETS))
+def count_buckets(scans: Sequence[Scan], backend: str) -> int:
+    """Count the buckets that rows are cut into; 1 if they fit in the memory of the host or of the GPU."""
+    limit = get_memory_limit() if backend == "cpu" else _import_gpu_engine().memory()
+    return max(1, min(-(-_estimate_bytes(scans) // limit), _MOST_BUCKETS))
 
 
 def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFrame:
-    """Run a plan whose result is small, on the host.
+    """Run a plan with a small result on the host.
 
     Raises:
         PlanFailed, BadFile: see `PlannedRun`.
     """
-    with explained(scans, title):
+    with explain_failure(scans, title):
         return plan.collect(engine="streaming")
 
 
-def batches_of(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Iterator[pl.DataFrame]:
-    """Run a plan that takes nobody knows how much, and give its result in batches; of about so many rows on a CPU.
+def collect_batches(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Iterator[pl.DataFrame]:
+    """Run a plan of unknown size and yield its result in batches; on a CPU, of about this many rows.
 
     Raises:
         PlanFailed, BackendMissing, ClusterLost: see `PlannedRun`.
     """
-    with explained([], title):
+    with explain_failure([], title):
         if backend == "cpu":
-            yield from _shown(_batches(plan, rows), title)
+            yield from _show_progress(_batches(plan, rows), title)
         else:
-            _of_gpu().refuse(plan, title)
-            yield _of_gpu().collect(plan, _UNKNOWN)
+            _import_gpu_engine().refuse(plan, title)
+            yield _import_gpu_engine().collect(plan, _UNKNOWN)
 
 
 def sink(plan: pl.LazyFrame, where: str, text: Path, path: Path, backend: str, group_rows: int) -> None:
-    """Run a plan that parses a file of text, and write its rows, in their order, to a temporary Parquet file.
+    """Run a plan that parses a text file, and write its rows, in order, to a temporary Parquet file.
 
     Args:
         plan: scans the text.
@@ -240,17 +239,17 @@ def sink(plan: pl.LazyFrame, where: str, text: Path, path: Path, backend: str, g
         if backend == "cpu":
             plan.sink_parquet(path, engine="streaming", compression="lz4", row_group_size=group_rows)
             return
-        _of_gpu().refuse(plan, "read")
+        _import_gpu_engine().refuse(plan, "read")
         try:
-            _of_gpu().write(plan, group_rows, _TIMES * text.stat().st_size, path)
+            _import_gpu_engine().write(plan, group_rows, _TIMES * text.stat().st_size, path)
         except pl.exceptions.PolarsError as error:
-            raise _device_fault(where, error) or error from error.__cause__
+            raise _find_device_fault(where, error) or error from error.__cause__
         if path.is_dir():
             _join_files(path, group_rows)
 
 
-def _device_fault(where: str, error: Exception) -> Exception | None:
-    """What to raise where the host's memory, the device or its memory failed, and not a value."""
+def _find_device_fault(where: str, error: Exception) -> Exception | None:
+    """Return the error for a failure of the host's memory, the device or its memory; None for a bad value."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else RuntimeError(str(error))
     if is_out_of_device_memory(cause):
         return OutOfDeviceMemory(
@@ -272,7 +271,7 @@ def _device_fault(where: str, error: Exception) -> Exception | None:
 
 
 def _join_files(folder: Path, group_rows: int) -> None:
-    """Make one file of those that an engine wrote into a folder."""
+    """Merge the files that an engine wrote into a folder into one."""
     files = [pq.ParquetFile(file) for file in sorted(folder.rglob("*.parquet"))]
     draft = folder.with_suffix(".draft")
     with pq.ParquetWriter(draft, files[0].schema_arrow, compression="lz4") as writer:
@@ -283,12 +282,12 @@ def _join_files(folder: Path, group_rows: int) -> None:
     draft.replace(folder)
 
 
-def _bytes_taken(scans: Sequence[Scan]) -> int:
+def _estimate_bytes(scans: Sequence[Scan]) -> int:
     return _TIMES * _SHARE * sum(one.num_bytes for one in scans)
 
 
-def _of_gpu() -> Any:
-    """The module of the engines of a GPU; a plan that they cannot run is an error there, and never goes to the CPU."""
+def _import_gpu_engine() -> Any:
+    """Import the GPU engines; a plan that they cannot run raises an error and never falls back to the CPU."""
     if find_spec("cudf_polars") is None:
         raise BackendMissing(
             "verbs over whole tables",
@@ -305,24 +304,24 @@ def _batches(plan: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
     return plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming", optimizations=flags)
 
 
-def _shown(items: Iterable[Item], title: str) -> Iterator[Item]:
+def _show_progress(items: Iterable[Item], title: str) -> Iterator[Item]:
     return iter(tqdm(items, title, disable=None, leave=False))
 
 
-def _in_buckets(
+def _write_buckets(
     scans: Sequence[Scan], cut: Sequence[pl.Expr], num_buckets: int, scratch: Path
 ) -> Iterator[list[pl.LazyFrame]]:
-    """Put the rows into buckets on disk; the scans of each in turn."""
+    """Write the rows to buckets on disk, and yield the scans of each bucket in turn."""
     folders = [scratch / str(number) for number in range(len(scans))]
     for one, folder, bucket in zip(scans, folders, cut, strict=True):
         target = pl.PartitionBy(folder, key={_BUCKET: bucket}, include_key=False, approximate_bytes_per_file=None)
         with writing_scratch(scratch):
             one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
     for number in range(num_buckets):
-        yield [_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]
+        yield [_scan_bucket(one, folder, number) for one, folder in zip(scans, folders, strict=True)]
 
 
-def _bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
+def _scan_bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
     files = sorted(path for path in folder.glob(f"*={number}/*.parquet"))
     if not files:
         return one.frame.clear()

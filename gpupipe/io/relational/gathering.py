@@ -1,4 +1,4 @@
-"""Rows that arrive in batches: kept in memory up to a limit, then in a temporary Parquet file."""
+"""Accumulation of batches: in memory up to a limit, then in a temporary Parquet file."""
 
 from __future__ import annotations
 
@@ -21,44 +21,52 @@ from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.backend.polars_plans import polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
-from gpupipe.io.formats.spill_source import Run, Spooled, from_all_files
-from gpupipe.io.formats.temp_parquet import GROUP_BYTES, Spool
+from gpupipe.io.formats.spill_source import SpillFile, SpillSource, make_subset_error
+from gpupipe.io.formats.temp_parquet import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.partitions import Partition, RowRange, Source, row_bytes
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.table import Table
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
 
-__all__ = ["Gathered", "Origin", "batch_rows", "kept_share", "memory", "origin_of", "types_of"]
+__all__ = [
+    "Gathered",
+    "Origin",
+    "build_origin",
+    "count_batch_rows",
+    "get_arrow_types",
+    "get_memory_limit",
+    "get_table_limit",
+]
 
 _KEPT_SHARE = 16
 """A table in memory takes no more than this part of it: several may be alive."""
 _UNKNOWN = 8 << 30
 
 
-def memory() -> int:
-    """Decide how many bytes of the host's memory whole tables may take: as configured, or what is free."""
+def get_memory_limit() -> int:
+    """Return how many bytes of host memory whole tables may use: as configured, or the free memory."""
     return settings().memory_limit or free_host_memory() or _UNKNOWN
 
 
-def kept_share() -> int:
-    """Decide how many bytes of a table are kept in memory; a larger one goes to a file."""
-    return memory() // _KEPT_SHARE
+def get_table_limit() -> int:
+    """Return how many bytes of a table stay in memory; a larger table is written to a file."""
+    return get_memory_limit() // _KEPT_SHARE
 
 
-def types_of(fields: Iterable[Field]) -> pa.Schema:
-    """Give the Arrow types of columns in whole tables."""
+def get_arrow_types(fields: Iterable[Field]) -> pa.Schema:
+    """Return the Arrow schema of columns in whole tables."""
     return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
 
 
-def batch_rows(fields: Iterable[Field]) -> int:
-    """Decide how many rows of whole tables travel together."""
+def count_batch_rows(fields: Iterable[Field]) -> int:
+    """Compute how many rows of whole tables make a batch."""
     return max(1, GROUP_BYTES // max(1, row_bytes(fields)))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a table comes from.
+    """Provenance of a table: the job that made it and its input files.
 
     Args:
         made_by: see `Source.made_by`.
@@ -69,8 +77,8 @@ class Origin:
     inputs: dict[str, str] | None
 
 
-def origin_of(verb: str, tables: Sequence[Table], *options: object) -> Origin:
-    """Name the origin of what a verb makes of tables."""
+def build_origin(verb: str, tables: Sequence[Table], *options: object) -> Origin:
+    """Build the origin of a verb's result from the tables that it reads."""
     jobs = [table.job_id() for table in tables]
     found = [table.source.inputs() for table in tables]
     inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
@@ -79,7 +87,7 @@ def origin_of(verb: str, tables: Sequence[Table], *options: object) -> Origin:
 
 
 class Gathered:
-    """A table put together of batches.
+    """Table accumulated from batches.
 
     Args:
         fields: the columns.
@@ -90,18 +98,18 @@ class Gathered:
 
     def __init__(self, fields: Sequence[Field], limit: int | None = None) -> None:
         self.fields = list(fields)
-        self.types = types_of(fields)
-        self.group_rows = batch_rows(fields)
+        self.types = get_arrow_types(fields)
+        self.group_rows = count_batch_rows(fields)
         self.num_rows = 0
-        self._limit = kept_share() if limit is None else limit
+        self._limit = get_table_limit() if limit is None else limit
         self._tables: list[pa.Table] = []
         self._num_bytes = 0
-        self._spool: Spool | None = None
-        self._runs: list[Run] = []
+        self._spool: TempParquet | None = None
+        self._files: list[SpillFile] = []
         self._writer: pq.ParquetWriter | None = None
 
     def gather(self, batches: Iterable[pa.Table]) -> Self:
-        """Take all batches, and return itself; where that fails nothing is left of them, nor of what makes them.
+        """Add all batches and return itself; if that fails, remove the files and close the generator.
 
         Raises:
             BadFile: the disk is full, or the folder is gone.
@@ -127,7 +135,7 @@ class Gathered:
             self._spool.remove()
 
     def take_files(self, write: Callable[[Path], object]) -> None:
-        """Take what is written at a path: a Parquet file, or a folder of them in the order of their names.
+        """Add what is written at a path: a Parquet file, or a folder of them in the order of their names.
 
         Raises:
             BadFile: the folder for temporary files is gone.
@@ -141,13 +149,13 @@ class Gathered:
         for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
             footer = pq.read_metadata(file)
             rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-            self._runs.append(Run(str(file), file.stat().st_size, tuple((0, num_rows) for num_rows in rows)))
+            self._files.append(SpillFile(str(file), file.stat().st_size, tuple((0, num_rows) for num_rows in rows)))
             self.num_rows += footer.num_rows
 
     @property
     def paths(self) -> list[str]:
-        """The temporary files; none where the rows are in memory."""
-        return [run.path for run in self._runs]
+        """The paths of the temporary files; none if the rows are in memory."""
+        return [file.path for file in self._files]
 
     @property
     def table(self) -> pa.Table:
@@ -155,19 +163,19 @@ class Gathered:
         return pa.concat_tables([self.types.empty_table(), *self._tables])
 
     def column(self, name: str) -> Iterator[Any]:
-        """Read a column of numbers without gaps, batch by batch, as arrays of NumPy."""
-        if not self._runs:
+        """Read a numeric column without missing values, and yield it in batches as NumPy arrays."""
+        if not self._files:
             yield self.table[name].to_numpy()
         for path in self.paths:
             for batch in pq.ParquetFile(path).iter_batches(columns=[name]):
                 yield batch.column(0).to_numpy()
 
     def lazy(self) -> pl.LazyFrame:
-        """Scan the rows with Polars, in their order; whoever runs the plan keeps this object meanwhile."""
-        return pl.scan_parquet(self.paths, glob=False) if self._runs else polars_from_arrow(self.table).lazy()
+        """Scan the rows with Polars, in order; the caller keeps this object alive until the plan has run."""
+        return pl.scan_parquet(self.paths, glob=False) if self._files else polars_from_arrow(self.table).lazy()
 
     def check(self) -> None:
-        """Make sure that the temporary files are there.
+        """Check that the temporary files exist.
 
         Raises:
             BadFile: they are not.
@@ -176,7 +184,7 @@ class Gathered:
             self._spool.check()
 
     def dataset(self, like: Table, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Table:
-        """Make a dataset of the rows: a row's identity is its number.
+        """Build a dataset of the rows; their row ids are their numbers.
 
         Args:
             like: the dataset whose backend and notes it has.
@@ -186,14 +194,14 @@ class Gathered:
             title: what made it, for messages.
         """
         source: Source
-        if not self._runs or self._spool is None:
+        if not self._files or self._spool is None:
             starts = range(0, max(1, self.num_rows), partition_rows)
             cuts = [(start, min(partition_rows, self.num_rows - start)) for start in starts]
             source = _InMemory(self.table, schema, cuts, origin, title)
         else:
-            self._runs = [replace(run, path=self._spool.keep(Path(run.path))) for run in self._runs]
-            partitions = _partitions(self._runs, partition_rows, title)
-            source = Spooled(dict(enumerate(self._runs)), partitions, schema, *_facts(origin), self._spool)
+            self._files = [replace(file, path=self._spool.keep(Path(file.path))) for file in self._files]
+            partitions = _cut_partitions(self._files, partition_rows, title)
+            source = SpillSource(dict(enumerate(self._files)), partitions, schema, *_facts(origin), self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
 
@@ -202,7 +210,7 @@ class Gathered:
         self._num_bytes += batch.nbytes
         self._tables.append(batch.cast(self.types))
         if self._writer is not None or self._num_bytes > self._limit:
-            self._spool = self._spool or Spool(GROUP_BYTES)
+            self._spool = self._spool or TempParquet(GROUP_BYTES)
             with self._writing():
                 self._write()
 
@@ -226,18 +234,18 @@ class Gathered:
         self._tables = []
 
     def _new_path(self) -> Path:
-        self._spool = self._spool or Spool(GROUP_BYTES)
+        self._spool = self._spool or TempParquet(GROUP_BYTES)
         self._spool.check()
         return self._spool.folder / f"{uuid.uuid4().hex}.parquet"
 
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self._runs = [Run(str(self._path), self._path.stat().st_size, tuple(self._groups))]
+            self._files = [SpillFile(str(self._path), self._path.stat().st_size, tuple(self._groups))]
 
 
 class _InMemory(FrameSource):
-    """A table in memory that was made of other tables, in Arrow's form.
+    """In-memory source whose rows were computed from other tables, as Arrow columns.
 
     Args:
         table: the rows.
@@ -266,18 +274,18 @@ class _InMemory(FrameSource):
         return backend.from_arrow(rows, fields) if fields else backend.frame({}, partition.num_rows)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Slice these columns, not copied; see `Source.table`."""
+        """Slice these columns without a copy; see `Source.table`."""
         names = [item.name for item in fields]
         self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
         return self._rows(partition.first_row, partition.num_rows).select(names)
 
     def inputs(self) -> dict[str, str] | None:
-        """Of what the rows were made of; see `Source.inputs`."""
+        """Return the input files the rows were computed from; see `Source.inputs`."""
         return self._inputs
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """They were made of all input files together."""
-        raise from_all_files()
+        """Raise: the rows were computed from all input files together."""
+        raise make_subset_error()
 
     def _rows(self, first: int, num_rows: int) -> Any:
         return self._frame.slice(first - self._first_row, num_rows)
@@ -287,13 +295,13 @@ def _facts(origin: Origin) -> tuple[str | None, dict[str, str] | None]:
     return origin.made_by, origin.inputs
 
 
-def _partitions(runs: Sequence[Run], limit: int, title: str) -> list[Partition]:
+def _cut_partitions(files: Sequence[SpillFile], limit: int, title: str) -> list[Partition]:
     packs: list[list[RowRange]] = [[]]
     found = 0
-    for file, run in enumerate(runs):
-        for group, (first_row, num_rows) in enumerate(zip(run.first_rows, run.group_rows, strict=True)):
+    for number, file in enumerate(files):
+        for group, (first_row, num_rows) in enumerate(zip(file.first_rows, file.group_rows, strict=True)):
             for start in range(0, num_rows, limit):
-                span = RowRange(file, group, first_row + start, min(limit, num_rows - start), found + start)
+                span = RowRange(number, group, first_row + start, min(limit, num_rows - start), found + start)
                 if sum(one.num_rows for one in packs[-1]) + span.num_rows > limit and packs[-1]:
                     packs.append([])
                 packs[-1].append(span)

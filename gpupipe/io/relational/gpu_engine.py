@@ -1,6 +1,6 @@
-"""The engines of cudf-polars: in the memory of a GPU, streaming through it, or on the GPUs of a cluster's workers.
+"""Engines of cudf-polars: in the memory of a GPU, streaming through it, or on the GPUs of a cluster's workers.
 
-They take device memory from RMM's current resource, whoever set it: the limit beside training stays in force, and a
+They take device memory from RMM's current resource, whoever set it: the limit during training stays in force, and a
 user's own resource is kept.
 """
 
@@ -28,7 +28,7 @@ from gpupipe.cluster import get_executor
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.config import settings
 from gpupipe.errors import GpupipeError, PlanFailed
-from gpupipe.io.relational.gathering import Gathered, kept_share
+from gpupipe.io.relational.gathering import Gathered, get_table_limit
 from gpupipe.schema import is_passenger
 
 __all__ = ["collect", "gather", "memory", "refuse", "write"]
@@ -40,7 +40,7 @@ _before_the_engine: list[Any] = []
 
 
 def refuse(plan: pl.LazyFrame, title: str) -> None:
-    """Make sure that cudf-polars knows every operation of a plan, before anything runs.
+    """Check that cudf-polars supports every operation of a plan, before anything runs.
 
     Raises:
         PlanFailed: names the operations that it does not know.
@@ -58,7 +58,7 @@ def refuse(plan: pl.LazyFrame, title: str) -> None:
 
 
 def memory() -> int:
-    """Count the bytes that a plan may take: of device memory, where no cluster's engine decides itself what to spill.
+    """Count the bytes that a plan may use: device memory, unlimited with a cluster's engine, which spills by itself.
 
     `memory_limit` is the most, so that a user can have the rows cut into more buckets.
     """
@@ -67,15 +67,15 @@ def memory() -> int:
 
 
 def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
-    """Run plans one after the other, and gather their results.
+    """Run plans one after the other and gather their results.
 
     Args:
         found: gathers them.
-        plans: each gives the columns of `found`.
+        plans: each returns the columns of `found`.
         num_bytes: what each takes, about.
         result_bytes: of the results together, at most; larger ones are written by the GPU, and not brought to the host.
     """
-    if result_bytes <= kept_share() or any(is_passenger(item.dtype) for item in found.fields):
+    if result_bytes <= get_table_limit() or any(is_passenger(item.dtype) for item in found.fields):
         found.gather(arrow_from_polars(collect(plan, num_bytes), found.types) for plan in plans)
         return
     for plan in plans:
@@ -83,46 +83,49 @@ def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, resul
 
 
 def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
-    """Write what a plan that takes about so many bytes gives; engines that stream make a folder of files."""
+    """Write the result of a plan that uses about this many bytes; engines that stream write a folder of files."""
     sink = plan.sink_parquet(path, compression="lz4", row_group_size=group_rows, lazy=True)
     collect(sink, num_bytes)
 
 
 def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
-    """Run a plan that takes about so many bytes; one that is a sink gives an empty frame.
+    """Run a plan that uses about this many bytes; a sink returns an empty frame.
 
     Raises:
         polars.exceptions.PolarsError: the plan failed.
         ClusterLost: a worker of the cluster is gone.
     """
     try:
-        return _collected(plan, num_bytes)
+        return _collect_plan(plan, num_bytes)
     except GpupipeError:
         raise
     except (MemoryError, RuntimeError) as cause:  # of RMM and cuDF, which Polars passes on
         raise pl.exceptions.ComputeError(f"{type(cause).__name__}: {cause}") from cause
 
 
-def _collected(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
+def _collect_plan(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
     executor = get_executor()
     if isinstance(executor, DaskExecutor):
-        return executor.call_all(partial(_on_workers, plan))
+        return executor.call_all(partial(_collect_on_workers, plan))
     limit = _free_memory()
     if num_bytes <= limit:
         resource = rmm.mr.get_current_device_resource()
         return plan.collect(engine=pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True))
-    with SPMDEngine.from_options(_options(limit)) as engine:
+    with SPMDEngine.from_options(_build_options(limit)) as engine:
         return plan.collect(engine=engine)
 
 
-def _on_workers(plan: pl.LazyFrame, client: Client) -> pl.DataFrame:
-    with _lent(client) as limit, DaskEngine.from_options(_options(limit), dask_client=client) as engine:
+def _collect_on_workers(plan: pl.LazyFrame, client: Client) -> pl.DataFrame:
+    with (
+        _borrow_resources(client) as limit,
+        DaskEngine.from_options(_build_options(limit), dask_client=client) as engine,
+    ):
         return plan.collect(engine=engine)
 
 
 @contextmanager
-def _lent(client: Client) -> Iterator[int]:
-    """Keep each worker's resource, which the engine replaces and does not put back; the least that one has free."""
+def _borrow_resources(client: Client) -> Iterator[int]:
+    """Save each worker's memory resource while the engine replaces it; yield the smallest free memory."""
     free = client.run(_lend)
     try:
         yield min(free.values())
@@ -143,7 +146,7 @@ def _take_back() -> None:
 
 
 def _free_memory() -> int:
-    """Give back what the backend holds for reuse; the bytes that RMM's current resource may still allocate."""
+    """Release the backend's cached memory, and return the bytes that RMM's current resource may still allocate."""
     select("gpu").make_room(0)
     resource = rmm.mr.get_current_device_resource()
     if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
@@ -151,7 +154,7 @@ def _free_memory() -> int:
     return int(rmm.mr.available_device_memory()[0])
 
 
-def _options(limit: int) -> StreamingOptions:
+def _build_options(limit: int) -> StreamingOptions:
     return StreamingOptions(
         spill_device_limit=str(int(limit * _SPILLED_FROM)),
         memory_resource_config=_CURRENT,

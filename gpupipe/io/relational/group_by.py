@@ -1,4 +1,4 @@
-"""Rows with equal keys made into one."""
+"""Group-by: one row of aggregates for each distinct key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import polars as pl
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
-from gpupipe.io.relational.cuts import by_order, repeat_little
+from gpupipe.io.relational.cuts import assign_ranges, has_many_groups
 from gpupipe.io.relational.engine import PlannedRun, collect
-from gpupipe.io.relational.gathering import origin_of
+from gpupipe.io.relational.gathering import build_origin
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
@@ -33,14 +33,14 @@ _HIGH, _HALF = "⟨high⟩", 2**32
 
 @dataclass(frozen=True)
 class GroupBy(Generic[AnyTable]):
-    """A table that is about to be grouped; made by `Dataset.group_by`."""
+    """Table with the keys to group it by; made by `Dataset.group_by`."""
 
     table: AnyTable
     keys: Sequence[str]
     dropna: bool
 
     def agg(self, *unnamed: object, **named: tuple[str, str]) -> AnyTable:
-        """One row for each distinct key, in the order of the keys, a missing one last.
+        """Compute one row for each distinct key, sorted by the keys, a missing one last.
 
         Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value. But
         a list has an element for each row, in the order of the rows, so that `sort("time").group_by("user")` gives each
@@ -73,17 +73,17 @@ class GroupBy(Generic[AnyTable]):
         """
         if unnamed:
             asked, expected = unnamed[0], "name=(column, function) for each new column"
-            remedy = _named(asked, self.table)
+            remedy = _suggest_call(asked, self.table)
             raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
         for name, pair in cast(dict[str, Any], named).items():
             if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
                 expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
                 raise BadConfig(f"agg({name}=)", "makes no sense", got=pair, expected=expected, remedy=remedy)
-        wanted = [_Wanted(name, *pair) for name, pair in named.items()]
+        wanted = [_Aggregate(name, *pair) for name, pair in named.items()]
         self._check(wanted)
-        return _grouped(self.table, self.keys, wanted, dropna=self.dropna)
+        return _plan_groups(self.table, self.keys, wanted, dropna=self.dropna)
 
-    def _check(self, wanted: Sequence[_Wanted]) -> None:
+    def _check(self, wanted: Sequence[_Aggregate]) -> None:
         if not wanted:
             raise BadConfig(
                 "agg", "nothing is asked for", expected="a name for each column", remedy="agg(rows=('x', 'size'))"
@@ -116,8 +116,8 @@ class GroupBy(Generic[AnyTable]):
                 )
 
 
-def _named(asked: Any, table: Table) -> str:
-    """The call that was meant by functions without names, as pandas takes them."""
+def _suggest_call(asked: Any, table: Table) -> str:
+    """Suggest the call with named aggregates for arguments in the style of pandas."""
     by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
     pairs = {
         f"{column}_{function}": (column, function)
@@ -128,13 +128,13 @@ def _named(asked: Any, table: Table) -> str:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Aggregate:
     name: str
     column: str
     function: str
 
     def field(self, item: Field) -> Field:
-        """Of the result, typed as pandas does."""
+        """Return the field of the result, with the type that pandas gives it."""
         if self.function in ("size", "count", "nunique"):
             return Field(self.name, "int64", nullable=False).as_source()
         if self.function == "list":
@@ -148,7 +148,7 @@ class _Wanted:
         return Field(self.name, item.dtype, nullable=item.nullable, written_as=item.written_as).as_source()
 
     def expression(self, item: Field, backend: str) -> pl.Expr:
-        """Of the result; on a GPU of rows in any order, but for lists."""
+        """Build the expression of the result; on a GPU the rows may be in any order, except for lists."""
         values, wide = pl.col(self.column), self.field(item).dtype
         match self.function:
             case "size":
@@ -176,7 +176,7 @@ class _Wanted:
         return found.alias(self.name)
 
 
-def _grouped(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Wanted], *, dropna: bool) -> AnyTable:
+def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
     backend = get_executor().resolve(table.backend)
     aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
@@ -188,7 +188,7 @@ def _grouped(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Wanted], *,
         if backend == "gpu" and any(one.function == "list" for one in wanted):
             frame = frame.sort(ROW)
         groups = frame.group_by(keys).agg(aggregations)
-        return groups.with_columns(_sum_that_fits(one.name) for one in sums).sort(keys, nulls_last=True)
+        return groups.with_columns(_mask_wrapped_sum(one.name) for one in sums).sort(keys, nulls_last=True)
 
     def check(groups: pl.LazyFrame) -> None:
         for one in sums:
@@ -198,28 +198,28 @@ def _grouped(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Wanted], *,
         rows = scan(table, columns, "group")
 
         def cut(num_buckets: int) -> list[pl.Expr]:
-            return [by_order(rows, keys, [True] * len(keys), num_buckets)]
+            return [assign_ranges(rows, keys, [True] * len(keys), num_buckets)]
 
-        large = any(one.function in _WHOLE for one in wanted) or repeat_little(rows, keys, backend)
+        large = any(one.function in _WHOLE for one in wanted) or has_many_groups(rows, keys, backend)
         return PlannedRun(plan, [rows], list(schema), backend, "group", cut if large else None, check)
 
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
-    return plan_rows(table, [], schema, origin_of("group", [table], keys, dropna, wanted), "group", groups)
+    return plan_rows(table, [], schema, build_origin("group", [table], keys, dropna, wanted), "group", groups)
 
 
-def _sum_that_fits(name: str) -> pl.Expr:
-    """The sum of a group, missing where it has wrapped: no engine has sums of 128 bits and a GPU too.
+def _mask_wrapped_sum(name: str) -> pl.Expr:
+    """Replace a sum that has wrapped with a missing value: cudf-polars has no sums of 128 bits.
 
-    The sum of the values' high halves tells the sum but for the low halves, which in a group of up to 2**30 rows come
-    to less than 2**62; a sum that has wrapped is off by 2**64.
+    The sum of the values' high halves approximates the sum: the low halves of a group of up to 2**30 rows add less than
+    2**62, while a sum that has wrapped is off by 2**64.
     """
     total, high = pl.col(name), pl.col(name + _HIGH)
     off = total.cast(pl.Float64) - high.cast(pl.Float64) * float(_HALF)
     return pl.when(off.abs() < 2.0**63).then(total).alias(name)
 
 
-def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Wanted, dtype: str) -> None:
+def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Aggregate, dtype: str) -> None:
     lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
     if len(lost):
         raise BadData(
@@ -227,5 +227,5 @@ def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Wanted, dtype: 
             f"the sum of column {one.column!r} does not fit {dtype} in a group",
             got=lost.row(0, named=True),
             expected="sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1",
-            remedy=f"T.{derive(one.column, 'float({})')} before it, which gives float64",
+            remedy=f"T.{derive(one.column, 'float({})')} before it, which returns float64",
         )

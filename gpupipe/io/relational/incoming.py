@@ -1,4 +1,4 @@
-"""What plans of Polars come to, as datasets."""
+"""Polars frames and plans as datasets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.readers import from_frame
-from gpupipe.io.relational.engine import batches_of
-from gpupipe.io.relational.gathering import kept_share
+from gpupipe.io.relational.engine import collect_batches
+from gpupipe.io.relational.gathering import get_table_limit
 
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
@@ -24,14 +24,14 @@ _BATCH_ROWS = 200_000
 
 
 def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> Dataset:
-    """Make a lazy table of a frame of Polars, or of what a lazy frame comes to.
+    """Make a lazy table of a Polars frame, or of the result of a lazy frame.
 
     The plan of a lazy frame is run now: by Polars' streaming engine, or by cudf-polars' one on a GPU (not yet run on
     one). A small result stays in memory, any other goes to a temporary Parquet file, which is removed with the dataset.
 
     Args:
         data: a `polars.DataFrame` or `polars.LazyFrame`.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: what runs the plan, and whose frames the dataset gives.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: what runs the plan, and whose frames the dataset returns.
 
     Raises:
         BadConfig: it is neither.
@@ -60,19 +60,21 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
     if isinstance(given, pl.DataFrame):
         return from_frame(given, backend=backend)
     where = get_executor().resolve(backend)
-    batches = (frame.to_arrow() for frame in batches_of(given, _BATCH_ROWS, where, "from_polars"))
+    batches = (frame.to_arrow() for frame in collect_batches(given, _BATCH_ROWS, where, "from_polars"))
     kept: list[pa.Table] = []
     num_bytes = 0
     for batch in batches:
         kept.append(batch)
         num_bytes += batch.nbytes
-        if num_bytes > kept_share():
+        if num_bytes > get_table_limit():
             schema = batch.schema
-            return from_frame(pa.RecordBatchReader.from_batches(schema, _flat(chain(kept, batches))), backend=backend)
+            return from_frame(
+                pa.RecordBatchReader.from_batches(schema, _iter_batches(chain(kept, batches))), backend=backend
+            )
     whole = pa.concat_tables(kept) if kept else pl.DataFrame(schema=given.collect_schema()).to_arrow()
     return from_frame(whole, backend=backend)
 
 
-def _flat(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+def _iter_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     for table in tables:
         yield from table.to_batches()

@@ -1,4 +1,4 @@
-"""Two large tables joined on equal keys.
+"""Equality join of two large tables.
 
 Keys are compared as the `Join` step does: by value whatever the types of numbers, and a missing key matches nothing.
 """
@@ -18,28 +18,28 @@ from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
-from gpupipe.io.relational.cuts import by_hash, hash_of
-from gpupipe.io.relational.engine import PlannedRun, SideBySide, buckets_of, collect, run
-from gpupipe.io.relational.gathering import batch_rows, origin_of, types_of
+from gpupipe.io.relational.cuts import assign_hashes, hash_keys
+from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, collect, count_buckets, run
+from gpupipe.io.relational.gathering import build_origin, count_batch_rows, get_arrow_types
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import Scan, scan
-from gpupipe.io.relational.sort import by_place
+from gpupipe.io.relational.sort import sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_choice
 
-__all__ = ["Joining", "comparable_key", "join", "name_added"]
+__all__ = ["JoinSpec", "cast_key", "join", "name_right_columns"]
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
 """Whether the rows of the left and those of the right stay that match nothing."""
 _ADDED = 1 << 63
-"""Above all identities of left rows: where right rows that match none come."""
+"""Above all row ids of the left: the row ids of right rows without a match start here."""
 _RIGHT = "⟨right row⟩"
 _HASH = "⟨hash⟩"
 
 
 @dataclass(frozen=True)
-class Joining:
-    """What is joined and what comes out.
+class JoinSpec:
+    """Specification of a join: its keys, its columns and its kind.
 
     Args:
         left_keys: the left key columns, as fields.
@@ -47,7 +47,7 @@ class Joining:
         left_columns: the columns of the left.
         right_columns: those the right adds, and what they are called in the result.
         how: a key of `_KEPT`.
-        many: whether a key may stand in several rows of the right.
+        many: whether a key may repeat in the right.
     """
 
     left_keys: tuple[Field, ...]
@@ -69,7 +69,7 @@ class Joining:
         suffix: str,
         many: bool,
     ) -> Self:
-        """Checked: see `Dataset.join`.
+        """Check the arguments of `Dataset.join` and build the specification.
 
         Raises:
             BadConfig, SchemaMismatch: see there.
@@ -91,21 +91,21 @@ class Joining:
                     "join",
                     f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
                     expected="the same type on both sides" + (f" for how={how!r}" if _KEPT[how][1] else ""),
-                    remedy="; ".join(_casts(ours, theirs)),
+                    remedy="; ".join(_suggest_casts(ours, theirs)),
                 )
             require_comparable_times(ours, theirs, "join, left and right")
         chosen = right.names if columns is None else columns
-        names = name_added([name for name in chosen if name not in right_on], left, suffix, "join")
+        names = name_right_columns([name for name in chosen if name not in right_on], left, suffix, "join")
         return cls(*keys, tuple(left), tuple((right[name], out) for name, out in names.items()), how, many)
 
     @property
     def right_fields(self) -> list[Field]:
-        """What is read of the right."""
+        """The columns read from the right table."""
         return list(dict.fromkeys([*self.right_keys, *(item for item, _ in self.right_columns)]))
 
     @property
     def schema(self) -> Schema:
-        """Of the result."""
+        """The schema of the result."""
         keeps_left, keeps_right = _KEPT[self.how]
         missing_keys = {
             ours.name: ours.nullable or theirs.nullable
@@ -123,25 +123,25 @@ class Joining:
 
     @property
     def keys(self) -> list[str]:
-        """The columns that hold the keys as they are compared."""
+        """The columns that hold the keys in the type they are compared in."""
         return [f"⟨key⟩ {number}" for number in range(len(self.left_keys))]
 
     def with_keys(self, rows: Scan, fields: Sequence[Field]) -> Scan:
-        """The rows of one side and, of each, its keys as they are compared, made of these columns."""
+        """Add to a scan of one side its keys, cast from these columns to the type they are compared in."""
         pairs = zip(self.left_keys, self.right_keys, strict=True)
         kinds = [key_dtype({ours.dtype, theirs.dtype}) for ours, theirs in pairs]
-        made = [comparable_key(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
+        made = [cast_key(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
         return replace(rows, frame=rows.frame.with_columns(made))
 
     def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows of the result in their order, each with its place as `ROW`.
+        """Plan the rows of the result in order, each with its row id as `ROW`.
 
         An engine that keeps the order while it joins takes twice as long as one that sorts afterwards.
         """
         return self.plan(left, right).sort(ROW, _RIGHT)
 
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows of the result in any order, each with its place as `ROW` and `_RIGHT`."""
+        """Plan the rows of the result in any order, each with its row ids as `ROW` and `_RIGHT`."""
         keeps_left, keeps_right = _KEPT[self.how]
         theirs = {f"⟨right⟩ {item.name}": pl.col(item.name) for item in self.right_keys} if keeps_right else {}
         added = {out: pl.col(item.name) for item, out in self.right_columns}
@@ -159,8 +159,8 @@ class Joining:
         return both.with_columns(*of_either, place)
 
 
-def name_added(columns: Sequence[str], left: Schema, suffix: str, where: str) -> dict[str, str]:
-    """Name the columns that the right adds: the suffix is put behind those that the left has too.
+def name_right_columns(columns: Sequence[str], left: Schema, suffix: str, where: str) -> dict[str, str]:
+    """Name the columns that the right adds: those that the left has too get the suffix.
 
     Raises:
         BadConfig: a column would have another's name.
@@ -179,50 +179,55 @@ def name_added(columns: Sequence[str], left: Schema, suffix: str, where: str) ->
     return names
 
 
-def join(left: AnyTable, right: Table, joining: Joining) -> AnyTable:
-    """Make what `Dataset.join` describes."""
+def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
+    """Run `Dataset.join`."""
     backend, schema = get_executor().resolve(left.backend), joining.schema
 
     def cut(num_buckets: int) -> list[pl.Expr]:
-        return [by_hash(joining.keys, num_buckets)] * 2
+        return [assign_hashes(joining.keys, num_buckets)] * 2
 
-    def rows() -> PlannedRun | SideBySide:
+    def rows() -> PlannedRun | ZippedRuns:
         ours = joining.with_keys(scan(left, [item.name for item in joining.left_columns], "join"), joining.left_keys)
         names = [item.name for item in joining.right_fields]
         theirs = joining.with_keys(scan(right, names, "join, right table"), joining.right_keys)
         if not joining.many:
             _check_unique(theirs, joining, backend)
         if backend == "cpu" and joining.how == "left" and not joining.many:
-            return _beside_left(ours, theirs, joining)
-        if buckets_of([ours, theirs], backend) == 1:
+            return _plan_left_join(ours, theirs, joining)
+        if count_buckets([ours, theirs], backend) == 1:
             return PlannedRun(joining.in_row_order, [ours, theirs], list(schema), backend, "join", None)
         plan = joining.in_row_order if joining.many else joining.plan
-        return by_place(run(plan, [ours, theirs], [*schema, ID], backend, "join", cut), schema, backend, "join")
+        return sort_by_row(run(plan, [ours, theirs], [*schema, ID], backend, "join", cut), schema, backend, "join")
 
-    return plan_rows(left, [right], schema, origin_of("join", [left, right], joining), "join", rows)
+    return plan_rows(left, [right], schema, build_origin("join", [left, right], joining), "join", rows)
 
 
-def _beside_left(left: Scan, right: Scan, joining: Joining) -> PlannedRun | SideBySide:
-    """Plan what adds columns to each row of the left, on a CPU: no row of it is moved, nor held."""
+def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | ZippedRuns:
+    """Plan a left join on unique keys on a CPU: the left rows are streamed, not moved or held."""
     rows = PlannedRun(lambda frame: frame, [left], joining.left_columns, "cpu", "join", None, is_rowwise=True)
     added = list(joining.schema)[len(joining.left_columns) :]
     if not added:
         return rows
     keys = replace(left, fields=joining.left_keys, frame=left.frame.select(*joining.keys, ROW))
-    if buckets_of([keys, right], "cpu") == 1:
-        return SideBySide(rows, lambda: _by_number(keys, right, joining, added), list(joining.schema))
+    if count_buckets([keys, right], "cpu") == 1:
+        return ZippedRuns(rows, lambda: _join_row_numbers(keys, right, joining, added), list(joining.schema))
 
     def in_order() -> Generator[pa.Table]:
         found = run(
-            joining.plan, [keys, right], [*added, ID], "cpu", "join", lambda number: [by_hash(joining.keys, number)] * 2
+            joining.plan,
+            [keys, right],
+            [*added, ID],
+            "cpu",
+            "join",
+            lambda number: [assign_hashes(joining.keys, number)] * 2,
         )
-        return by_place(found, added, "cpu", "join").batches()
+        return sort_by_row(found, added, "cpu", "join").batches()
 
-    return SideBySide(rows, in_order, list(joining.schema))
+    return ZippedRuns(rows, in_order, list(joining.schema))
 
 
-def _by_number(left: Scan, right: Scan, joining: Joining, added: Sequence[Field]) -> Generator[pa.Table]:
-    """Give the columns that the right adds, in the order of the left: what is joined is the numbers of the rows."""
+def _join_row_numbers(left: Scan, right: Scan, joining: JoinSpec, added: Sequence[Field]) -> Generator[pa.Table]:
+    """Yield the columns that the right adds, in the order of the left; only row numbers are joined."""
 
     def plan(ours: pl.LazyFrame, theirs: pl.LazyFrame) -> pl.LazyFrame:
         ours, theirs = (
@@ -237,16 +242,16 @@ def _by_number(left: Scan, right: Scan, joining: Joining, added: Sequence[Field]
         places[ours] = theirs
     columns = [pl.col(item.name).alias(out) for item, out in joining.right_columns]
     found = collect(right.frame.select(columns), [right], "join")
-    types, step = types_of(added), batch_rows(added)
+    types, step = get_arrow_types(added), count_batch_rows(added)
     for start in range(0, len(places), step):
         part = pl.Series(places[start : start + step])
         yield arrow_from_polars(found.select(pl.all().gather(part, null_on_oob=True)), types)
 
 
-def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:
+def _check_unique(rows: Scan, joining: JoinSpec, backend: str) -> None:
     names = list(dict.fromkeys(item.name for item in joining.right_keys))
-    if backend == "cpu" and buckets_of([rows], backend) == 1:  # hashes that differ, as nearly always, say enough
-        hashes = rows.frame.drop_nulls(joining.keys).select(hash_of(joining.keys).sort().alias(_HASH))
+    if backend == "cpu" and count_buckets([rows], backend) == 1:  # hashes that differ, as nearly always, say enough
+        hashes = rows.frame.drop_nulls(joining.keys).select(hash_keys(joining.keys).sort().alias(_HASH))
         if not collect(hashes.select((pl.col(_HASH) == pl.col(_HASH).shift()).any()), [rows], "join").item():
             return
 
@@ -257,7 +262,7 @@ def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:
 
     fields = [*dict.fromkeys(joining.right_keys), ID]
     keys = replace(rows, fields=fields, frame=rows.frame.select(*joining.keys, *names, ROW))
-    found = run(plan, [keys], fields, backend, "join", lambda number: [by_hash(joining.keys, number)])
+    found = run(plan, [keys], fields, backend, "join", lambda number: [assign_hashes(joining.keys, number)])
     if found.num_rows:
         key = found.lazy().sort(ROW).select(names).collect().row(0, named=True)
         raise BadData(
@@ -268,8 +273,8 @@ def _check_unique(rows: Scan, joining: Joining, backend: str) -> None:
         )
 
 
-def comparable_key(item: Field, kind: str) -> pl.Expr:
-    """A key in the type it is compared in; missing where that has no such value, which then equals no other key."""
+def cast_key(item: Field, kind: str) -> pl.Expr:
+    """Cast a key to the type it is compared in; a value outside that type becomes missing and matches nothing."""
     key = pl.col(item.name)
     if kind in FLOATS:
         return key.cast(pl.Float32 if kind == "float32" else pl.Float64)
@@ -279,8 +284,8 @@ def comparable_key(item: Field, kind: str) -> pl.Expr:
     return pl.when(cast.cast(pl.Float64) == key.cast(pl.Float64)).then(cast) if item.dtype in FLOATS else cast
 
 
-def _casts(left: Field, right: Field) -> list[str]:
-    """What gives two keys one type without changing a value: the narrowest that holds both, or else text."""
+def _suggest_casts(left: Field, right: Field) -> list[str]:
+    """Suggest lossless casts of two keys to one type: the narrowest that holds both, or else text."""
     one: str = "string"
     if {left.dtype, right.dtype} <= {*INTEGERS, *FLOATS}:
         both = np.promote_types(left.dtype, right.dtype).name

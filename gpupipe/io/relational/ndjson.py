@@ -1,4 +1,4 @@
-"""JSON lines as plans of Polars, and what their bytes and lines tell where a plan does not."""
+"""JSON lines as Polars plans, with checks of the bytes for values that the plan would lose."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from gpupipe.io.relational.text_values import (
     MOST_FLOAT32,
     NAIVE,
     Column,
-    as_text,
-    asked_time,
+    infer_text,
     infer_time,
     parse,
+    require_time,
 )
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import refuse_packed
@@ -49,7 +49,7 @@ Objects: TypeAlias = Callable[[], Iterator[dict[str, Any]]]
 
 
 class JsonFile(TextFile):
-    """A file with an object per line.
+    """JSON Lines file: an object per line.
 
     Args:
         path: what the caller named.
@@ -69,7 +69,7 @@ class JsonFile(TextFile):
         self.left_out: AbstractSet[str] = set()
 
     def infer(self, asked: Mapping[str, str]) -> dict[str, Column]:
-        """Find the columns and their types in the first `BLOCK_BYTES`, but for the types that are asked for.
+        """Infer the columns and their types from the first `BLOCK_BYTES`; requested types take precedence.
 
         Raises:
             BadFile: a line is no object.
@@ -77,31 +77,31 @@ class JsonFile(TextFile):
         """
         head = self._block()
         try:
-            return self._inferred(head, asked)
+            return self._infer_columns(head, asked)
         except pl.exceptions.PolarsError:
             known = {name: Column(arrow_type(dtype)) for name, dtype in asked.items()}
-            self._look(head.splitlines(keepends=True), known, is_first=True)
+            self._check_lines(head.splitlines(keepends=True), known, is_first=True)
             raise
 
-    def _inferred(self, block: bytes, asked: Mapping[str, str]) -> dict[str, Column]:
+    def _infer_columns(self, block: bytes, asked: Mapping[str, str]) -> dict[str, Column]:
         frame = pl.read_ndjson(io.BytesIO(block), infer_schema_length=None)
         rows, found = partial(self._rows, block), {}
-        for name in dict.fromkeys([*_in_order(frame.columns, rows()), *asked]):
+        for name in dict.fromkeys([*_order_keys(frame.columns, rows()), *asked]):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in asked:
                 is_time = asked[name] == "timestamp"
-                found[name] = asked_time(texts) if is_time else Column(arrow_type(asked[name]), is_asked=True)
+                found[name] = require_time(texts) if is_time else Column(arrow_type(asked[name]), is_asked=True)
             elif dtype == pl.String:
-                found[name] = infer_time(texts) or as_text(texts)
+                found[name] = infer_time(texts) or infer_text(texts)
             elif dtype == pl.List(pl.String):
                 found[name] = Column(pa.large_list(self._element(block, name)))
             else:
-                found[name] = Column(_kind(dtype, partial(_below, rows, name)))
+                found[name] = Column(_infer_type(dtype, partial(_iter_objects_at, rows, name)))
         return found
 
     def _block(self, row: int = 0) -> bytes:
-        """Whole lines of about `BLOCK_BYTES`, from a row on."""
+        """Read whole lines of about `BLOCK_BYTES`, from a row on."""
         with self._text.open("rb") as file:
             first = next(islice(filter(bytes.strip, file), row, None)) if row else b""
             head = first + file.read(BLOCK_BYTES)
@@ -109,7 +109,7 @@ class JsonFile(TextFile):
         return head[: head.rfind(b"\n") + 1] or head + rest if rest else head
 
     def _element(self, head: bytes, name: str) -> pa.DataType:
-        """The type of what is in lists that Polars takes for text: large integers and fractions may be among it."""
+        """Infer the type of list elements that Polars reads as text, among them large integers and floats."""
         lists = (one.get(name) or () for one in self._rows(head))
         types = {type(leaf) for values in lists for leaf in values if leaf is not None}
         if types <= {int, float}:
@@ -123,32 +123,32 @@ class JsonFile(TextFile):
             engine = "cpu"
         # A GPU's parser makes a value that does not fit a missing one; of its casts it is an error.
         on_gpu = engine == "gpu"
-        schema = {name: pl.String if on_gpu else _scanned(column.kind) for name, column in columns.items()}
-        values = (_value(pl.col(n), one, careful=careful, on_gpu=on_gpu).alias(n) for n, one in columns.items())
+        schema = {name: pl.String if on_gpu else _get_scan_type(column.kind) for name, column in columns.items()}
+        values = (_build_value(pl.col(n), one, careful=careful, on_gpu=on_gpu).alias(n) for n, one in columns.items())
         return pl.scan_ndjson(self._text, schema=schema).select(values), engine
 
     def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
         return pl.scan_ndjson(self._text, schema=dict.fromkeys(names, pl.String))
 
-    def _settled(self, name: str, names: Sequence[str]) -> dict[str, Column]:
+    def _infer_from_first_value(self, name: str, names: Sequence[str]) -> dict[str, Column]:
         first = self._texts([name]).with_row_index(_ROW).drop_nulls(name).head(1).collect(engine="streaming")
-        found = self._inferred(self._block(first[_ROW].item()), {}) if len(first) else {}
+        found = self._infer_columns(self._block(first[_ROW].item()), {}) if len(first) else {}
         return {each: found[each] for each in names if each in found and dtype_from_arrow(found[each].kind) is not None}
 
-    def _mend(self, columns: Mapping[str, Column]) -> bool:
-        self._look_over(columns)
+    def _repair(self, columns: Mapping[str, Column]) -> bool:
+        self._check_text(columns)
         return False
 
-    def _is_whole_in(self, target: Path, columns: Mapping[str, Column]) -> bool:
-        """Count the values that were written, and those of them that are text, in the bytes.
+    def _is_complete(self, target: Path, columns: Mapping[str, Column]) -> bool:
+        """Compare the counts of values and of texts in the written file with those in the bytes.
 
         Polars makes text of a number where it expects text, and leaves out keys that the schema does not have.
         """
-        if not self._is_as_counted(_written(target, columns)):
-            self._look_over(columns)
+        if not self._has_counts(_count_written(target, columns)):
+            self._check_text(columns)
         return True
 
-    def _is_as_counted(self, written: Mapping[str, tuple[int, int]]) -> bool:
+    def _has_counts(self, written: Mapping[str, tuple[int, int]]) -> bool:
         if self._is_whole:
             sums = tuple(map(sum, zip(*written.values(), strict=True)))
             return _count(self._text, None) == [sums]
@@ -162,12 +162,12 @@ class JsonFile(TextFile):
             for (keys, strings), (values, texts) in zip(found, doubtful.values(), strict=True)
         )
 
-    def _look_over(self, columns: Mapping[str, Column]) -> None:
+    def _check_text(self, columns: Mapping[str, Column]) -> None:
         with self._text.open("rb") as file:
-            self._look(file, columns)
+            self._check_lines(file, columns)
 
-    def _look(self, lines: Iterable[bytes], columns: Mapping[str, Column], *, is_first: bool = False) -> None:
-        """Raise for the first line that is no object, or has a value that does not fit its column.
+    def _check_lines(self, lines: Iterable[bytes], columns: Mapping[str, Column], *, is_first: bool = False) -> None:
+        """Raise for the first line that is not an object, or has a value that does not fit its column.
 
         Args:
             lines: the lines.
@@ -186,12 +186,12 @@ class JsonFile(TextFile):
                 elif name in times and isinstance(value, str):
                     texts[name][row] = value
                 elif column is None or (pa.types.is_large_string(column.kind) and not column.is_asked):
-                    for path, leaf in _leaves_of(value, name):
+                    for path, leaf in _iter_values(value, name):
                         word = first.setdefault(path, _WORDS[type(leaf)])
                         if word != _WORDS[type(leaf)]:
                             raise self._unfit(row, name, leaf, f"{word}, as in the rows before")
                 else:
-                    for path, leaf, wanted in _misfits(value, column.kind, name):
+                    for path, leaf, wanted in _find_misfits(value, column.kind, name):
                         if wanted is not None:
                             raise self._unfit(row, name, leaf, f"{dtype_from_arrow(wanted)}; types are {_SOURCE}")
                         self.new.setdefault(path, row)
@@ -214,7 +214,7 @@ class JsonFile(TextFile):
     def _object(self, line: bytes, row: int) -> dict[str, Any]:
         text = line.strip()
         try:
-            return _parsed(text)
+            return _parse_object(text)
         except (ValueError, RecursionError) as cause:
             refuse_packed(self._path, text)
             raise BadFile(
@@ -240,8 +240,8 @@ class JsonFile(TextFile):
         )
 
 
-def _value(source: pl.Expr, column: Column, *, careful: bool, on_gpu: bool) -> pl.Expr:
-    """A column as it is written."""
+def _build_value(source: pl.Expr, column: Column, *, careful: bool, on_gpu: bool) -> pl.Expr:
+    """Build the expression of a column's values as they are written to Parquet."""
     kind = column.kind
     if on_gpu or pa.types.is_timestamp(kind) or pa.types.is_null(kind):
         return parse(source, column, careful=careful, on_gpu=on_gpu)
@@ -253,16 +253,16 @@ def _value(source: pl.Expr, column: Column, *, careful: bool, on_gpu: bool) -> p
         return source.cast(INTEGERS[str(kind)])
     if is_list(kind) and column.is_asked:
         element = replace(column, kind=kind.value_type, formats=NAIVE)
-        return source.list.eval(_value(pl.element(), element, careful=True, on_gpu=False))
+        return source.list.eval(_build_value(pl.element(), element, careful=True, on_gpu=False))
     return source
 
 
-def _scanned(kind: pa.DataType) -> Any:
-    """The type of Polars that a column is scanned as; its reader knows few."""
+def _get_scan_type(kind: pa.DataType) -> Any:
+    """Return the Polars type that a column is scanned as; its reader supports few."""
     if pa.types.is_struct(kind):
-        return pl.Struct({item.name: _scanned(item.type) for item in kind.fields})
+        return pl.Struct({item.name: _get_scan_type(item.type) for item in kind.fields})
     if is_list(kind):
-        return pl.List(_scanned(kind.value_type))
+        return pl.List(_get_scan_type(kind.value_type))
     if pa.types.is_boolean(kind):
         return pl.Boolean
     if pa.types.is_floating(kind):
@@ -272,8 +272,8 @@ def _scanned(kind: pa.DataType) -> Any:
     return pl.String
 
 
-def _kind(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataType:
-    """The type of what Polars has found; integers that it says have 128 bits are taken for those of 64 without sign.
+def _infer_type(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataType:
+    """Convert a type that Polars inferred to Arrow; 128-bit integers become uint64.
 
     Args:
         dtype: of Polars.
@@ -281,11 +281,11 @@ def _kind(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataTy
         is_inside: whether the values are those of a key or a list within a column.
     """
     if isinstance(dtype, pl.Struct):
-        below = {item.name: partial(_below, objects, item.name) for item in dtype.fields}
-        kinds = {item.name: _kind(item.dtype, below[item.name], is_inside=True) for item in dtype.fields}
-        return pa.struct([(name, kinds[name]) for name in _in_order([*kinds], objects())])
+        below = {item.name: partial(_iter_objects_at, objects, item.name) for item in dtype.fields}
+        kinds = {item.name: _infer_type(item.dtype, below[item.name], is_inside=True) for item in dtype.fields}
+        return pa.struct([(name, kinds[name]) for name in _order_keys([*kinds], objects())])
     if isinstance(dtype, pl.List):
-        return pa.large_list(_kind(dtype.inner, objects, is_inside=True))
+        return pa.large_list(_infer_type(dtype.inner, objects, is_inside=True))
     if dtype == pl.Int128:
         return pa.uint64()
     if dtype == pl.Null:
@@ -294,8 +294,8 @@ def _kind(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataTy
     return plain.get(str(dtype), pa.large_string())
 
 
-def _leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """A value and all that is within it, but for what is missing, and where."""
+def _iter_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield a value and all values nested in it, without missing ones, each with its path."""
     if value is not None:
         yield path, value
         inner = (
@@ -306,20 +306,20 @@ def _leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             else ()
         )
         for name, one in inner:
-            yield from _leaves_of(one, f"{path}.{name}")
+            yield from _iter_values(one, f"{path}.{name}")
 
 
-def _misfits(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any, pa.DataType | None]]:
-    """What of a value does not fit a type: where, the value and its type; no type for a key that the type has not."""
+def _find_misfits(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any, pa.DataType | None]]:
+    """Yield the nested values that do not fit a type: path, value and type; None as the type of an unknown key."""
     if pa.types.is_struct(kind) and isinstance(value, dict):
         for name, inner in value.items():
             if kind.get_field_index(name) < 0:
                 yield f"{path}.{name}", inner, None
             else:
-                yield from _misfits(inner, kind.field(name).type, f"{path}.{name}")
+                yield from _find_misfits(inner, kind.field(name).type, f"{path}.{name}")
     elif is_list(kind) and isinstance(value, list):
         for inner in value:
-            yield from _misfits(inner, kind.value_type, path)
+            yield from _find_misfits(inner, kind.value_type, path)
     elif value is not None and not _fits(value, kind):
         yield path, value, kind
 
@@ -337,16 +337,18 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind)) and (not pa.types.is_float32(kind) or abs(value) < MOST_FLOAT32)
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
+def _parse_object(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise ValueError("does not begin with {")
-    found: dict[str, Any] = json.loads(text, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_finite)
+    found: dict[str, Any] = json.loads(
+        text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
+    )
     if _LONE_SURROGATE.search(text):
         json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -354,7 +356,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"no finite number: {text}")
@@ -362,13 +364,13 @@ def _finite(text: str) -> float:
 
 
 def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | None:
-    """For each key how many values it has, and how many of them are text; None where that is not sure.
+    """Count for each key its values and how many of them are text; None where the count may be wrong.
 
-    A quotation mark and a colon are the end of a key wherever they stand, and null is all that begins with an n.
+    A quotation mark and a colon end a key anywhere, and any value that begins with an n is null.
 
     Args:
         path: the file.
-        names: the keys as they are written; None for all keys together.
+        names: the keys, quoted and escaped as in the file; None for all keys together.
 
     Memory: an eighth of a MiB or a line, and some arrays as long.
     """
@@ -380,11 +382,11 @@ def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | N
                 if b"\\u" in some and _LONE_SURROGATE.search(some):
                     return None
                 some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
-            found += [_counted(some)] if names is None else [_counted_of(name, some) for name in names]
+            found += [_count_all_keys(some)] if names is None else [_count_key(name, some) for name in names]
     return [(int(keys), int(strings)) for keys, strings in found]
 
 
-def _counted(some: bytes) -> tuple[int, int]:
+def _count_all_keys(some: bytes) -> tuple[int, int]:
     text = np.frombuffer(some, np.uint8)
     quotes, ends, missing = text == _QUOTE, text[1:-2] == _COLON, text[2:-1] == _N
     ends &= quotes[:-3]
@@ -395,14 +397,14 @@ def _counted(some: bytes) -> tuple[int, int]:
     return keys - int(np.count_nonzero(missing)), int(np.count_nonzero(quotes)) // 2 - keys
 
 
-def _counted_of(name: str, some: bytes) -> tuple[int, int]:
+def _count_key(name: str, some: bytes) -> tuple[int, int]:
     key = f"{name}:".encode()
     missing, strings = (some.count(key + text) + some.count(key + b" " + text) for text in (b"null", b'"'))
     return some.count(key) - missing, strings
 
 
-def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
-    """Of each column of a Parquet file how many values it has, those of fields within it too, and how many are text."""
+def _count_written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
+    """Count for each column of a Parquet file its values, nested fields included, and how many are text."""
     metadata = pq.read_metadata(path)
     values: Counter[str] = Counter()
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -410,7 +412,7 @@ def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, 
             values[chunk.path_in_schema] += chunk.num_values - chunk.statistics.null_count
     found = {name: (values[name], values[name] * _is_text(column.kind)) for name, column in columns.items()}
     for name in [name for name, column in columns.items() if pa.types.is_nested(column.kind)]:
-        leaves = [*_leaves(pl.col(name), columns[name].kind)]
+        leaves = [*_iter_leaves(pl.col(name), columns[name].kind)]
         of_keys = [each.count() for each, _, is_key in leaves if is_key]
         of_texts = [each.count() for each, kind, _ in leaves if _is_text(kind)]
         sums = (pl.sum_horizontal(pl.lit(0), *each) for each in (of_keys, of_texts))
@@ -419,8 +421,8 @@ def _written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, 
     return found
 
 
-def _in_order(names: Sequence[str], objects: Iterable[dict[str, Any]]) -> list[str]:
-    """The keys of objects in the order of their first appearance; Polars keeps it for up to 32."""
+def _order_keys(names: Sequence[str], objects: Iterable[dict[str, Any]]) -> list[str]:
+    """Order the keys of objects by first appearance; Polars keeps that order for up to 32."""
     found: dict[str, None] = {}
     for one in objects if len(names) > _ORDERED else ():
         found |= dict.fromkeys(one)
@@ -429,15 +431,15 @@ def _in_order(names: Sequence[str], objects: Iterable[dict[str, Any]]) -> list[s
     return list(dict.fromkeys([*found, *names]))
 
 
-def _below(objects: Objects, name: str) -> Iterator[dict[str, Any]]:
-    """The objects that objects have at a key, those in lists too."""
-    return _objects(one.get(name) for one in objects())
+def _iter_objects_at(objects: Objects, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects at a key of other objects, those in lists too."""
+    return _iter_objects(one.get(name) for one in objects())
 
 
-def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _iter_objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for value in values:
         if isinstance(value, list):
-            yield from _objects(value)
+            yield from _iter_objects(value)
         elif isinstance(value, dict):
             yield value
 
@@ -446,14 +448,16 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_timestamp(kind))
 
 
-def _leaves(source: pl.Expr, kind: pa.DataType, *, is_key: bool = True) -> Iterator[tuple[pl.Expr, pa.DataType, bool]]:
-    """A column and all that is within it: the values, their type, and whether each has a key."""
+def _iter_leaves(
+    source: pl.Expr, kind: pa.DataType, *, is_key: bool = True
+) -> Iterator[tuple[pl.Expr, pa.DataType, bool]]:
+    """Yield a column and all nested columns: the values, their type, and whether each has a key."""
     yield source, kind, is_key
     if pa.types.is_struct(kind):
         for item in kind.fields:
-            yield from _leaves(source.struct.field(item.name), item.type)
+            yield from _iter_leaves(source.struct.field(item.name), item.type)
     elif is_list(kind):
-        yield from _leaves(source.explode(empty_as_null=False), kind.value_type, is_key=False)
+        yield from _iter_leaves(source.explode(empty_as_null=False), kind.value_type, is_key=False)
 
 
 _QUOTE, _COLON, _N, _SPACE = b'":n '

@@ -1,4 +1,4 @@
-"""What a plan comes to as a source: the plan runs when rows are asked for, or while they are written."""
+"""Lazy result of a plan as a source: the plan runs when rows are read or written."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.io.formats.spill_source import MadeOfAll
+from gpupipe.io.formats.spill_source import DerivedSource
 from gpupipe.io.planning.partitions import Partition, Source
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.gathering import Gathered, Origin
 from gpupipe.schema import Field, Schema
 
-__all__ = ["Planned", "largest_partition", "plan_rows"]
+__all__ = ["PlanSource", "count_largest_partition", "plan_rows"]
 
 
-class ReadyPlan(Protocol):
-    """A plan that is ready to run; see `engine.PlannedRun`."""
+class RunnablePlan(Protocol):
+    """Protocol of a plan that is ready to run; see `engine.PlannedRun`."""
 
     def gather(self) -> Gathered:
-        """Run it, and gather the result."""
+        """Run the plan and gather the result."""
 
     def batches(self) -> Generator[pa.Table]:
-        """Run it, and give the result batch by batch."""
+        """Run the plan and yield the result in batches."""
 
 
 def plan_rows(
@@ -36,9 +36,9 @@ def plan_rows(
     schema: Schema,
     origin: Origin,
     title: str,
-    run: Callable[[], ReadyPlan],
+    run: Callable[[], RunnablePlan],
 ) -> AnyTable:
-    """Make a dataset of the rows of a plan that is yet to run: a row's identity is its number.
+    """Build a dataset of the rows of a plan that has not run yet; their row ids are their numbers.
 
     Args:
         table: what the plan reads, of which the result has the backend and the notes.
@@ -48,17 +48,19 @@ def plan_rows(
         title: what makes it, for messages.
         run: scans what the plan reads, and makes the plan ready to run.
     """
-    return replace(table, source=Planned([table, *others], schema, origin, title, run), schema=schema, query=EVERYTHING)
+    return replace(
+        table, source=PlanSource([table, *others], schema, origin, title, run), schema=schema, query=EVERYTHING
+    )
 
 
-def largest_partition(table: Table) -> int:
-    """Count the rows of the largest partition, 1 at least; of a plan that is yet to run the most one may have."""
+def count_largest_partition(table: Table) -> int:
+    """Count the rows of the largest partition, at least 1; of a plan not yet run, the maximum."""
     source = table.source
-    return source.partition_rows if isinstance(source, Planned) else max(1, *(p.num_rows for p in table.partitions))
+    return source.partition_rows if isinstance(source, PlanSource) else max(1, *(p.num_rows for p in table.partitions))
 
 
-class Planned(MadeOfAll):
-    """The rows of a plan: gathered once they are read; rows that are only written never are. See `plan_rows`."""
+class PlanSource(DerivedSource):
+    """Source of a plan's rows: gathered at the first read; rows that are only written are streamed. See `plan_rows`."""
 
     _made: tuple[Gathered, Source] | None
 
@@ -68,7 +70,7 @@ class Planned(MadeOfAll):
         schema: Schema,
         origin: Origin,
         title: str,
-        run: Callable[[], ReadyPlan],
+        run: Callable[[], RunnablePlan],
     ) -> None:
         super().__init__(schema, origin.made_by, origin.inputs)
         self.notes = tables[0].source.notes
@@ -77,9 +79,9 @@ class Planned(MadeOfAll):
 
     @property
     def partition_rows(self) -> int:
-        """The rows of the largest partition of what the plan reads."""
+        """The rows of the largest partition that the plan reads."""
         with self._lock:
-            return self._rows or max(map(largest_partition, self._tables))
+            return self._rows or max(map(count_largest_partition, self._tables))
 
     @property
     def gathered(self) -> Gathered:
@@ -91,7 +93,7 @@ class Planned(MadeOfAll):
         return self._kept[0]
 
     def batches(self) -> Generator[pa.Table]:
-        """Give all rows in their order; runs the plan unless they have been gathered.
+        """Yield all rows in order; runs the plan unless they have been gathered.
 
         Raises:
             PlanFailed, BadFile, BadData: see the verb.
@@ -102,19 +104,19 @@ class Planned(MadeOfAll):
 
     @property
     def partitions(self) -> Sequence[Partition]:
-        """Those of the rows that are gathered."""
+        """The partitions of the gathered rows."""
         return self._source.partitions
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """See `Source.read`."""
+        """Read the gathered rows; see `Source.read`."""
         return self._source.read(partition, fields, backend)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """See `Source.table`."""
+        """Read the gathered rows on the host; see `Source.table`."""
         return self._source.table(partition, fields)
 
     def only(self, partitions: Sequence[Partition]) -> Any:
-        """The gathered rows; see `Source.only`."""
+        """Return a source of these partitions of the gathered rows; see `Source.only`."""
         return self._source.only(partitions)
 
     def __reduce__(self) -> Any:

@@ -1,4 +1,4 @@
-"""Filters as expressions of Polars, where they keep the same rows: the others are evaluated by partitions."""
+"""Row filters as Polars expressions, where both keep the same rows; other filters are evaluated by partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 if TYPE_CHECKING:
     from gpupipe.io.planning.query import Query
 
-__all__ = ["predicates"]
+__all__ = ["translate_query"]
 
 _Pair: TypeAlias = tuple[Node, Node]
 _NOWHERE = Span(0, 0)
@@ -35,11 +35,11 @@ _TYPES: dict[str, Any] = {
 _COMPARE = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-def predicates(query: Query, schema: Schema) -> list[pl.Expr] | None:
-    """Translate all choices of a query, over frames in which NaN is missing; None where one of them is not translated.
+def translate_query(query: Query, schema: Schema) -> list[pl.Expr] | None:
+    """Translate all filters and draws of a query, over frames in which NaN is missing; None if one has no translation.
 
     Those that are compare columns with constants of their own type or with columns of the same one, look for missing
-    values, or draw rows by identity. A comparison with a missing value is missing on both sides, and `and`, `or` and
+    values, or draw rows by row id. A comparison with a missing value is missing on both sides, and `and`, `or` and
     `not` follow Kleene.
 
     Args:
@@ -49,14 +49,14 @@ def predicates(query: Query, schema: Schema) -> list[pl.Expr] | None:
     Example:
         >>> from gpupipe.io.planning.query import Query
         >>> query = Query(stages=(Where("n < 3"),))
-        >>> [one] = predicates(query, Schema([Field("n", "int8")]))
+        >>> [one] = translate_query(query, Schema([Field("n", "int8")]))
         >>> pl.DataFrame({"n": [1, None, 5]}, schema={"n": pl.Int8}).filter(one)["n"].to_list()
         [1]
-        >>> predicates(query, Schema([Field("n", "bool")])) is None
+        >>> translate_query(query, Schema([Field("n", "bool")])) is None
         True
     """
     try:
-        return [_chosen(one, schema) for one in (*query.draws, *query.stages)]
+        return [_translate_choice(one, schema) for one in (*query.draws, *query.stages)]
     except (_NotTranslated, OverflowError):  # times that Python has not
         return None
 
@@ -65,13 +65,13 @@ class _NotTranslated(Exception):
     pass
 
 
-def _chosen(one: object, schema: Schema) -> pl.Expr:
+def _translate_choice(one: object, schema: Schema) -> pl.Expr:
     if isinstance(one, Where):
-        return _truth(parse(one.text, "filter").tree, schema)
+        return _translate_condition(parse(one.text, "filter").tree, schema)
     if isinstance(one, Between):
         name = Name(one.column, _NOWHERE)
         ends = ((sign, (name, Constant(bound, "", _NOWHERE))) for _, sign, bound in one.conditions)
-        return reduce(and_, (_pair(sign, pair, schema) for sign, pair in ends))
+        return reduce(and_, (_translate_comparison(sign, pair, schema) for sign, pair in ends))
     if isinstance(one, RandomSplit) and not isinstance(one, StratifiedSplit) and one.by is None:
         bits, low = random_bits(one.seed, pl.col(ROW)), number(one.low)
         inside = bits >= low if one.high is None else (bits >= low) & (bits < number(one.high))
@@ -79,43 +79,45 @@ def _chosen(one: object, schema: Schema) -> pl.Expr:
     raise _NotTranslated
 
 
-def _truth(node: Node, schema: Schema) -> pl.Expr:
+def _translate_condition(node: Node, schema: Schema) -> pl.Expr:
     match node:
         case Name(name) if schema[name].dtype == "bool":
             return pl.col(name)
         case Operation("not", (operand,)):
-            return ~_truth(operand, schema)
+            return ~_translate_condition(operand, schema)
         case Operation("and" | "or" as name, operands):
-            return reduce(and_ if name == "and" else or_, (_truth(operand, schema) for operand in operands))
+            return reduce(
+                and_ if name == "and" else or_, (_translate_condition(operand, schema) for operand in operands)
+            )
         case Operation("isnull", (Name(name),)) if _is_plain(schema[name]):
             return pl.col(name).is_null()
         case Operation("notnull", (Name(name),)) if _is_plain(schema[name]):
             return pl.col(name).is_not_null()
         case Operation("in", (Name(name), *constants)) if len(constants) <= _MOST_CONSTANTS:
-            return reduce(or_, (_pair("==", (Name(name, node.span), one), schema) for one in constants))
+            return reduce(or_, (_translate_comparison("==", (Name(name, node.span), one), schema) for one in constants))
         case Comparison(operators, operands):
             pairs = zip(operators, pairwise(operands), strict=True)
-            return reduce(and_, (_pair(operator, pair, schema) for operator, pair in pairs))
+            return reduce(and_, (_translate_comparison(operator, pair, schema) for operator, pair in pairs))
     raise _NotTranslated
 
 
-def _pair(operator: str, pair: _Pair, schema: Schema) -> pl.Expr:
+def _translate_comparison(operator: str, pair: _Pair, schema: Schema) -> pl.Expr:
     left, right = pair
     if not (isinstance(left, Name) or isinstance(right, Name)):
         raise _NotTranslated
-    a, b = _operand(left, right, schema), _operand(right, left, schema)
+    a, b = _translate_operand(left, right, schema), _translate_operand(right, left, schema)
     found: pl.Expr = _COMPARE[operator](a, b)
     return found
 
 
-def _operand(node: Node, other: Node, schema: Schema) -> pl.Expr:
-    """One side of a comparison."""
+def _translate_operand(node: Node, other: Node, schema: Schema) -> pl.Expr:
+    """Translate one side of a comparison."""
     if isinstance(node, Name) and _is_plain(schema[node.name]):
         if isinstance(other, Name) and schema[other.name].dtype != schema[node.name].dtype:
             raise _NotTranslated
         return pl.col(node.name)
     if isinstance(node, Constant) and isinstance(other, Name):
-        return _literal(node, schema[other.name])
+        return _translate_constant(node, schema[other.name])
     raise _NotTranslated
 
 
@@ -123,8 +125,8 @@ def _is_plain(item: Field) -> bool:
     return item.dtype in _TYPES
 
 
-def _literal(constant: Constant, item: Field) -> pl.Expr:
-    """A constant as a value of the column's own type."""
+def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
+    """Convert a constant to the column's type."""
     value: Any = constant.value
     if item.dtype == "timestamp":
         value = EPOCH + timedelta(microseconds=int(value_as(constant, "timestamp")))

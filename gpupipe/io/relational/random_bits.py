@@ -1,4 +1,4 @@
-"""The random bits of SplitMix64 as expressions of Polars: those that arrays of NumPy and CuPy have."""
+"""Random bits of SplitMix64 as Polars expressions, equal to those of the NumPy and CuPy implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEP = 0x9E3779B97F4A7C15
 
 
 def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
-    """Draw what `backend.hashing.splitmix64` draws, as an expression.
+    """Draw the bits of `backend.hashing.splitmix64` as an expression.
 
     Example:
         >>> pl.select(random_bits(0, pl.lit(1))).item()
@@ -25,5 +25,5 @@ def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
 
 
 def number(value: int) -> pl.Expr:
-    """Make a constant of 64 bits without a sign."""
+    """Build an unsigned 64-bit constant."""
     return pl.lit(value, pl.UInt64)

@@ -1,4 +1,4 @@
-"""A dataset as a lazy frame of Polars: its columns, and the identity of each row."""
+"""Lazy Polars scan of a dataset: its columns and the row ids."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpupipe.io.formats.read_file import holds
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.table import Table
-from gpupipe.io.relational.gathering import Gathered, memory
-from gpupipe.io.relational.planned import Planned
-from gpupipe.io.relational.predicates import predicates
+from gpupipe.io.relational.gathering import Gathered, get_memory_limit
+from gpupipe.io.relational.planned import PlanSource
+from gpupipe.io.relational.predicates import translate_query
 from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, ID, ROW, Field
 
-__all__ = ["LazyFrame", "Rows", "Scan", "explained", "lazy", "scan", "scan_gathered", "scan_made"]
+__all__ = ["LazyFrame", "Rows", "Scan", "explain_failure", "lazy", "scan", "scan_computed", "scan_gathered"]
 
 LazyFrame: TypeAlias = pl.LazyFrame
 Rows: TypeAlias = Callable[[Table, Backend], Frame]
-"""The rows made of a dataset of one partition, with their identities in the column `ROW`."""
+"""Function that computes rows from a dataset of one partition, with their row ids in the column `ROW`."""
 
 _MOST_FILES = 500
 """A plan has a node for each file; beyond so many it takes longer to make than to read them."""
@@ -49,7 +49,7 @@ _COUNTED_SHARE = 16
 
 @dataclass(frozen=True)
 class Scan:
-    """The rows of a dataset, to be used in a plan.
+    """Lazy frame of a dataset's rows, input of a plan.
 
     Args:
         frame: the columns and `ROW`, in the order of the rows; a float that is NaN is missing.
@@ -71,7 +71,7 @@ class Scan:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the rows in memory, about."""
+        """The approximate size of the rows in memory, in bytes."""
         strings = sum(item.dtype == "string" for item in self.fields)
         return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
 
@@ -82,7 +82,7 @@ class Scan:
 
 
 def lazy(table: Table) -> pl.LazyFrame:
-    """Make what `Dataset.to_polars` describes."""
+    """Run `Dataset.to_polars`."""
     for item in table.schema:
         if "decimal256" in item.dtype:
             raise SchemaMismatch(
@@ -93,14 +93,14 @@ def lazy(table: Table) -> pl.LazyFrame:
                 remedy="select(...) the other columns, or Cast to 'float64' before it",
             )
     frame = scan(table, table.columns, "to_polars", keep=True).frame
-    return frame.select(_as_written(item) for item in table.schema)
+    return frame.select(_cast_to_written(item) for item in table.schema)
 
 
 _DAY = 86_400_000_000
 
 
-def _as_written(item: Field) -> pl.Expr:
-    """Give a column its date or its zone."""
+def _cast_to_written(item: Field) -> pl.Expr:
+    """Cast a column to its date type or time zone."""
     column, kind = pl.col(item.name), get_file_type(item)
     if item.dtype != "timestamp" or not item.written_as:
         return column
@@ -114,7 +114,7 @@ def _as_written(item: Field) -> pl.Expr:
 
 
 def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
-    """Make a lazy frame of these columns and the row's identity.
+    """Make a lazy frame of these columns and the row ids.
 
     Local Parquet files are scanned by Polars itself, with filters that it evaluates alike; whatever else a dataset is
     made of is read by partitions first, by the executor in force.
@@ -131,17 +131,17 @@ def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False
     Memory: of a dataset that Polars cannot scan, the columns, up to a share of the memory; the rest goes to disk.
     """
     fields = [table.schema[name] for name in columns]
-    found = _of_plan(table, fields) or _of_files(table, fields)
+    found = _scan_plan(table, fields) or _scan_files(table, fields)
     if found is None:
-        found = _of_partitions(table, _Reading(columns), fields, title, 1 << 62 if keep else memory() // 4)
+        found = _scan_partitions(table, _ReadRows(columns), fields, title, 1 << 62 if keep else get_memory_limit() // 4)
     return found
 
 
-def scan_made(table: Table, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
-    """Scan what is made of a dataset, partition by partition, by the executor in force.
+def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
+    """Scan rows computed from a dataset, partition by partition, by the current executor.
 
     Args:
-        table: what the rows are made of; no two of these share an identity.
+        table: what the rows are computed from; its row ids are unique.
         rows: makes those of a partition.
         fields: the columns that are kept of them.
         title: of the progress bar.
@@ -149,18 +149,18 @@ def scan_made(table: Table, rows: Rows, fields: Sequence[Field], title: str) -> 
     Raises:
         PartitionFailed, BadFile: see `scan`.
     """
-    return _of_partitions(table, rows, fields, title, memory() // 4)
+    return _scan_partitions(table, rows, fields, title, get_memory_limit() // 4)
 
 
 def scan_gathered(found: Gathered) -> Scan:
-    """Scan what a plan has made, with `ROW` among its columns."""
+    """Scan the gathered result of a plan that has `ROW` among its columns."""
     fields = [item for item in found.fields if item.name != ROW]
     return Scan(found.lazy(), fields, found.num_rows, found.check, found.check, found)
 
 
 @contextmanager
-def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
-    """Say what failed: a file, which is found by a second look, or the plan."""
+def explain_failure(scans: Sequence[Scan], title: str) -> Iterator[None]:
+    """Raise an error that names the cause: the file that cannot be read, found by another read, or the plan."""
     try:
         yield
         for one in scans:
@@ -179,33 +179,33 @@ def explained(scans: Sequence[Scan], title: str) -> Iterator[None]:
         ) from cause
 
 
-def _of_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
-    """The rows that an earlier plan makes; None where they are elsewhere."""
+def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
+    """Scan the rows of an earlier plan; None if the source is none or its files are remote."""
     source = table.source
-    if not isinstance(source, Planned) or table.query != EVERYTHING:
+    if not isinstance(source, PlanSource) or table.query != EVERYTHING:
         return None
     found, row = source.gathered, pl.col(ROW).cast(pl.UInt64)
     if any(is_remote(path) for path in found.paths):
         return None
     frame = found.lazy().with_row_index(ROW).select(*(item.name for item in fields), row)
-    return Scan(frame.with_columns(_without_nan(fields)), fields, found.num_rows, found.check, found.check, source)
+    return Scan(frame.with_columns(_replace_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
-def _of_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
+def _scan_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
     work = _HostRows(rows, tuple(fields), get_executor().resolve(table.backend))
     batches = run_partitions(work, table, work.backend, title)
     found = Gathered([*fields, ID], limit)
-    with explained([], title):
+    with explain_failure([], title):
         found.gather(batches)
-    frame = found.lazy().with_columns(_without_nan(fields))
-    if table.query.repeats_rows:  # the rows made of one share its identity
+    frame = found.lazy().with_columns(_replace_nan(fields))
+    if table.query.repeats_rows:  # rows computed from one row share its row id
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
     return Scan(frame, fields, found.num_rows, found.check, found.check, found)
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """The rows as they are read."""
+class _ReadRows:
+    """Partition task: read columns and the row ids."""
 
     names: Sequence[str]
 
@@ -218,7 +218,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _HostRows:
-    """The rows of a partition as Arrow columns, with their identities."""
+    """Partition task: the rows as Arrow columns, with their row ids."""
 
     rows: Rows
     fields: tuple[Field, ...]
@@ -229,14 +229,14 @@ class _HostRows:
         return host_table(self.rows(part, backend), [*self.fields, ID], backend)
 
 
-def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
-    """The files as Polars scans them; None where it would not see the same rows and values."""
+def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
+    """Scan the files with Polars; None if it would not read the same rows and values."""
     source, wanted = table.source, [item.name for item in fields]
-    chosen = predicates(table.query, source.schema)
+    chosen = translate_query(table.query, source.schema)
     if type(source) is not FileSource or chosen is None:
         return None
     fields = [source.schema[name] for name in dict.fromkeys([*wanted, *sorted(table.query.reads([]))])]
-    files = _scannable(source, fields)
+    files = _select_files(source, fields)
     if files is None:
         return None
 
@@ -246,7 +246,7 @@ def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
                 raise BadFile(
                     file.origin.path,
                     f"it is not what it was when the dataset was made: {change}",
-                    expected="files that stay as they are",
+                    expected="files that do not change",
                     remedy="make the dataset again",
                 )
 
@@ -257,10 +257,10 @@ def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     def rows(number: int, first: int = 0, num_rows: int | None = None) -> pl.LazyFrame:
         frame = pl.scan_parquet(files[number].stored.path, glob=False, row_index_name=ROW).slice(first, num_rows)
         row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
-        frame = frame.select(*names, row_id).with_columns(casts).with_columns(_without_nan(fields))
+        frame = frame.select(*names, row_id).with_columns(casts).with_columns(_replace_nan(fields))
         return frame.filter(chosen).select(*wanted, ROW) if chosen else frame
 
-    pieces = [rows(number, *cut) for number, file in files.items() for cut in _cuts(file)]
+    pieces = [rows(number, *cut) for number, file in files.items() for cut in _iter_pieces(file)]
     for partition in source.partitions:
         source.reads.add(partition.spans, names, source.stored_bytes(partition, names))
 
@@ -272,11 +272,11 @@ def _of_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     num_rows = sum(partition.num_rows for partition in source.partitions)
     own = [table.schema[name] for name in wanted]
     found = Scan(pl.concat(map(rows, files)), own, num_rows, check, look, source, pieces)
-    return _counted(found) if chosen and found.num_bytes > memory() // _COUNTED_SHARE else found
+    return _count_rows(found) if chosen and found.num_bytes > get_memory_limit() // _COUNTED_SHARE else found
 
 
-def _scannable(source: FileSource, fields: Sequence[Field]) -> dict[int, ParquetFile] | None:
-    """The files by number, where Polars sees the same rows and values in all of them."""
+def _select_files(source: FileSource, fields: Sequence[Field]) -> dict[int, ParquetFile] | None:
+    """Return the files by number if Polars reads the same rows and values in all of them, else None."""
     files = {number: file for number, file in source.files.items() if isinstance(file, ParquetFile)}
     rows = sum(partition.num_rows for partition in source.partitions)
     if len(files) < len(source.files) or rows != sum(sum(file.group_rows) for file in files.values()):
@@ -287,8 +287,8 @@ def _scannable(source: FileSource, fields: Sequence[Field]) -> dict[int, Parquet
     return files if all(alike) else None
 
 
-def _cuts(file: ParquetFile) -> Iterator[tuple[int, int]]:
-    """First row and number of rows of row groups that are read together: one large one, or several small ones."""
+def _iter_pieces(file: ParquetFile) -> Iterator[tuple[int, int]]:
+    """Yield first row and number of rows of row groups that are read together: one large or several small ones."""
     first, last = 0, 0
     for num_rows in file.group_rows:
         last += num_rows
@@ -299,18 +299,18 @@ def _cuts(file: ParquetFile) -> Iterator[tuple[int, int]]:
         yield first, last - first
 
 
-def _counted(found: Scan) -> Scan:
-    """With the number of rows that filters leave: whether they fit in memory depends on it."""
-    with explained([found], "filter"):
+def _count_rows(found: Scan) -> Scan:
+    """Count the rows that filters leave, which decides whether they fit in memory."""
+    with explain_failure([found], "filter"):
         return replace(found, num_rows=found.frame.select(pl.len()).collect(engine="streaming").item())
 
 
-def _without_nan(fields: Sequence[Field]) -> pl.Expr:
+def _replace_nan(fields: Sequence[Field]) -> pl.Expr:
     return pl.col(item.name for item in fields if item.dtype in FLOATS).fill_nan(None)
 
 
 def _is_same(file: ParquetFile, item: Field) -> bool:
-    """Whether Polars reads a column as the field says."""
+    """Return whether Polars reads a column with the type of the field."""
     kind = file.schema.field(item.name).type
     if item.dtype == "timestamp":
         return kind in (pa.date32(), pa.timestamp("ms"), pa.timestamp("us"))

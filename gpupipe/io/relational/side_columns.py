@@ -1,4 +1,4 @@
-"""New columns of a dataset's rows, made of all rows by a plan and found again by the rows' identities."""
+"""Side columns: columns that a plan computes from all rows and that are looked up by row id."""
 
 from __future__ import annotations
 
@@ -14,63 +14,63 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster import get_executor
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.table import Table
-from gpupipe.io.relational.cuts import by_hash
-from gpupipe.io.relational.engine import Plan, buckets_of, run
+from gpupipe.io.relational.cuts import assign_hashes
+from gpupipe.io.relational.engine import Plan, count_buckets, run
 from gpupipe.io.relational.gathering import Origin
-from gpupipe.io.relational.planned import largest_partition
-from gpupipe.io.relational.scan import Rows, Scan, scan, scan_made
-from gpupipe.io.relational.sort import by_place
+from gpupipe.io.relational.planned import count_largest_partition
+from gpupipe.io.relational.scan import Rows, Scan, scan, scan_computed
+from gpupipe.io.relational.sort import sort_by_row
 from gpupipe.schema import ID, ROW, Field, Schema
 
-__all__ = ["Attach", "SideColumns", "found_columns", "make_columns"]
+__all__ = ["Attach", "SideColumns", "collect_columns", "compute_columns"]
 
 
 @dataclass(frozen=True)
 class SideColumns:
-    """Columns of rows that are elsewhere, in memory or in a temporary file.
+    """Columns stored apart from their rows, in memory or in a temporary file.
 
     Args:
-        table: the columns and `ROW`, in the order of the rows' identities.
-        edges: the identities at which the second and each later partition begins.
+        table: the columns and `ROW`, sorted by row id.
+        edges: the row ids at which the second and each later partition begins.
     """
 
     table: Table
     edges: Sequence[int]
 
     def columns(self, names: Sequence[str], row_ids: Array, backend: Backend) -> dict[str, Column]:
-        """Find the columns of these rows, no two of which have the same identity.
+        """Look up the columns of these rows, whose row ids are unique.
 
         Memory: the columns of the partitions these rows are in.
         """
         ends = self._ends(row_ids, backend)
         frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in self._parts(ends)])
-        places = _places(backend.column(frame, ROW).data, row_ids, ends, backend)
+        places = _locate_rows(backend.column(frame, ROW).data, row_ids, ends, backend)
         return {name: backend.column(frame, name).take(places) for name in names}
 
     def rows(self, names: Sequence[str], row_ids: Any) -> pa.Table:
-        """Find the columns of these rows on the host, as Arrow columns; see `columns`."""
+        """Look up the columns of these rows on the host, as Arrow columns; see `columns`."""
         backend = select("cpu")
         ends, fields = self._ends(row_ids, backend), list(self.table.schema.select([*names, ROW]))
         found = pa.concat_tables(self.table.source.table(part, fields) for part in self._parts(ends))
-        places = _places(found.column(ROW).to_numpy(), row_ids, ends, backend)
+        places = _locate_rows(found.column(ROW).to_numpy(), row_ids, ends, backend)
         found = found.select(list(names))
         return found.slice(places.start, len(row_ids)) if isinstance(places, slice) else found.take(pa.array(places))
 
     def _ends(self, row_ids: Array, backend: Backend) -> Any:
-        """The least and the greatest identity."""
+        """Return the smallest and the largest row id."""
         if not len(row_ids):
             return np.zeros(2, dtype=np.uint64)
         return backend.to_host(backend.xp.stack([row_ids.min(), row_ids.max()]))
 
     def _parts(self, ends: Any) -> Sequence[Partition]:
-        """The partitions that hold the rows between two identities."""
+        """Return the partitions that hold the rows between two row ids."""
         first, last = np.searchsorted(np.array(self.edges, dtype=np.uint64), ends, side="right").tolist()
         return self.table.partitions[first : last + 1]
 
 
 @dataclass(frozen=True)
 class Attach:
-    """Adds columns that were made before to rows, found by their identities.
+    """Partition function that adds side columns to rows by row id.
 
     Args:
         found: where the columns are, and which of them are added.
@@ -87,7 +87,7 @@ class Attach:
         return backend.select(frame, self.columns)
 
     def to_table(self, table: pa.Table, row_ids: Any) -> pa.Table:
-        """Add them to Arrow columns."""
+        """Add the side columns to Arrow columns."""
         for side, names in self.found:
             made = side.rows(names, row_ids)
             for name in names:
@@ -95,14 +95,14 @@ class Attach:
         return table.select(list(self.columns))
 
 
-def _places(known: Array, row_ids: Array, ends: Any, backend: Backend) -> Any:
-    """Find identities among ascending ones: a slice where they are all those between their ends."""
+def _locate_rows(known: Array, row_ids: Array, ends: Any, backend: Backend) -> Any:
+    """Locate row ids among sorted ones; a slice if they are contiguous."""
     start, stop = backend.to_host(backend.xp.searchsorted(known, backend.to_device(ends))).tolist()
     is_whole = stop + 1 - start == len(row_ids)
     return slice(start, stop + 1) if is_whole else backend.xp.searchsorted(known, row_ids)
 
 
-def make_columns(
+def compute_columns(
     table: Table,
     inputs: Sequence[Field],
     keys: Sequence[str],
@@ -111,16 +111,16 @@ def make_columns(
     title: str,
     rows: Rows | None = None,
 ) -> SideColumns:
-    """Make columns by a plan that needs all rows of a key at once.
+    """Compute columns by a plan that needs all rows of a key at once.
 
     Args:
-        table: whose rows they are; no two of them share an identity.
+        table: whose rows they are; row ids are unique.
         inputs: what the columns are made of, keys included.
-        keys: rows that are alike in them meet, unless one is missing; without any, all rows meet.
+        keys: rows with equal keys go to one bucket, unless a key is missing; without keys, all rows do.
         plan: given the inputs and `ROW`, in its order, makes the new columns and `ROW`, in its order.
         made: the new columns.
         title: of the progress bar.
-        rows: gives a partition's rows with the inputs and `ROW`; by default they are columns of the table.
+        rows: returns a partition's rows with the inputs and `ROW`; by default they are columns of the table.
 
     Raises:
         PlanFailed, PartitionFailed, BadFile: see `run` and `scan`.
@@ -128,19 +128,23 @@ def make_columns(
     Memory: three times the inputs, up to a share of the memory. Beyond that the rows of the largest key, and on disk
         the inputs; without keys all rows. What is made stays in memory up to a sixteenth of it, else on disk.
     """
-    one = scan(table, [item.name for item in inputs], title) if rows is None else scan_made(table, rows, inputs, title)
-    return found_columns(plan, [one], keys, made, table, title)
+    one = (
+        scan(table, [item.name for item in inputs], title)
+        if rows is None
+        else scan_computed(table, rows, inputs, title)
+    )
+    return collect_columns(plan, [one], keys, made, table, title)
 
 
-def found_columns(
+def collect_columns(
     plan: Plan, scans: Sequence[Scan], keys: Sequence[str], made: Sequence[Field], like: Table, title: str
 ) -> SideColumns:
-    """Run a plan that gives columns of the rows of the first scan, and keep them.
+    """Run a plan that computes columns for the rows of the first scan, and store them.
 
     Args:
         plan: given a frame for each scan, makes the columns and `ROW`, in its order.
         scans: of each the keys and `ROW`.
-        keys: rows that are alike in them meet, unless one is missing; without any, all rows meet.
+        keys: rows with equal keys go to one bucket, unless a key is missing; without keys, all rows do.
         made: the columns that it makes.
         like: whose rows they are.
         title: of the progress bar.
@@ -149,11 +153,11 @@ def found_columns(
         PlanFailed, BadFile: see `run`.
     """
     backend, fields = get_executor().resolve(like.backend), [*made, ID]
-    cut = (lambda number: [by_hash(keys, number)] * len(scans)) if keys else None
+    cut = (lambda number: [assign_hashes(keys, number)] * len(scans)) if keys else None
     found = run(plan, scans, fields, backend, title, cut)
-    if cut is not None and buckets_of(scans, backend) > 1:
-        found = by_place(found, fields, backend, title).gather()
-    side = found.dataset(like, Schema(fields), Origin(None, None), largest_partition(like), title)
+    if cut is not None and count_buckets(scans, backend) > 1:
+        found = sort_by_row(found, fields, backend, title).gather()
+    side = found.dataset(like, Schema(fields), Origin(None, None), count_largest_partition(like), title)
     cpu = select("cpu")
     firsts = [side.read(part.split_at(1)[0], [ROW], cpu)[ROW] for part in side.partitions[1:]]
     return SideColumns(side, [int(first.iloc[0]) for first in firsts])

@@ -1,4 +1,4 @@
-"""A file of text: opened as Polars reads it, its types found, and its rows written by a plan."""
+"""Base class of text files: opened for Polars, types inferred, rows written to Parquet by a plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.io.relational.engine import sink
-from gpupipe.io.relational.text_values import Column, zoned_change
+from gpupipe.io.relational.text_values import Column, find_offset_changes
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, is_packed, open_decompressed, peek, refuse_packed
 from gpupipe.io.stores.remote_file import is_remote
@@ -35,7 +35,7 @@ REWRITTEN = "rewritten"
 
 @contextmanager
 def open_text(one: Input, folder: Path, kind: str, encoding: str = "utf-8", skip_rows: int = 0) -> Iterator[Path]:
-    """Give the path of a file's text; what Polars does not read (packed, in a store, encoded) is copied first.
+    """Yield the path of a file's text; a compressed, remote or encoded file is copied first.
 
     Args:
         one: the file.
@@ -94,7 +94,7 @@ def _unreadable(one: Input, kind: str, encoding: str, cause: Exception) -> BadFi
             one.path,
             f"cannot be read ({one_line(cause)})",
             expected="a file that stays, and that this process may read",
-            remedy="its permissions, and the disk it lies on",
+            remedy="its permissions, and the disk it is on",
         )
     return BadFile(
         one.path,
@@ -107,7 +107,7 @@ def _unreadable(one: Input, kind: str, encoding: str, cause: Exception) -> BadFi
 
 
 class TextFile(ABC):
-    """A file whose rows a plan writes to Parquet.
+    """Base class of text files whose rows a plan writes to Parquet.
 
     Args:
         path: what the caller named.
@@ -129,7 +129,7 @@ class TextFile(ABC):
         return BadFile(self._path, "the file is empty", expected=expected, remedy="write it again")
 
     def write(self, columns: Mapping[str, Column], target: Path, group_rows: int) -> dict[str, Column]:
-        """Write columns to a Parquet file; gives them as they were found to be, by rows further down too.
+        """Write columns to a Parquet file; return their final types, which later rows may have settled.
 
         Raises:
             BadFile: a row is none.
@@ -140,48 +140,50 @@ class TextFile(ABC):
             try:
                 plan, engine = self._plan(columns, careful=careful)
                 sink(plan, self._path, self._text, target, engine, group_rows)
-                if self._is_whole_in(target, columns):
+                if self._is_complete(target, columns):
                     break
             except pl.exceptions.PolarsError:
-                if late := self._settle([name for name, column in columns.items() if pa.types.is_null(column.kind)]):
+                if late := self._infer_late_columns(
+                    [name for name, column in columns.items() if pa.types.is_null(column.kind)]
+                ):
                     columns |= late
                     careful = careful or self._is_careful(columns)
                 elif not careful:
                     careful = True
-                elif not self._mend(columns):
+                elif not self._repair(columns):
                     raise
         zoned = [name for name, one in columns.items() if one.kind == pa.timestamp("us", "UTC") and not one.change]
-        changes = zoned_change(self._texts(zoned)) if careful and zoned else {}
+        changes = find_offset_changes(self._texts(zoned)) if careful and zoned else {}
         return columns | {name: replace(columns[name], change=change) for name, change in changes.items()}
 
-    def _settle(self, names: Sequence[str]) -> dict[str, Column]:
-        """Find the types of columns that the first rows leave open, by the rows in which their values begin."""
+    def _infer_late_columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """Infer the types of columns without a value in the first rows, from the rows in which their values begin."""
         found: dict[str, Column] = {}
         for name in names:
             with suppress(pl.exceptions.PolarsError):
-                found |= {} if name in found else self._settled(name, names)
+                found |= {} if name in found else self._infer_from_first_value(name, names)
         return {name: column for name, column in found.items() if not pa.types.is_null(column.kind)}
 
     def _is_careful(self, columns: Mapping[str, Column]) -> bool:
-        """Tell whether values may be written such that only the slower plan reads them."""
+        """Return whether values may have forms that only the slower plan reads."""
         return False
 
     @abstractmethod
     def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
-        """Make the plan that parses columns, and choose its engine; a careful one takes values in all their forms."""
+        """Build the plan that parses columns, and choose its engine; a careful one accepts all forms of values."""
 
     @abstractmethod
     def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
         """Scan columns as text."""
 
     @abstractmethod
-    def _settled(self, name: str, names: Sequence[str]) -> dict[str, Column]:
-        """Find the type of a column by the rows in which its values begin, and of others that have values there."""
+    def _infer_from_first_value(self, name: str, names: Sequence[str]) -> dict[str, Column]:
+        """Infer the type of a column from the rows in which its values begin, and of others with values there."""
 
     @abstractmethod
-    def _is_whole_in(self, target: Path, columns: Mapping[str, Column]) -> bool:
-        """Tell whether nothing was lost; where it was, raise for the row, or rewrite the text."""
+    def _is_complete(self, target: Path, columns: Mapping[str, Column]) -> bool:
+        """Return whether the file has all values; if not, raise for the row, or rewrite the text."""
 
     @abstractmethod
-    def _mend(self, columns: Mapping[str, Column]) -> bool:
-        """Raise for the first row that is wrong; else rewrite the text, or say that there is nothing left to try."""
+    def _repair(self, columns: Mapping[str, Column]) -> bool:
+        """Raise for the first invalid row; else rewrite the text, or return False if that has been done."""

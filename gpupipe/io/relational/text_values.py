@@ -1,4 +1,4 @@
-"""Values that are written as text: the types that they have, and the expressions that parse them."""
+"""Types of values in text: inference, and the expressions that parse them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = [
     "MOST_FLOAT32",
     "NAIVE",
     "Column",
-    "as_text",
-    "asked_time",
+    "find_offset_changes",
     "infer",
+    "infer_text",
     "infer_time",
     "parse",
-    "zoned_change",
+    "require_time",
 ]
 
 BLOCK_BYTES = 8 << 20
@@ -61,7 +61,7 @@ LEAP = "times with a leap second, 23:59:60, which no type here holds, read as te
 
 @dataclass(frozen=True)
 class Column:
-    """What the text of a column is parsed as.
+    """Type and time formats that a text column is parsed with.
 
     Args:
         kind: the type; null where no value has shown it.
@@ -81,7 +81,7 @@ class Column:
 
 
 def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequence[str]) -> Column:
-    """Find the type that all texts of some rows are written in.
+    """Infer the type of a text column from all texts of some rows.
 
     Args:
         texts: the column; null where a value is missing.
@@ -97,24 +97,24 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(arrow_type(asked), is_asked=True)
     present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
     if asked is not None:
-        return asked_time(present, formats)
+        return require_time(present, formats)
     if present.is_empty():
         return Column(pa.null())
-    if _all(numbers, r"^[-+]?[0-9]+$"):
+    if _all_match(numbers, r"^[-+]?[0-9]+$"):
         return _infer_integer(numbers)
     if _fits(numbers, pl.Float64):
         return Column(pa.float64())
     if numbers.is_in([*_TRUE, *_FALSE]).all():
         return Column(pa.bool_())
-    return infer_time(present, formats) or as_text(present, formats)
+    return infer_time(present, formats) or infer_text(present, formats)
 
 
-def as_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Make a column of text of texts that are not all numbers or times, and say which of them would have been times."""
+def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
+    """Return a text column for texts that are not all numbers or times; note leap seconds and offsets."""
     leaps = present.filter(_has_leap(present, formats))
     rest = present.filter(~_has_leap(present, formats))
     are_times = len(leaps) > 0 and (rest.is_empty() or infer_time(rest, formats) is not None)
-    return Column(arrow_type("string"), change=LEAP if are_times else offset_change(present))
+    return Column(arrow_type("string"), change=LEAP if are_times else describe_offset_change(present))
 
 
 def _infer_integer(numbers: pl.Series) -> Column:
@@ -129,58 +129,60 @@ def _infer_integer(numbers: pl.Series) -> Column:
     return Column(arrow_type("string"), adapted=BEYOND_64_BITS)
 
 
-def asked_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Find the formats of texts that the caller says are times."""
+def require_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
+    """Infer the formats of texts that the caller declares to be times."""
     found = infer_time(present, formats) or Column(pa.timestamp("us"), None, (*formats, *NAIVE))
     return replace(found, is_asked=True)
 
 
 def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:
-    """Find the formats of texts that are all times, all with an offset from UTC or all without; None of others."""
+    """Infer the formats of texts that are all times, all with an offset from UTC or all without; else return None."""
     own = tuple(one for one in formats if "z" not in one)
     candidates = [(pa.timestamp("us"), (*own, *NAIVE))]
     if present.is_empty() or _has_leap(present, formats).any():
         return None
     if zoned := tuple(one for one in formats if "z" in one):
         candidates.append((_UTC, zoned))
-    if _all(present, _OFFSET):
+    if _all_match(present, _OFFSET):
         candidates = [(_UTC, (*zoned, *_ZULU, *_ZONED))]
-    elif not formats and not _all(present, _ISO):
+    elif not formats and not _all_match(present, _ISO):
         return None
     for kind, tried in candidates:
         frame = pl.DataFrame({"": present})
-        fitting = [one for one in tried if frame.head(1).select(_time(pl.col(""), one, kind)).item() is not None]
-        fitting = [one for one in fitting if not frame.select(_time(pl.col(""), one, kind).is_null().any()).item()]
-        if fitting or not frame.select(_times(pl.col(""), tried, kind, strict=False).is_null().any()).item():
+        fitting = [one for one in tried if frame.head(1).select(_parse_time(pl.col(""), one, kind)).item() is not None]
+        fitting = [
+            one for one in fitting if not frame.select(_parse_time(pl.col(""), one, kind).is_null().any()).item()
+        ]
+        if fitting or not frame.select(_parse_times(pl.col(""), tried, kind, strict=False).is_null().any()).item():
             unit = "ns" if present.str.contains(_NANOSECONDS).any() else "us"
             format_ = fitting[0] if fitting else None
-            return Column(pa.timestamp(unit, kind.tz), format_, tried, change=offset_change(present))
+            return Column(pa.timestamp(unit, kind.tz), format_, tried, change=describe_offset_change(present))
     return None
 
 
-def offset_change(present: pl.Series) -> str:
-    """Say what becomes of the offsets of times written as text; nothing where there are none, or those of UTC alone.
+def describe_offset_change(present: pl.Series) -> str:
+    """Describe what happens to the offsets of times in text; empty if there are none, or only those of UTC.
 
     Example:
-        >>> offset_change(pl.Series(["2020-01-01T00:00:00+02:00"])) == OFFSETS, offset_change(pl.Series(["JFK"]))
-        (True, '')
+        >>> describe_offset_change(pl.Series(["2020-01-01T00:00:00+02:00"])) == OFFSETS
+        True
     """
     zoned = present.str.contains(_OFFSET)
     if not zoned.any():
         return ""
     if not zoned.all():
-        return MIXED if _all(present, _ISO) else ""
-    return "" if _all(present, _OFFSET_OF_UTC) else OFFSETS
+        return MIXED if _all_match(present, _ISO) else ""
+    return "" if _all_match(present, _OFFSET_OF_UTC) else OFFSETS
 
 
-def zoned_change(texts: pl.LazyFrame) -> dict[str, str]:
-    """Say of which columns of times with offsets some are not those of UTC."""
+def find_offset_changes(texts: pl.LazyFrame) -> dict[str, str]:
+    """Find the columns of times in which some offsets are not those of UTC."""
     found = texts.select((~pl.all().str.contains(_OFFSET_OF_UTC)).any()).collect(engine="streaming")
     return {name: OFFSETS for name in found.columns if found[name].item()}
 
 
 def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool = True, on_gpu: bool = False) -> pl.Expr:
-    """Parse a column of text.
+    """Build the expression that parses a column of text.
 
     Args:
         text: the column, of Polars' type String.
@@ -194,16 +196,16 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         return text
     if pa.types.is_timestamp(kind):
         formats = column.formats if careful or column.format is None else (column.format,)
-        text = _refused(text, _has_leap(text, formats))
+        text = _invalidate(text, _has_leap(text, formats))
         if on_gpu:
-            own = [_time(text, one, kind) for one in formats if one not in _ISO_FORMATS]
+            own = [_parse_time(text, one, kind) for one in formats if one not in _ISO_FORMATS]
             rest = pl.when(pl.all_horizontal(one.is_null() for one in own)).then(text) if own else text
-            return pl.coalesce(*own, _iso(rest, kind, strict=strict))
+            return pl.coalesce(*own, _parse_iso(rest, kind, strict=strict))
         if kind.unit == "us" and any("%.f" in one for one in formats):
-            text = _refused(text, text.str.contains(_NANOSECONDS))
-        return _times(text, formats, kind, strict=strict)
+            text = _invalidate(text, text.str.contains(_NANOSECONDS))
+        return _parse_times(text, formats, kind, strict=strict)
     if pa.types.is_null(kind):
-        return _refused(text, text.is_not_null()).cast(pl.Float64, strict=strict)
+        return _invalidate(text, text.is_not_null()).cast(pl.Float64, strict=strict)
     text = text.str.strip_chars()
     if pa.types.is_boolean(kind):
         is_true, is_false = text.is_in([*_TRUE, "1"]), text.is_in([*_FALSE, "0"])
@@ -211,11 +213,11 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         return digit.cast(pl.Int8, strict=strict).cast(pl.Boolean)
     if pa.types.is_float32(kind):
         wide = text.cast(pl.Float64, strict=False)
-        text = _refused(text, wide.is_finite() & (wide.abs() >= MOST_FLOAT32))
+        text = _invalidate(text, wide.is_finite() & (wide.abs() >= MOST_FLOAT32))
         return text.cast(pl.Float64, strict=strict).cast(pl.Float32)
     if pa.types.is_integer(kind):
         if not column.is_asked:
-            text = _refused(text, text.str.contains("^([+]|-?0[0-9])"))
+            text = _invalidate(text, text.str.contains("^([+]|-?0[0-9])"))
         return text.cast(INTEGERS[str(kind)], strict=strict)
     return text.cast(pl.Float64, strict=strict)
 
@@ -226,16 +228,16 @@ INTEGERS = {
 }
 
 
-def _times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, strict: bool) -> pl.Expr:
-    """Times in one of the formats; those in none of them fail in the last one."""
+def _parse_times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, strict: bool) -> pl.Expr:
+    """Parse times in one of the formats; those in none of them fail in the last one."""
     found, rest = [], text
     for one in formats[:-1]:
-        found.append(_time(rest, one, kind))
+        found.append(_parse_time(rest, one, kind))
         rest = pl.when(found[-1].is_null()).then(rest)
-    return pl.coalesce(*found, _time(rest, formats[-1], kind, strict=strict))
+    return pl.coalesce(*found, _parse_time(rest, formats[-1], kind, strict=strict))
 
 
-def _time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False) -> pl.Expr:
+def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False) -> pl.Expr:
     # The formats that are written with a Z say no zone to Polars.
     zone = kind.tz if "z" in form else None
     for part, needed, rest, first in _PARTS:
@@ -245,35 +247,35 @@ def _time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False) 
     return parsed if zone == kind.tz else parsed.dt.replace_time_zone(kind.tz)
 
 
-def _iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
-    """Times in any of the formats of ISO 8601, by arithmetic."""
+def _parse_iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
+    """Parse times in any of the formats of ISO 8601, by arithmetic."""
     digits = "9" if kind.unit == "ns" else "6"
     clock = f"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{{1,{digits}}})?)?"
     rest = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
-    text = _refused(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{rest}$"))
+    text = _invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{rest}$"))
     day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=strict, cache=False)
-    minutes = _number(text.str.slice(11, 2)) * 60 + _number(text.str.slice(14, 2))
-    seconds = _number(text.str.extract("^.{16}:([0-9]{2})", 1))
-    micros = _number(text.str.extract("[.]([0-9]+)", 1).str.pad_end(6, "0").str.slice(0, 6))
+    minutes = _parse_number(text.str.slice(11, 2)) * 60 + _parse_number(text.str.slice(14, 2))
+    seconds = _parse_number(text.str.extract("^.{16}:([0-9]{2})", 1))
+    micros = _parse_number(text.str.extract("[.]([0-9]+)", 1).str.pad_end(6, "0").str.slice(0, 6))
     if kind.tz:
         end = "([+-])([0-9]{2}):?([0-9]{2})?$"
-        offset = _number(text.str.extract(end, 2)) * 60 + _number(text.str.extract(end, 3))
+        offset = _parse_number(text.str.extract(end, 2)) * 60 + _parse_number(text.str.extract(end, 3))
         minutes += pl.when(text.str.extract(end, 1) == "-").then(offset).otherwise(-offset)
     time = (day.cast(pl.Int64) + (minutes * 60 + seconds) * 1_000_000 + micros).cast(pl.Datetime("us"))
     return time.dt.replace_time_zone(kind.tz) if kind.tz else time
 
 
 def _has_leap(texts: Any, formats: Sequence[str]) -> Any:
-    """Tell where a time has the second 60, which Polars takes for the first one of the next minute."""
-    own = {_leap_pattern(one) for one in formats if one not in _ISO_FORMATS and re.search("%[STXrc]", one)}
+    """Return where a time has the second 60, which Polars parses as second 0 of the next minute."""
+    own = {_build_leap_pattern(one) for one in formats if one not in _ISO_FORMATS and re.search("%[STXrc]", one)}
     return texts.str.contains("|".join([_ISO_LEAP, *sorted(own)]))
 
 
-def _leap_pattern(form: str) -> str:
-    """Make a pattern of the texts in this format whose second is 60.
+def _build_leap_pattern(form: str) -> str:
+    """Build a pattern of the texts in this format whose second is 60.
 
     Example:
-        >>> bool(re.search(_leap_pattern("%d.%m.%Y %T"), "31.12.2016 23:59:60"))
+        >>> bool(re.search(_build_leap_pattern("%d.%m.%Y %T"), "31.12.2016 23:59:60"))
         True
     """
     for short, long in _SHORT.items():
@@ -289,16 +291,16 @@ def _leap_pattern(form: str) -> str:
     return f"^{''.join(found)}"
 
 
-def _number(digits: pl.Expr) -> pl.Expr:
+def _parse_number(digits: pl.Expr) -> pl.Expr:
     return digits.cast(pl.Int64, strict=False).fill_null(0)
 
 
-def _refused(text: pl.Expr, where: pl.Expr) -> pl.Expr:
-    """Texts, some of them made such that they are no numbers and no times."""
+def _invalidate(text: pl.Expr, where: pl.Expr) -> pl.Expr:
+    """Prefix some texts so that they parse as neither numbers nor times."""
     return pl.when(where).then(pl.lit("no ") + text).otherwise(text)
 
 
-def _all(texts: pl.Series, pattern: str) -> bool:
+def _all_match(texts: pl.Series, pattern: str) -> bool:
     return bool(texts.str.contains(pattern).all())
 
 
