@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Files
 
 
 def public_modules() -> list[ModuleType]:
-    """The package, its folders, and the single files that users import from."""
+    """List the package, its folders, and the single files that users import from."""
     names = [f"gpupipe.{item.name}" for item in pkgutil.iter_modules(gpupipe.__path__) if item.ispkg]
     names += [f"gpupipe.{name}" for name in ("config", "errors", "schema", "selectors", "step")]
     modules = (importlib.import_module(name) for name in sorted(names))
@@ -54,7 +54,7 @@ def public_modules() -> list[ModuleType]:
 
 
 def page(module: ModuleType) -> str:
-    """A module's page: what is at home here in full, what is only passed on as a link."""
+    """Write a module's page: what is at home here in full, what is only passed on as a link."""
     parts = [f"# `{module.__name__}`", described(module, module.__name__)]
     for name in sorted(module.__all__, key=str.casefold):
         item = getattr(module, name)
@@ -71,7 +71,7 @@ def page(module: ModuleType) -> str:
 
 
 def entry(item: Any, name: str, module: ModuleType) -> Iterator[str]:
-    """A function, or a class with its methods; those of a base on the same page are named, not repeated."""
+    """Write the entry of a function, or of a class with its methods; those of a base on the page are only named."""
     yield f"```python\n{signature(item, name)}\n```"
     if not (item.__module__ or "").startswith("gpupipe"):
         return
@@ -94,7 +94,7 @@ def entry(item: Any, name: str, module: ModuleType) -> Iterator[str]:
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties that a class has from gpupipe, its own before those of its bases."""
+    """Yield the public methods and properties that a class has from gpupipe, its own before those of its bases."""
     seen = set()
     for base in cls.__mro__:
         for method, function in vars(base).items() if base.__module__.startswith("gpupipe") else ():
@@ -116,7 +116,7 @@ class _Text:
 
 
 def signature(item: Any, name: str) -> str:
-    """The call as it is written, a parameter a line where it is long."""
+    """Format the call as it is written, a parameter a line where it is long."""
     try:
         found = inspect.signature(item)
     except ValueError:  # exceptions and enumerations of the standard library have none
@@ -141,7 +141,7 @@ def signature(item: Any, name: str) -> str:
 
 
 def described(item: Any, name: str) -> str:
-    """The docstring as Markdown."""
+    """Format the docstring as Markdown."""
     text = inspect.getdoc(item)
     if not text:
         raise ValueError(f"{name} has no docstring")
@@ -149,7 +149,7 @@ def described(item: Any, name: str) -> str:
 
 
 def markdown(text: str, name: str) -> str:
-    """A docstring in Google's form as Markdown."""
+    """Convert a docstring in Google's form as Markdown."""
     heads = list(HEAD.finditer(text))
     parts = [prose(text[: heads[0].start()] if heads else text)]
     ends = [*(head.start() for head in heads[1:]), len(text)]

@@ -30,7 +30,7 @@ log = logging.getLogger("etl")
 
 
 def learn(flights: gp.Dataset) -> gp.Pipeline:
-    """The part to change: what is made of a table."""
+    """Make features of a table: the part to change."""
     features = gp.Features(
         (["dep_delay", "distance"], [pre.SimpleImputer(), pre.StandardScaler()]),
         (["carrier", "origin", "dest"], pre.Categorify(min_frequency=20)),
@@ -42,7 +42,7 @@ def learn(flights: gp.Dataset) -> gp.Pipeline:
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
-    """The job itself; returns the figures to report."""
+    """Run the job; return the figures to report."""
     flights = gp.read_parquet(given.input, partition_bytes=given.partition_bytes)
     with gp.Cluster(n_workers=given.workers) if given.workers else nullcontext():
         if (given.pipeline / "manifest.json").is_file():

@@ -359,7 +359,7 @@ def _of_window(value: pl.Expr, stat: str, by: pl.Expr, window: str, closed: str)
 
 
 def _place_in_runs(time: str) -> pl.Expr:
-    """Number rows that are in order so that those of another time are farther away than a window of places reaches."""
+    """Assign numbers to sorted rows so that rows of another time are farther apart than any window of row numbers."""
     return pl.col(time).rle_id().cast(pl.Int64) * (1 << 32) + pl.int_range(pl.len())
 
 

@@ -216,11 +216,11 @@ class Source(Protocol):
         """Read a partition to the host as Arrow columns: strings plain or as codes, no NaN."""
 
     def bounds(self, span: RowRange, name: str) -> Bounds | None:
-        """What all present values of a span lie between; None where that is not known without reading."""
+        """Return bounds of all present values of a span; None where only reading would give them."""
         return None
 
     def null_count(self, name: str) -> int | None:
-        """Missing values of a column in all rows; None where that is not known without reading."""
+        """Return the number of missing values of a column; None where only reading would give it."""
         return None if self.schema[name].nullable else 0
 
     def only(self, partitions: Sequence[Partition]) -> Self:
@@ -233,7 +233,7 @@ class Source(Protocol):
         """Return the source with these of its files only, partitioned anew."""
 
     def files_of(self, partition: Partition) -> list[str]:
-        """The names of the files a partition's rows are in; none for rows from elsewhere."""
+        """List the files that contain a partition's rows; none for rows from elsewhere."""
         return []
 
 
