@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.decomposition import FactorAnalysis
@@ -850,3 +851,44 @@ def test_what_cannot_be_saved_is_said_at_fit(bench: Bench, caplog: pytest.LogCap
 def test_the_command_line_says_it_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 2
     assert "\nTry: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "mended"),
+    [
+        ([10**30, 1], [1.5, 2.5], lambda frame: frame.astype({"v": "float64"})),
+        (
+            [pd.Timestamp("2020-01-01", tz="Europe/Oslo"), pd.Timestamp("2020-01-01", tz="UTC")],
+            pd.date_range("2020", periods=2, tz="UTC"),
+            lambda frame: frame.assign(v=pd.to_datetime(frame["v"], utc=True)),
+        ),
+        ([{2, 1}, None], [[1], [2, 3]], lambda frame: frame.assign(v=frame["v"].map(sorted, na_action="ignore"))),
+    ],
+    ids=["beyond 64 bits", "several zones", "sets"],
+)
+def test_objects_that_no_type_holds_are_made_what_the_fit_had(values: Any, wanted: Any, mended: Any) -> None:
+    made = gp.Pipeline([], gp.Features(["x"], keep=["v"])).fit(pd.DataFrame({"x": [1.0, 2.0], "v": wanted}))
+    frame = pd.DataFrame({"x": [1.0, 2.0], "v": pd.Series(values, dtype=object)})
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        made.transform(frame)
+    assert any(call in str(caught.value.remedy) for call in ("'float64'", "to_datetime", "map(sorted"))
+    assert len(made.transform(mended(frame))) == 2
+
+
+def test_a_list_is_no_category_of_steps_that_take_one_value() -> None:
+    frame = pd.DataFrame({"l": [[1], [2, 3]], "x": [1.0, 2.0], "y": [0.5, 1.5]})
+    for step, columns, remedy in (
+        (pre.OneHotEncoder(), ["l"], "Categorify"),
+        (pre.GroupStats(by="l"), ["x", "l"], "len(l)"),
+    ):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            gp.Pipeline([], gp.Features((columns, step), target="y")).fit(frame)
+        assert remedy in str(caught.value.remedy)
+
+
+def test_a_cast_that_cannot_be_is_not_answered_with_a_cast(tmp_path: Path) -> None:
+    for name, values in (("a", [Decimal("1.25")]), ("b", [3])):
+        pq.write_table(pa.table({"v": values}), tmp_path / f"{name}.parquet")
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        gp.read_parquet(tmp_path, on_mismatch="cast")
+    assert "on_mismatch='skip'" in str(caught.value.remedy)

@@ -292,7 +292,7 @@ def test_lists_may_be_expected_to_be_there() -> None:
     "end", ["2013-01-01T01:00+01:00", pd.Timestamp("2013-01-01T01:00", tz="Europe/Berlin"), dt.date(2013, 1, 1)]
 )
 def test_an_end_with_an_offset_is_taken_in_utc(end: Any, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"distance": 1.0, "at": pd.date_range("2012-12-31T22:00", periods=5, freq="h")})
+    frame = pd.DataFrame({"distance": 1.0, "at": pd.date_range("2012-12-31T22:00", periods=5, freq="h", tz="UTC")})
     made = pipeline(T.Expect("at", min=end)).fit(frame)
     assert made.fit_report is not None and found(made.fit_report.checks) == {("at", "min"): 2}
     gp.save(tmp_path / "run", made)

@@ -202,9 +202,11 @@ def test_auto_takes_rows_without_any_value() -> None:
 
 def test_auto_leaves_out_what_has_no_value() -> None:
     empty = FRAME.assign(gone=np.nan, never=pd.NaT, none=pd.array([None] * len(FRAME), dtype="Int64"))
+    empty = empty.assign(flag=pd.array([None] * len(FRAME), dtype="boolean"), text=pd.array([None] * len(FRAME), "str"))
     features = gp.Features.auto(empty, target="arr_delay > 15", min_frequency=2)
     assert repr(features.groups) == repr(gp.Features.auto(FRAME, target="arr_delay > 15", min_frequency=2).groups)
-    assert all(name in line for name in ("gone", "never", "none") for line in [repr(features), *features.left_out])
+    names = ("gone", "never", "none", "flag", "text")
+    assert all(name in line for name in names for line in [repr(features), *features.left_out])
     learned = gp.Pipeline([], features).fit(empty)
     assert learned.fit_report.notes[0] == learned.features.left_out[0]
     assert gp.Features.auto(FRAME.iloc[:0], target="arr_delay").inputs == set(FRAME) - {"arr_delay"}

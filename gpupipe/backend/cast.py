@@ -151,7 +151,7 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
             f"a value does not fit {dtype} ({cause})",
             got=column.dtype,
             expected=f"values that {dtype} can hold",
-            remedy=f"leave it {column.dtype}, or 'float64'",
+            remedy=_fitting(name, kind, dtype),
         ) from cause
     if made is None:
         raise SchemaMismatch(
@@ -161,6 +161,17 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
             remedy=suggest_conversion(name, column.dtype),
         )
     return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
+
+
+def _fitting(name: str, kind: pa.DataType, dtype: str) -> str:
+    """Word the remedy for values that are only carried and do not fit."""
+    if not is_passenger(dtype):
+        return f"leave it {kind}, or 'float64'"
+    if pa.types.is_decimal(kind):
+        scale = arrow_type(dtype).scale
+        wide = f"decimal128(38, {max(scale, kind.scale)})"
+        return f"values of {scale} digits after the point, or a fit of {name!r} as {wide}"
+    return f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
 
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

@@ -6,6 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from datetime import datetime
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Column, Matrix, RawColumn
 from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.expressions.tree import has_offset
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
 
@@ -27,10 +29,12 @@ __all__ = [
     "get_storage",
     "key_dtype",
     "missing_column",
+    "one_key_type",
     "refuse_passengers",
     "refuse_times",
     "refuse_type",
     "require_comparable",
+    "require_comparable_constant",
     "require_comparable_times",
     "split_parts",
     "whole_numbers",
@@ -230,6 +234,48 @@ def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
         remedy=f"frame[{naive.name!r}].dt.tz_localize({zoned.zone!r}), or whichever zone they are in; "
         f"T.Cast({both}) of both if they are UTC",
     )
+
+
+def require_comparable_constant(item: Field, value: Any, where: str) -> None:
+    """Raise `SchemaMismatch` for a constant time with an offset or a zone beside a column of times without a zone.
+
+    Example:
+        >>> require_comparable_constant(Field("at", "timestamp"), "2013-10-01 06:00", "Clip")
+    """
+    if item.dtype == "timestamp" and not item.zone and has_offset(value):
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        raise SchemaMismatch(
+            where,
+            f"the times of {item.name!r} have no time zone, and a time beside them has an offset from UTC",
+            got=str(value),
+            expected="times without an offset, or a column with a zone",
+            remedy=f"{moment.replace(tzinfo=None).isoformat(' ')!r}; or frame[{item.name!r}].dt.tz_localize('UTC') "
+            "before, or whichever zone they are in",
+        )
+
+
+def one_key_type(left: Field, right: Field) -> str:
+    """Which columns to cast, or to make, so that the keys of a join are of one type, for an error's remedy.
+
+    Example:
+        >>> one_key_type(Field("id", "bool"), Field("id", "int64"))
+        "T.Cast({'id': 'int64'}) of the left table before the join"
+    """
+    both = {left.dtype, right.dtype}
+    numbers = {*INTEGERS, *FLOATS}
+    if "timestamp" in both and both & numbers:
+        return f"pd.to_datetime(frame[{left.name!r}], unit='s') of the numbers, or whichever unit they are in"
+    castable = all(one in {*numbers, "bool", "string", "timestamp"} or one.startswith(_CASTABLE) for one in both)
+    if not castable or ("timestamp" in both and "string" not in both):
+        return "another key, or one of plain values made in both tables before the join"
+    texts = "timestamp" if "timestamp" in both else "string"
+    dtype = texts if "string" in both else "float64" if both & {*FLOATS} else "int64"
+    wanted = numbers if dtype in numbers else {dtype}
+    sides = [name for item, name in ((left, "left"), (right, "right")) if item.dtype not in wanted]
+    return f"T.Cast({{{left.name!r}: {dtype!r}}}) of the {' and the '.join(sides)} table before the join"
+
+
+_CASTABLE = ("decimal", "duration[", "time32[", "time64[")
 
 
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:

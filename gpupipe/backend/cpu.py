@@ -380,7 +380,7 @@ def _encode_column(name: str, series: Any) -> Any:
     """Encode one column of a user's frame; shares memory if the form is the same."""
     dtype = _classify_column(series).dtype
     if dtype is None:
-        return refuse_type(name, series.dtype)
+        return refuse_type(name, series.dtype, _made_one_type(name, series))
     if dtype == "string" and not isinstance(series.dtype, pd.ArrowDtype):
         try:
             if isinstance(series.dtype, pd.CategoricalDtype):
@@ -450,6 +450,20 @@ def _classify_objects(series: Any) -> Reading:
         return Reading(None, change=f"no one type holds its values, of type {' and '.join(types[:3])}")
 
 
+def _made_one_type(name: str, series: Any) -> str | None:
+    """Word what makes a column of Python objects one of this package's types; None for the usual remedy."""
+    if series.dtype != np.dtype(object):
+        return None
+    kind = pd.api.types.infer_dtype(series, skipna=True)
+    if kind == "integer":
+        return f"frame.astype({{{name!r}: 'float64'}}), or 'str' for all digits of an id"
+    if kind.startswith("datetime"):
+        return f"pd.to_datetime(frame[{name!r}], utc=True)"
+    if all(isinstance(value, set | frozenset) for value in series[series.notna()]):
+        return f"frame[{name!r}].map(sorted, na_action='ignore')"
+    return None
+
+
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
 
 
@@ -481,7 +495,9 @@ def _to_arrow_array(series: Any) -> pa.Array:
     if (kind == "date" and len(present) > 1) or (kind not in _ALIKE and not present <= {list, tuple, np.ndarray, dict}):
         raise TypeError(kind)  # where pyarrow would cut some to the type of the first
     try:
-        return pa.array(lists.without_float64(series.array), from_pandas=True)
+        found = pa.array(lists.without_float64(series.array), from_pandas=True)
+        # Arrow takes the fewest digits that these values need; other rows of the column may need more.
+        return found.cast(pa.decimal128(38, found.type.scale)) if pa.types.is_decimal128(found.type) else found
     except OverflowError:
         return pa.array(series, pa.uint64(), from_pandas=True)
 

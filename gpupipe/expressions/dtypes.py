@@ -8,7 +8,7 @@ from itertools import pairwise
 from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.expressions.patterns import pattern_problem
 from gpupipe.expressions.source import Source
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, has_offset, value_as
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, suggest_conversion
 from gpupipe.support.time_zones import closest_zones, is_zone
 
@@ -51,25 +51,36 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
 
 
 def require_comparable_times(node: Node, schema: Schema, source: Source) -> None:
-    """Raise where one operation mixes times with a zone and times without one.
+    """Raise for times with a zone or an offset beside columns of times without a zone in one operation.
 
     Raises:
         ExpressionError: there are such.
     """
-    if isinstance(node, Constant | Name):
-        return
-    times = [item for item in node.operands if isinstance(item, Name) and schema[item.name].dtype == "timestamp"]
-    zones = {item.name: schema[item.name].zone for item in times}
+    _zones(node, schema, source)
+
+
+def _zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
+    """List the columns and the constants with an offset that a node takes its times from, each with its zone."""
+    if isinstance(node, Name):
+        return {node: schema[node.name].zone} if schema[node.name].dtype == "timestamp" else {}
+    if isinstance(node, Constant):
+        return {node: "an offset"} if node.has_offset or has_offset(node.value) else {}
+    zones: dict[Node, str] = {}
+    for operand in node.operands:
+        zones |= _zones(operand, schema, source)
     if any(zones.values()) and not all(zones.values()):
-        shown = " and ".join(f"column {name!r} ({zone or 'no time zone'})" for name, zone in zones.items())
+        columns = [item.name for item in zones if isinstance(item, Name)]
+        shown = " and ".join(f"{_titled(item, source)} ({zone or 'no time zone'})" for item, zone in zones.items())
+        remedy = f"T.Cast({dict.fromkeys(columns, 'int64')}) before, if both are UTC"
+        remedy = remedy if len(columns) == len(zones) else "the time without its offset"
         raise source.error(
             node.span,
             f"times with a time zone beside times without: {shown}",
             expected="a zone on both sides, or on none",
-            remedy=f"T.Cast({dict.fromkeys(zones, 'int64')}) before, if both are UTC; else tz_localize of the frame",
+            remedy=f"{remedy}; else tz_localize of the frame",
         )
-    for operand in node.operands:
-        require_comparable_times(operand, schema, source)
+    gives = FUNCTIONS[node.name].gives if isinstance(node, Operation) and node.name in FUNCTIONS else ""
+    return zones if gives in ("common", "ordered") else {}
 
 
 def infer_operation(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
@@ -239,9 +250,11 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
 
 
 def _describe_operand(node: Node, dtype: str, source: Source) -> str:
-    if isinstance(node, Name):
-        return f"column {node.name!r} ({dtype})"
-    return f"{source.slice(node.span)} ({dtype})"
+    return f"{_titled(node, source)} ({dtype})"
+
+
+def _titled(node: Node, source: Source) -> str:
+    return f"column {node.name!r}" if isinstance(node, Name) else source.slice(node.span)
 
 
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:

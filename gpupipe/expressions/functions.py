@@ -78,8 +78,8 @@ FUNCTIONS: dict[str, Function] = {
 }
 """By name; the language also has `col("a name")` and `timestamp("2013-10-01")`, which take a constant.
 
-A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off and is
-missing where no int64 can hold the value. Parts of a time are those of UTC, or of the local time of a zone:
+A missing condition makes `where` missing. `round` goes to the even neighbour; `int` cuts the fraction off; a
+value that no int64 can hold is an error. Parts of a time are those of UTC, or of the local time of a zone:
 `hour(time, "America/New_York")`. `weekday` counts from Monday, 0; `week` is that of ISO 8601. `contains` looks for the
 text as it is; patterns are RE2's regular expressions: no lookaround, no backreference, `\\d` and `\\w` are ASCII
 (`\\p{L}` is any letter). `search` looks anywhere in the text; `extract` gives the first group of the first match (the

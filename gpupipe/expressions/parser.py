@@ -9,7 +9,7 @@ from gpupipe.expressions.bitwise import bitwise_error
 from gpupipe.expressions.functions import FUNCTIONS, closest
 from gpupipe.expressions.source import Source, Span
 from gpupipe.expressions.syntax import ALLOWED, python_tree
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, microseconds
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, has_offset, microseconds
 from gpupipe.support.text import format_count
 
 __all__ = ["read"]
@@ -229,7 +229,7 @@ class _Reader:
                 if name == "col":
                     return Name(text, span)
                 try:
-                    return Constant(microseconds(text), "timestamp", span)
+                    return Constant(microseconds(text), "timestamp", span, has_offset(text))
                 except ValueError:
                     raise self._error(
                         item,

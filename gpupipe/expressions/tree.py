@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gpupipe.expressions.source import Span
 from gpupipe.schema import FLOATS
 
-__all__ = ["EPOCH", "Comparison", "Constant", "Name", "Node", "Operation", "iter_names", "microseconds", "value_as"]
+__all__ = [
+    "EPOCH",
+    "Comparison",
+    "Constant",
+    "Name",
+    "Node",
+    "Operation",
+    "has_offset",
+    "iter_names",
+    "microseconds",
+    "value_as",
+]
 
 Value: TypeAlias = bool | int | float | str
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive
@@ -18,11 +29,12 @@ EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Constant value; a timestamp is an integer, microseconds since 1970."""
+    """Constant value; a timestamp is an integer, microseconds since 1970, of text that may have an offset from UTC."""
 
     value: Value
     dtype: str
     span: Span = field(compare=False)
+    has_offset: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,20 @@ def value_as(constant: Constant, dtype: str) -> Value:
     if isinstance(value, str):
         return microseconds(value) if dtype == "timestamp" else value
     return bool(value) if dtype == "bool" else int(value)
+
+
+def has_offset(value: Any) -> bool:
+    """Report whether a time, as text in ISO 8601 or a datetime, has an offset from UTC or a zone.
+
+    Example:
+        >>> has_offset("2013-10-01 06:00+02:00"), has_offset("2013-10-01 06:00"), has_offset("JFK")
+        (True, False, False)
+    """
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return False
+    return getattr(moment, "tzinfo", None) is not None
 
 
 def microseconds(text: str) -> int:

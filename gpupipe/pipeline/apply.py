@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
 from gpupipe.backend.arrow_types import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
@@ -141,20 +141,22 @@ class BoundPipeline:
         self._dtypes = {name: source[name].dtype for name in self.reads}
         self._zones = _zones(source.select(self.reads))
 
-    def plan_casts(self, there: Schema) -> Self:
+    def plan_casts(self, dataset: Dataset) -> Self:
         """Record the columns that are stored as another dtype than in the fit; return self.
 
-        Times of another zone than in fit are the same times; times without any zone are not.
+        Times of another zone than in fit are the same times; times without any zone are not. A column without a value
+        may be of any type, for which it is read here.
 
         Raises:
             SchemaMismatch: a column is of another family, or has a time zone where it had none in fit, or none now.
         """
-        return self._expect({item.name: item.dtype for item in there}, _zones(there))
+        there = dataset.schema
+        return self._expect({item.name: item.dtype for item in there}, _zones(there), partial(_is_empty, dataset))
 
-    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str]) -> Self:
-        self._casts = _casts(self._dtypes, there)
+    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> Self:
+        self._casts = _casts(self._dtypes, there, is_empty)
         for name in self._zones.keys() & zones.keys():
-            if bool(zones[name]) != bool(self._zones[name]):
+            if bool(zones[name]) != bool(self._zones[name]) and not is_empty(name):
                 raise _another_zone(name, zones[name], self._zones[name])
         return self
 
@@ -176,7 +178,7 @@ class BoundPipeline:
         Memory: a new frame, which has the given one's index; unused columns are not read.
         """
         if isinstance(data, Dataset):
-            self.plan_casts(data.schema)
+            self.plan_casts(data)
             identity = self._identity(data, identity)
             data = self.attach_window_columns(data, get_executor().resolve(backend))
             if self._features is None and not self._casts:
@@ -195,12 +197,7 @@ class BoundPipeline:
         coded = owner.encode(owner.select(data, self.reads))
         read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
         times = [Field(name, found.dtype, written_as=found.written_as) for name, found in read.items() if found.dtype]
-        zones = {
-            name: zone
-            for name, zone in _zones(times).items()
-            if bool(zone) == bool(self._zones[name]) or not _is_missing(owner.column(coded, name), owner)
-        }
-        self._expect(owner.dtypes(coded), zones)
+        self._expect(owner.dtypes(coded), _zones(times), lambda name: _is_missing(owner.column(coded, name), owner))
         made = function(coded, owner)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
@@ -318,7 +315,7 @@ def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -
     raise error
 
 
-def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+def _casts(wanted: Mapping[str, str], there: Mapping[str, str], is_empty: Callable[[str], bool]) -> dict[str, str]:
     casts = {}
     for name, dtype in wanted.items():
         found = there[name]
@@ -329,9 +326,10 @@ def _casts(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str
         of_lists = None not in elements
         one, other = elements if of_lists else (found, dtype)
         carried = is_passenger(found) != is_passenger(dtype)
-        if is_passenger(found) and is_passenger(dtype) and not holds_fields(arrow_type(dtype), arrow_type(found)):
-            raise _another_type(name, found, dtype)
-        if one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other}):
+        differs = one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other})
+        if is_passenger(found) and is_passenger(dtype):
+            differs = differs or not holds_fields(arrow_type(dtype), arrow_type(found))
+        if differs and not is_empty(name):
             raise _another_type(name, found, dtype)
         casts[name] = dtype
     return casts
@@ -358,7 +356,14 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
 
 def _is_missing(column: Column, backend: Backend) -> bool:
     missing = column.missing(backend.xp)
-    return missing is not None and bool(missing.all())
+    return not len(column) or (missing is not None and bool(missing.all()))
+
+
+def _is_empty(dataset: Dataset, name: str) -> bool:
+    """Whether no row of a dataset has a value in a column."""
+    backend = select(dataset.backend)
+    frames = (dataset.read(partition, [name], backend) for partition in dataset.partitions)
+    return all(_is_missing(backend.column(frame, name), backend) for frame in frames)
 
 
 def _zones(fields: Iterable[Field]) -> dict[str, str]:

@@ -45,7 +45,7 @@ def summarize_table(data: Any) -> TableSummary:
     dataset = None if isinstance(data, Schema) else as_dataset(data)
     schema = data if dataset is None else dataset.schema
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
-    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "timestamp")]
+    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
     first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
     is_small = dataset is not None and len(first) < _LOOKED_AT
     if not names or not len(first):

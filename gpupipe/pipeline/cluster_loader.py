@@ -171,7 +171,7 @@ class ClusterLoader:
         if self._prepared is None:
             self._pipeline.check_fitted_rows(self._dataset, self._out_of_fold)
             bound = self._pipeline.bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
-            run = bound.plan_casts(self._dataset.schema)
+            run = bound.plan_casts(self._dataset)
             with use_executor(self.executor):
                 self._prepared = run, run.attach_window_columns(self._dataset, backend)
         return self._prepared

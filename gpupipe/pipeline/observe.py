@@ -29,7 +29,7 @@ def count_violations(
         backend: `"cpu"` or `"gpu"`.
         steps: all steps of the pipeline.
     """
-    dataset = run.plan_casts(dataset.schema).attach_window_columns(dataset, backend)
+    dataset = run.plan_casts(dataset).attach_window_columns(dataset, backend)
     found = fold(PartitionPass([], run.prefix, run.seen, backend, typed=run.typed), dataset, "check")
     return check_report(found, steps, dataset.partitions)
 
@@ -52,7 +52,7 @@ def measure_drift(
         of_fit: the distribution of the fit's columns.
         thresholds: how far they may be apart.
     """
-    dataset = run.plan_casts(dataset.schema).attach_window_columns(dataset, backend)
+    dataset = run.plan_casts(dataset).attach_window_columns(dataset, backend)
     total = sum(partition.num_rows for partition in dataset.partitions)
     observers: list[Observer] = [DescribeColumns(features, run.seen), DrawSample(features, run.seen, total)]
     found = fold(PartitionPass(observers, run.prefix, run.seen, backend, features, run.typed), dataset, "drift")

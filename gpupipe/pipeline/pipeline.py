@@ -266,7 +266,7 @@ class Pipeline:
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         self.check_fitted_rows(dataset, out_of_fold)
         run = self.bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
-        run.plan_casts(dataset.schema)
+        run.plan_casts(dataset)
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.pipeline.loading").make_loader(
             run,

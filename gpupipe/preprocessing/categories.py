@@ -44,7 +44,9 @@ def check_categories(fields: Sequence[Field], where: str) -> None:
                 "its values are no categories",
                 got=item.dtype,
                 expected="strings, integers or booleans",
-                remedy=f"Cast({{{item.name!r}: 'int64'}}) for whole numbers, KBinsDiscretizer(), T.DateParts for times",
+                remedy="Categorify(), which takes lists"
+                if item.kind == Kind.LIST
+                else f"Cast({{{item.name!r}: 'int64'}}) for whole numbers, KBinsDiscretizer(), T.DateParts for times",
             )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable_times
+from gpupipe.backend.columns import require_comparable_constant, require_comparable_times
 from gpupipe.backend.expressions.arithmetic import seconds_between
 from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.errors import BadConfig, SchemaMismatch
@@ -182,3 +182,5 @@ class DateParts(Transform):
                     expected="a time in ISO 8601, or the name of a timestamp column",
                     remedy="since='2013-01-01'",
                 ) from None
+            for name in self.columns:
+                require_comparable_constant(schema[name], self.since, "DateParts(since=)")

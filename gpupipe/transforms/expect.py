@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend.columns import require_comparable_constant
 from gpupipe.backend.dictionaries import find_positions, parse_values
 from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
@@ -264,6 +265,7 @@ class Expect(Transform):
         if end is None:
             return None
         if item.dtype == "timestamp":
+            require_comparable_constant(item, end, f"Expect({item.name!r})")
             try:
                 return microseconds(end)
             except (TypeError, ValueError):

@@ -7,7 +7,14 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.columns import as_key, key_dtype, require_comparable, require_comparable_times, with_missing_row
+from gpupipe.backend.columns import (
+    as_key,
+    key_dtype,
+    one_key_type,
+    require_comparable,
+    require_comparable_times,
+    with_missing_row,
+)
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list
@@ -86,7 +93,7 @@ class Join(TableJoin):
                     self._where,
                     f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
                     expected="the same type on both sides, or two types of numbers",
-                    remedy=f"Cast({{{key!r}: {right[key].dtype!r}}}) before the join",
+                    remedy=one_key_type(schema[key], right[key]),
                 )
             require_comparable_times(schema[key], right[key], f"{self._where}, left and right")
         return schema.assign(self._added_fields(schema))

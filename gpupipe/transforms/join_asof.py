@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable, require_comparable_times, with_missing_row
+from gpupipe.backend.columns import one_key_type, require_comparable, require_comparable_times, with_missing_row
 from gpupipe.backend.sorting import group_by_keys
 from gpupipe.backend.time_distance import Distance, check_distance, convert_distance, order_dtype
 from gpupipe.errors import BadData, SchemaMismatch
@@ -116,7 +116,7 @@ class JoinAsOf(TableJoin):
                     self._where,
                     f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
                     expected="the same type on both sides, or two types of numbers",
-                    remedy=f"Cast({{{key!r}: {right[key].dtype!r}}}) before the join",
+                    remedy=one_key_type(schema[key], right[key]),
                 )
         return schema.assign(self._added_fields(schema))
 

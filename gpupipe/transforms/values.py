@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable
+from gpupipe.backend.columns import require_comparable, require_comparable_constant
 from gpupipe.backend.expressions.arithmetic import apply_function, compute
 from gpupipe.backend.expressions.strings import replace_texts
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
@@ -268,6 +268,7 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
     if item.dtype == "string":
         found = plain if isinstance(plain, str) else None
     elif item.dtype == "timestamp":
+        require_comparable_constant(item, plain, f"{where} of column {item.name!r}")
         found = _microseconds(plain)
     elif item.dtype == "bool":
         found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None

@@ -52,7 +52,7 @@ def test_every_day_of_eight_centuries(backend: Backend) -> None:
 def test_times_against_text_and_each_other(backend: Backend) -> None:
     t = column("timestamp", ["2013-10-01 05:00", None, "2013-09-30 23:59:59.999999"])
     assert result_of(backend, "t >= '2013-10-01'", t=t) == [True, None, False]
-    assert result_of(backend, "'2013-10-01T07:00+02:00' == t", t=t) == [True, None, False]
+    assert result_of(backend, "'2013-10-01T05:00' == t", t=t) == [True, None, False]
     assert result_of(backend, "t in ['2013-10-01 05:00']", t=t) == [True, None, False]
     assert result_of(backend, "t - timestamp('2013-10-01')", t=t) == [18000.0, None, -1e-6]
     assert result_of(backend, "timestamp('2013-10-01 06:00') - t > 3600", t=t) == [False, None, True]

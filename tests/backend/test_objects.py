@@ -25,7 +25,7 @@ NAIVE = dt.datetime.fromisoformat("2024-01-01 05:00")
         ([1, None, 2**53 + 1], "int64"),
         ([2**64 - 1, None], "uint64"),
         ([1.5, None], "float64"),
-        ([Decimal("1.50"), None], "decimal128(3, 2)"),
+        ([Decimal("1.50"), None], "decimal128(38, 2)"),
         ([dt.date(2024, 1, 1), None], "timestamp"),
         ([NAIVE, None], "timestamp"),
         ([pd.Timedelta(3, "us"), None], "duration[us]"),

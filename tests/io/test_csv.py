@@ -331,3 +331,30 @@ def test_booleans(tmp_path: Path) -> None:
     assert (values(found, "p"), values(found, "q")) == ([True, False, True], [True, False, None])
     with pytest.raises(SchemaMismatch, match="row 3, column 'q': invalid value, got '2'"):
         gp.read_csv(write(path, "p,q\ntrue,1\nFALSE,2\n"), dtypes={"q": "bool"})
+
+
+@pytest.mark.parametrize("name", ['height "in"', '"a"', 'a""b', '"', 'a\n"b"'])
+def test_a_name_in_the_header_has_quotation_marks(tmp_path: Path, name: str) -> None:
+    frame = pd.DataFrame({name: [1, 2], "b": ["x", 'y "z"']})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    pd.testing.assert_frame_equal(gp.read_csv(tmp_path / "a.csv").compute(), frame)
+    assert gp.read_csv(tmp_path / "a.csv", columns=["b"], dtypes={"b": "string"}).compute()["b"].tolist() == [
+        "x",
+        'y "z"',
+    ]
+    (tmp_path / "b.csv").write_text('5" wide,b\n1,x\n')
+    assert gp.read_csv(tmp_path / "b.csv").compute().columns.tolist() == ['5" wide', "b"]
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_csv(tmp_path / "a.csv", dtypes={"b": "int64"}).compute()
+    assert "row" in str(caught.value)
+
+
+@pytest.mark.parametrize("formats", [["%d/%m/%Y %z"], ["%d/%m/%Y", "%d/%m/%Y %z"]])
+def test_a_format_with_an_offset_that_fits_no_value_is_named(tmp_path: Path, formats: list[str]) -> None:
+    (tmp_path / "a.csv").write_text("at\n01/02/2020 +0200\n")
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_csv(tmp_path / "a.csv", timestamp_formats=formats, dtypes={"at": "timestamp"}).compute()
+    assert caught.value.got == "01/02/2020 +0200"
+    (tmp_path / "b.csv").write_text("at\n01/02/2020 00:00 +0200\n")
+    made = gp.read_csv(tmp_path / "b.csv", timestamp_formats=["%d/%m/%Y %H:%M %z"], dtypes={"at": "timestamp"})
+    assert made.compute()["at"][0] == pd.Timestamp("2020-01-31 22:00", tz="UTC")

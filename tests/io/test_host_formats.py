@@ -255,3 +255,9 @@ def test_a_time_that_the_reader_of_orc_cannot_hold_is_named(tmp_path: Path, zone
         gp.read_orc(tmp_path / "a.orc").compute()
     assert (refused.value.got, refused.value.remedy.partition(",")[0]) == (["until"], "columns= without 'until'")
     assert values(gp.read_orc(tmp_path / "a.orc", columns=["k"]), "k") == [1, 2]
+    until = pa.array([-14_831_769_600_000_000] * 20_000, pa.timestamp("us", zone))
+    for columns in ({}, {"text": [f"{row:050d}" for row in range(20_000)]}):
+        orc.write_table(pa.table({"until": until, **columns}), tmp_path / "b.orc", stripe_size=1, batch_size=10_000)
+        with pytest.raises(BadFile, match=r"1677 to 2262.*got \['until'\]"):
+            gp.read_orc(tmp_path / "b.orc").compute()
+    assert len(gp.read_orc(tmp_path / "b.orc", columns=["text"])) == 20_000

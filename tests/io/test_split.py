@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
+from gpupipe.expressions.tree import has_offset
 from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values
 
@@ -43,7 +44,7 @@ def test_a_split_by_time_of_the_shipped_flights() -> None:
     ],
 )
 def test_a_time_is_said_in_many_ways(at: object) -> None:
-    hours = pd.date_range("2013-09-30 22:00", periods=5, freq="h")
+    hours = pd.date_range("2013-09-30 22:00", periods=5, freq="h", tz="UTC" if has_offset(at) else None)
     parts = gp.from_frame(pd.DataFrame({"t": hours})).split(by="t", at=at)
     assert [len(part) for part in parts] == [2, 3]
 

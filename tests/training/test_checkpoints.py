@@ -256,8 +256,10 @@ def test_a_damaged_checkpoint_is_never_loaded(
     assert "no whole checkpoint" in caplog.text
     for checkpoint in list_checkpoints(tmp_path / "c"):
         (checkpoint.path / TENSORS).unlink()
-    with pytest.raises(ArtifactError, match="no whole checkpoint"):
+    with pytest.raises(ArtifactError, match="no whole checkpoint") as caught:
         _fit(tmp_path / "c", "latest")
+    assert "another folder" in str(caught.value.remedy)
+    _fit(tmp_path / "d", "latest")
     assert whole.step < harmed.step
 
 

@@ -86,7 +86,8 @@ def test_time_passed_is_pandas(unit: str, seconds: int) -> None:
         made = T.DateParts("t", since=since, unit=unit).transform(frame)["t_since"]
         wanted = (times - start).dt.total_seconds() / seconds
         np.testing.assert_allclose(made, wanted, rtol=1e-15)
-    aware = T.DateParts("t", since="2013-01-01T01:00:00+01:00").transform(frame)["t_since"]
+    zoned = frame.assign(t=times.dt.tz_localize("UTC"))
+    aware = T.DateParts("t", since="2013-01-01T01:00:00+01:00").transform(zoned)["t_since"]
     assert aware.equals(T.DateParts("t", since="2013-01-01").transform(frame)["t_since"])
 
 

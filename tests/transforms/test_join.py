@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,37 @@ def times_of_oslo() -> pd.DataFrame:
     return pd.DataFrame({"at": at, "x": [1, 2, 3]})
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (pa.array([1, 2]), pa.array([1, 2]).cast(pa.decimal128(21, 2))),
+        (pa.array([1, 2]), pa.array([True, False])),
+        (pa.array([True, False]), pa.array([1, 2])),
+        (pa.array([1.0, 2.0]), pa.array([True, False])),
+        (pa.array([1, 2]), pa.array([1, 2], pa.duration("us"))),
+        (pa.array([True, False]), pa.array([1, 2]).cast(pa.decimal128(21, 2))),
+        (pa.array([1, 2]), pa.array(["1", "B2"])),
+        (pa.array(["1", "B2"]), pa.array([1, 2])),
+        (pa.array(["1970-01-01 00:00:00.000001"]), pa.array([1, 2], pa.timestamp("us"))),
+        (pa.array([1, 2], pa.timestamp("us")), pa.array(["1970-01-01T00:00:00.000001"])),
+    ],
+    ids=lambda value: str(value.type),
+)
+def test_the_remedy_for_two_types_of_keys_joins_them(left: pa.Array, right: pa.Array) -> None:
+    tables = {"left": pa.table({"k": left}), "right": pa.table({"k": right, "v": range(len(right))})}
+    sides = {side: gp.from_frame(table).compute() for side, table in tables.items()}
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        T.Join(sides["right"], on="k").transform(sides["left"])
+    remedy = str(caught.value.remedy)
+    step = T.Cast(ast.literal_eval(remedy.partition("T.Cast(")[2].partition(")")[0]))
+    made = {side: step.transform(table) if side in remedy else table for side, table in sides.items()}
+    assert T.Join(made["right"], on="k").transform(made["left"])["v"][0] == 0
+    for other in (pa.array([1, 2], pa.date32()), pa.array([[1], [2]])):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            T.Join(pa.table({"k": other, "v": [1, 2]}), on="k").transform(pd.DataFrame({"k": [1, 2]}))
+        assert "Cast" not in str(caught.value.remedy)
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_keys_with_a_time_zone_join_no_keys_without(many: bool) -> None:
     left = times_of_oslo()
@@ -169,6 +202,45 @@ def test_times_with_a_zone_are_compared_with_such_alone(text: str) -> None:
     assert gp.Pipeline([T.Filter("at == seen and at >= '2020-07-01 00:00+02:00'")]).fit(there).transform(
         there
     ).shape == (3, 3)
+
+
+@pytest.mark.parametrize("text", ["'2020-07-01T00:00Z'", "timestamp('2020-07-01 02:00+02:00')"])
+def test_times_without_a_zone_are_compared_with_no_offset(text: str, tmp_path: Path) -> None:
+    zoned = times_of_oslo()
+    frame = zoned.assign(at=zoned["at"].dt.tz_localize(None))
+    frame.to_parquet(tmp_path / "naive.parquet")
+    data, constant = gp.from_frame(frame), ast.literal_eval(text.removeprefix("timestamp"))
+    tests = [
+        f"at >= {text}",
+        f"at in [{text}]",
+        f"at - {text} > 0",
+        f"minimum(at, at) < {text}",
+        f"fillna(at, {text}) > at",
+    ]
+    for test in [one for one in tests if "-" not in one.partition("'")[0] or text.startswith("timestamp")]:
+        with pytest.raises(errors.ExpressionError) as caught:
+            data.filter(test)
+        assert text in caught.value.problem and "tz_localize" in str(caught.value.remedy)
+        with pytest.raises(errors.ExpressionError):
+            gp.read_parquet(tmp_path / "naive.parquet", filters=test)
+        if "fillna" not in test:
+            gp.from_frame(zoned).filter(test)
+    ends = {"low": constant}
+    for step in (
+        T.Expect("at", min=constant),
+        T.Expect("at", max=pd.Timestamp(constant)),
+        T.Clip("at", **ends),
+        T.Replace({"at": {None: constant}}),
+        T.DateParts("at", since=constant),
+    ):
+        with pytest.raises(errors.SchemaMismatch) as refused:
+            gp.Pipeline([step]).fit(frame)
+        assert "without" in refused.value.expected and "2020-07-01 0" in str(refused.value.remedy)
+        gp.Pipeline([step]).fit(zoned)
+    for cut in (constant, pd.Timestamp(constant), [constant]):
+        with pytest.raises(errors.SchemaMismatch):
+            data.split(by="at", at=cut)
+    assert gp.from_frame(pd.DataFrame({"text": [constant]})).filter(f"text == {constant!r}").compute().shape == (1, 1)
 
 
 def test_joins_of_one_pipeline_have_names_of_their_own() -> None:

@@ -143,14 +143,16 @@ def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Col
 
 
 def truncate(column: Column, xp: ModuleType) -> Column:
-    """Truncate to int64; missing where the value is out of range."""
-    if column.dtype == "uint64":
-        fits = column.data <= np.uint64(_LARGEST)
-        return Column("int64", column.data.astype("int64"), both_valid(column.valid, fits))
+    """Truncate to int64; NaN is missing.
+
+    Raises:
+        OverflowError: the first row whose value int64 does not have.
+    """
     if column.dtype not in FLOATS:
         return Column("int64", *as_numbers(column, "int64", xp))
     whole = xp.trunc(column.data)
     fits = (whole >= -(2.0**63)) & (whole < 2.0**63)
+    _refuse_where(~fits, ~xp.isnan(whole), xp)
     return Column("int64", xp.where(fits, whole, whole.dtype.type(0)).astype("int64"), fits)
 
 

@@ -120,7 +120,7 @@ class _Rows:
             f"row {row:,}: `{shown}` does not fit int64",
             got=values[0] if len(values) == 1 else tuple(values),
             expected="integers from -2**63 to 2**63 - 1",
-            remedy=f"float({first}) in place of {first}, which gives float64",
+            remedy=f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64",
         )
         error.row = row
         return error

@@ -103,13 +103,7 @@ class _OrcFile(HostFile):
             if "nanosecond" not in str(cause):
                 raise
             times = [item.name for item in fields if item.dtype == "timestamp"]
-            raise BadFile(
-                self.origin.path,
-                f"a time is outside the years 1677 to 2262, which the reader's nanoseconds hold ({one_line(cause)})",
-                got=times,
-                expected="times of those years",
-                remedy=f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet",
-            ) from cause
+            raise _beyond_nanoseconds(self.origin, times, cause) from cause
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         with _reader(self.origin) as file:
@@ -122,11 +116,23 @@ def _is_plain(kind: pa.DataType, item: Field) -> bool:
     return not (zoned or is_passenger(item.dtype)) and dtype_from_arrow(kind) == item.dtype
 
 
+def _beyond_nanoseconds(one: Input, times: Sequence[str], cause: Exception) -> BadFile:
+    return BadFile(
+        one.path,
+        f"a time is outside the years 1677 to 2262, which the reader's nanoseconds hold ({one_line(cause)})",
+        got=times,
+        expected="times of those years",
+        remedy=f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet",
+    )
+
+
 def _open(one: Input) -> _OrcFile:
     try:
         with _reader(one) as file:
             schema = file.schema
-            name = [narrowest(schema)]
+            # Times are the last choice: those of other years than 1677 to 2262 cannot be read.
+            others = [item for item in schema if not pa.types.is_timestamp(item.type)]
+            name = [narrowest(pa.schema(others or schema))]
             stripes = range(file.nstripes)
             # Nothing tells the rows of a stripe but its columns.
             rows = [file.read_stripe(n, columns=name).num_rows for n in stripes] if len(stripes) > 1 else [file.nrows]
@@ -134,6 +140,8 @@ def _open(one: Input) -> _OrcFile:
     except BadFile:
         raise
     except (OSError, pa.ArrowException) as cause:
+        if "nanosecond" in str(cause):  # all columns are times
+            raise _beyond_nanoseconds(one, schema.names, cause) from cause
         raise unreadable(one, cause, "an ORC file", b"ORC") from cause
 
 

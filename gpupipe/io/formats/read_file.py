@@ -193,7 +193,7 @@ def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[Non
             f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
             got=cause.got,
             expected=cause.expected,
-            remedy="on_mismatch='skip', or a file of the other type named first",
+            remedy="on_mismatch='skip'; a file of the other type named first, if that holds all; or it written anew",
         ) from cause
     except SchemaMismatch as cause:
         raise SchemaMismatch(

@@ -124,7 +124,8 @@ class _Agreement:
                 file.origin.path,
                 f"column {name!r} is {_format_type(types[name]) if name in types else 'not there'}",
                 expected=f"{wanted.get(name, 'no such column')}, as in {known_from}",
-                remedy="columns=[...] with what all files share, on_mismatch='cast' or 'skip', or it written anew",
+                remedy="columns=[...] with what all files share, on_mismatch="
+                + ("'skip', or it written anew" if policy.casts else "'cast' or 'skip', or it written anew"),
             )
         if differing:
             told = (f"column {name!r} is {_format_difference(name, types, wanted)}" for name in differing)

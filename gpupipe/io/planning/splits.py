@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupipe.backend.columns import require_comparable_constant
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.planning.row_filters import Between, RandomSplit
@@ -63,8 +64,12 @@ def ranges(item: Field, at: Any, gap: Any = None) -> list[Between]:
 
     Raises:
         BadConfig: values that do not ascend, or cannot be compared with the column's; a gap that is none.
+        SchemaMismatch: a time with an offset, of a column without a zone.
     """
-    cuts = [comparable(one, item, "split") for one in (at if isinstance(at, list | tuple) else [at])]
+    wanted = at if isinstance(at, list | tuple) else [at]
+    for one in wanted:
+        require_comparable_constant(item, one, "split")
+    cuts = [comparable(one, item, "split") for one in wanted]
     if not cuts or any(left >= right for left, right in pairwise(cuts)):
         raise BadConfig(
             "split", "the cuts do not ascend", got=at, expected="values in ascending order", remedy="at=sorted(set(at))"

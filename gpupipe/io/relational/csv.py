@@ -201,9 +201,12 @@ class CsvFile(TextFile):
         return pl.scan_csv(self._text, schema=dict(schema), null_values=list(null_values), **self._options())
 
     def _options(self) -> dict[str, Any]:
+        # Polars has each quotation mark within a header's name twice, as it is written.
+        is_quoted = self._num_heads > 0 and any('"' in name for name in self.names)
         return {
             "separator": self._form.delimiter,
-            "has_header": self._num_heads > 0,
+            "has_header": self._num_heads > 0 and not is_quoted,
+            **({"skip_rows": 1} if is_quoted else {}),
             "empty_string_is_null": "" in self._form.null_values,
             "glob": False,
         }

@@ -131,7 +131,9 @@ def _infer_integer(numbers: pl.Series) -> Column:
 
 def require_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
     """Infer the formats of texts that the caller declares to be times."""
-    found = infer_time(present, formats) or Column(pa.timestamp("us"), None, (*formats, *NAIVE))
+    own = tuple(one for one in formats if "z" not in one)  # one column is of times with an offset, or of times without
+    otherwise = (_UTC, tuple(formats)) if formats and not own else (pa.timestamp("us"), (*own, *NAIVE))
+    found = infer_time(present, formats) or Column(otherwise[0], None, otherwise[1])
     return replace(found, is_asked=True)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from gpupipe.backend import Array, Backend
 from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
-from gpupipe.schema import INTEGERS, Field
+from gpupipe.schema import INTEGERS, Field, Kind
+from gpupipe.support.text import derive
 
 __all__ = ["GroupKeys", "key_field"]
 
@@ -26,7 +27,9 @@ def key_field(fields: Sequence[Field], name: str, where: str) -> Field:
             "its values are no groups",
             got=found[0].dtype,
             expected="strings, integers or booleans",
-            remedy=f"Cast({{{name!r}: 'int64'}}) for whole numbers",
+            remedy=f"T.{derive(name, 'len({})', f'{name}_length')} and by={f'{name}_length'!r}"
+            if found[0].kind == Kind.LIST
+            else f"Cast({{{name!r}: 'int64'}}) for whole numbers",
         )
     return found[0]
 

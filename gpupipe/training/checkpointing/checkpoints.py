@@ -195,5 +195,5 @@ def _refuse_damaged(path: Path, problem: str) -> ArtifactError:
         str(path),
         f"it is no whole checkpoint ({problem})",
         expected=f"a folder with {STATE} and {TENSORS} as a fit wrote them",
-        remedy="resume='latest', which takes the last one that is whole",
+        remedy="resume='latest', which takes the last whole one; where none is, another folder for Checkpoints",
     )
