@@ -238,7 +238,7 @@ def test_a_table_whose_name_is_no_file_name(tmp_path: Path) -> None:
 
 def test_nothing_is_imported_that_was_not_allowed(saved: Path) -> None:
     with pytest.raises(
-        errors.ArtifactError, match=r"uses code of the user's own, got 'gpupipe\.demo\.add_holiday'"
+        errors.ArtifactError, match=r"uses code of the user's own, got 'gpupipe\.cli\.demo\.add_holiday'"
     ) as caught:
         gp.load(saved)
     assert "allow=['gpupipe.cli.demo.add_holiday']" in caught.value.remedy

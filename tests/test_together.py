@@ -201,7 +201,7 @@ def test_rows_of_an_earlier_pipeline_are_numbered_anew(flights: pd.DataFrame) ->
 def test_a_join_that_repeats_rows_is_refused_before_such_a_step(flights: pd.DataFrame) -> None:
     pairs = pd.DataFrame({"origin": ["LGA", "LGA", "JFK", "EWR"], "gate": [1, 2, 3, 4]})
     join, lag = T.Join(pairs, on="origin", many=True), T.Lag("dep_delay", by="tailnum", order_by="time_hour")
-    with pytest.raises(errors.BadConfig, match="behind a join that repeats rows"):
+    with pytest.raises(errors.BadConfig, match="follows a join that repeats rows"):
         gp.Pipeline([join, lag], backend="cpu").fit(flights).transform(parts_of(flights, 2))
     pipeline = gp.Pipeline([lag, join], backend="cpu").fit(flights)
     found = pipeline.transform(parts_of(flights, 5)).compute()

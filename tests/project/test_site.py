@@ -59,7 +59,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
-    for room in (room for room in ROOMS if importlib.import_module(room).__all__):
+    for room in (room for room in ROOMS if getattr(importlib.import_module(room), "__all__", ())):
         page = Page((site / "reference" / f"{room.removeprefix('gpupipe.')}.html").read_text())
         assert set(importlib.import_module(room).__all__) <= page.anchors, room
 

@@ -133,8 +133,8 @@ def read_csv(
         decimal,
         thousands,
     )
-    _check_form(form, get_executor().resolve(backend))
     parser = _CsvParser(form, asked, columns, on_mismatch, on_bad, partition_bytes, backend)
+    _check_form(form, get_executor().resolve(backend))
     return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
 

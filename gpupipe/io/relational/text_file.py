@@ -94,7 +94,7 @@ def _unreadable(one: Input, kind: str, encoding: str, cause: Exception) -> BadFi
             one.path,
             f"cannot be read ({one_line(cause)})",
             expected="a file that stays, and that this process may read",
-            remedy="its permissions, and the disk it is on",
+            remedy="its permissions" if isinstance(cause, PermissionError) else "the disk it is on",
         )
     return BadFile(
         one.path,
