@@ -49,18 +49,19 @@ def test_objects_are_read_as_what_they_are(values: list[Any], dtype: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "remedy"),
     [
-        [object(), None],
-        [1, "a"],
-        [["a"], "b"],
-        [1 + 2j],
-        [dt.date(2024, 1, 1), NAIVE],
-        [NAIVE, NAIVE.replace(tzinfo=UTC)],
-        [2**64, None],
+        *(
+            (values, "frame.astype({'x': 'str'}), or the frame without it")
+            for values in ([object(), None], [1, "a"], [["a"], "b"], [1 + 2j], [dt.date(2024, 1, 1), NAIVE])
+        ),
+        ([NAIVE, NAIVE.replace(tzinfo=UTC)], "pd.to_datetime(frame['x'], utc=True)"),
+        ([2**64, None], "frame.astype({'x': 'float64'}), or 'str' for all digits of an id"),
     ],
 )
-def test_objects_of_no_one_type_are_left_out_and_named(values: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_objects_of_no_one_type_are_left_out_and_named(
+    values: list[Any], remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
     frame = pd.DataFrame({"x": pd.Series(values, dtype=object), "y": range(len(values))})
     with caplog.at_level("WARNING", "gpupipe"):
         dataset = gp.from_frame(frame, backend="cpu")
@@ -74,7 +75,7 @@ def test_objects_of_no_one_type_are_left_out_and_named(values: list[Any], caplog
     with pytest.raises(errors.SchemaMismatch) as caught:
         select("cpu").encode(frame)
     assert caught.value.where == "column 'x'"
-    assert caught.value.remedy == "frame.astype({'x': 'str'}), or the frame without it"
+    assert caught.value.remedy == remedy
 
 
 def test_a_type_of_pandas_that_arrow_has_otherwise() -> None:

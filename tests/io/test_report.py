@@ -41,9 +41,7 @@ def test_any_table_in_any_partitions(table: pa.Table, parts: int) -> None:
 
 
 def test_more_distinct_values_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys.modules["gpupipe.io.inspect"], "MAX_DISTINCT", 10
-    )
+    monkeypatch.setattr(sys.modules["gpupipe.io.inspect"], "MAX_DISTINCT", 10)
     report = inspect(gp.from_frame(pa.table({"n": range(40), "m": [1, 2] * 20}), num_partitions=4))
     n, m = report.columns
     assert (n.num_distinct, n.is_capped, n.low, n.high) == (10, True, 0, 39)
