@@ -256,7 +256,7 @@ class Rolling(_Windowed):
         window = f"{days}d{rest}us"  # Polars counts what is no days in nanoseconds, of which 292 years fit
         if backend == "cpu":
             return rows.with_columns(
-                self._over(_of_window(_value(name), stat, pl.col(time), window, closed), backend).alias(
+                self._over(_aggregate_window(_value(name), stat, pl.col(time), window, closed), backend).alias(
                     _EARLIER.format(name, stat)
                 )
                 for name, stat in parts
@@ -270,13 +270,14 @@ class Rolling(_Windowed):
         self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
     ) -> pl.LazyFrame:
         """Add statistics of the row and of those before it with the same key and time."""
-        order = ROW if backend == "gpu" else None
-        return rows.with_columns(
-            _aggregate_last(_value(name), stat, _LONGEST, 1)
-            .over([*self.keys, time], order_by=order)
-            .alias(_SAME.format(name, stat))
-            for name, stat in parts
-        )
+        made = {}
+        for name, stat in parts:
+            if backend == "gpu":
+                value = _aggregate_last(_value(name), stat, _LONGEST, 1).over([*self.keys, time], order_by=ROW)
+            else:
+                value = self._over(_aggregate_window(_value(name), stat, _place_in_runs(time), _RUN, "right"), backend)
+            made[_SAME.format(name, stat)] = value
+        return rows.with_columns(**made)
 
 
 class Expanding(_Windowed):
@@ -351,7 +352,7 @@ def _aggregate_last(value: pl.Expr, stat: str, rows: int, least: int) -> pl.Expr
     return made
 
 
-def _of_window(value: pl.Expr, stat: str, by: pl.Expr, window: str, closed: str) -> pl.Expr:
+def _aggregate_window(value: pl.Expr, stat: str, by: pl.Expr, window: str, closed: str) -> pl.Expr:
     """Make a statistic of the rows that lie in a window of another column."""
     value, function = _choose_function(value, stat)
     made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=1)
