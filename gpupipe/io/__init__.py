@@ -1,4 +1,4 @@
-"""Room 1, files to frames: lazy datasets of partitions, their readers and their writer."""
+"""Datasets: lazy tables in partitions, made of files and frames, with their readers and their writer."""
 
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.ipc import read_ipc

@@ -61,12 +61,12 @@ def build_table(
     if carried := [item.name for item in kept if item not in get_stored_fields(run.schema)]:
         _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
     size = bound * (row_bytes + _KEPT_BYTES * len(kept))
-    rooms: dict[str, int | None] = {}
+    free_bytes: dict[str, int | None] = {}
     if residency == "auto":
         if here:
             select(backend).trim()  # what the fit has left is free
-        rooms = {kind: get_free_bytes(torch.device(kind)) for kind in {"cpu", wanted.type}}
-    chosen = choose_residency(residency, size, wanted, rooms)
+        free_bytes = {kind: get_free_bytes(torch.device(kind)) for kind in {"cpu", wanted.type}}
+    chosen = choose_residency(residency, size, wanted, free_bytes)
     if chosen != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
     if chosen == "stream":

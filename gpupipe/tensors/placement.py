@@ -1,4 +1,4 @@
-"""Placement of a table for training: the first memory with room for it."""
+"""Placement of a table for training: the first memory with enough free bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RESIDENCIES = ("device", "host", "stream")
 _SHARE = 0.8  # of the host's free memory that a table may take
 
 
-def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: dict[str, int | None]) -> str:
-    """Return the residency: as given, or the first of device, host and stream that has room.
+def choose_residency(asked: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
+    """Return the residency: as given, or the first of device, host and stream with enough free bytes.
 
     Args:
         asked: `"auto"` or one of `RESIDENCIES`.
         table_bytes: of the whole table.
         device: where batches are wanted.
-        rooms: bytes that are free, by kind of device; None where that is not known and taken for enough.
+        free_bytes: bytes that are free, by kind of device; None where that is not known and taken for enough.
 
     Raises:
         BadConfig: no such residency.
@@ -34,8 +34,8 @@ def choose_residency(asked: str, table_bytes: int, device: torch.device, rooms: 
     if asked != "auto":
         return asked
     for residency, kind in (("device", device.type), ("host", "cpu")):
-        room = rooms.get(kind)
-        if room is None or table_bytes <= room:
+        free = free_bytes.get(kind)
+        if free is None or table_bytes <= free:
             return residency
     return "stream"
 
