@@ -13,6 +13,7 @@ from gpupipe.support.validation import check_choice, check_integer, check_name
 
 __all__ = ["BACKENDS", "BLOCK_ROWS", "WINDOW", "Settings", "configure", "settings"]
 
+
 BACKENDS = ("auto", "cpu", "gpu")
 BLOCK_ROWS, WINDOW = 1 << 17, 8
 """Rows of a block that is shuffled, and blocks whose rows are mixed."""

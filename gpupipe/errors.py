@@ -37,6 +37,7 @@ __all__ = [
     "SchemaMismatch",
 ]
 
+
 _UNSEEN = object()
 _ALIKE = 0.7  # below it difflib calls names alike that share nothing but letters
 _TELLING = 3  # characters that a part of a name needs to stand for it

@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import as_list, format_count
+from gpupipe.support.text import as_list, format_count, html_table, text_table
 
 __all__ = [
     "DTYPES",
@@ -28,6 +27,7 @@ __all__ = [
     "suggest_conversion",
     "to_list_dtype",
 ]
+
 
 _MANY_FIELDS, _MOST_SOURCES = 60, 8  # for a table of them
 

@@ -16,8 +16,6 @@ from typing import Self
 from gpupipe.config import settings
 from gpupipe.errors import BadFile, GpupipeError
 
-__all__ = ["ScratchFolder", "local_scratch", "writing_scratch"]
-
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 

@@ -12,6 +12,7 @@ from gpupipe.support.text import arguments, format_count
 
 __all__ = ["IN_STEP", "Step", "in_step"]
 
+
 IN_STEP = "in step "
 """What the note that `in_step` adds to an error begins with."""
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpupipe.backend.device.devices import Gpu
-from gpupipe.backend.device.probe import Library, Machine, probe
+from gpupipe.backend.device.probe import Gpu, Library, Machine, probe
 from gpupipe.cli.doctor import Report, Row, Verdict, diagnose
 from gpupipe.config import configure, settings
 

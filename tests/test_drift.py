@@ -13,8 +13,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.monitoring.drift import DriftReport, stability
-from gpupipe.monitoring.profiles import SAMPLE_ROWS
+from gpupipe.monitoring.drift import SAMPLE_ROWS, DriftReport, stability
 
 ROWS = 4000
 

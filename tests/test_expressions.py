@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpupipe.errors import ColumnNotFound, ExpressionError, GpupipeError
 from gpupipe.expressions import parse
-from gpupipe.expressions.functions import FUNCTIONS
+from gpupipe.expressions.dtypes import FUNCTIONS
 from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import DTYPES, Field, Schema
 

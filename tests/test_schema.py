@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Role, Schema
-from gpupipe.support.tables import html_table, text_table
+from gpupipe.support.text import html_table, text_table
 
 FLIGHTS = Schema([Field("dep_delay", "float64"), Field("carrier", "string"), Field("time_hour", "timestamp")])
 FEATURES = Schema(

@@ -9,8 +9,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
 from gpupipe.pipeline.column_stats import ColumnStats, ranges_from_summary
-from gpupipe.preprocessing.summaries.extremes import Extremes
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 
 CPU = select("cpu")
 COLUMNS = {

@@ -23,12 +23,11 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import compute_moments
-from gpupipe.monitoring.profiles import Sample, draw_rows
+from gpupipe.monitoring.drift import Sample, draw_rows
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.preprocessing.summaries.quantiles import Histogram
-from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import format_columns
+from gpupipe.support.text import format_columns, html_table, text_table
 
 CHAINS: dict[str, Callable[[], list[pre.LearnedStep]]] = {
     "mean": lambda: [pre.SimpleImputer(), pre.StandardScaler()],

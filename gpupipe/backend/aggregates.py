@@ -14,8 +14,6 @@ from gpupipe.backend.float_kernels import GroupedFloats
 from gpupipe.backend.sorting import Groups, sort_order
 from gpupipe.schema import FLOATS, Field
 
-__all__ = ["FUNCTIONS", "State", "aggregate_rows", "compute_result", "merge_states"]
-
 FUNCTIONS: Mapping[str, Sequence[str]] = {
     "size": ["size"],
     "count": ["count"],

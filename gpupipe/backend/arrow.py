@@ -10,23 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list, map_schema
+from gpupipe.backend.arrow_types import arrow_type, is_list, map_schema
 from gpupipe.backend.columns import refuse_times
 from gpupipe.backend.ragged import accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field, get_element_dtype, is_passenger, require_no_nul, to_list_dtype
-
-__all__ = [
-    "arrow_type",
-    "conform",
-    "dtype_from_arrow",
-    "list_array",
-    "open_stream",
-    "parquet_path",
-    "read_stream",
-    "split_list",
-    "with_distinct_values",
-]
 
 _log = logging.getLogger("gpupipe")
 

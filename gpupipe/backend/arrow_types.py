@@ -26,18 +26,6 @@ from gpupipe.schema import (
     to_list_dtype,
 )
 
-__all__ = [
-    "Reading",
-    "arrow_type",
-    "dtype_from_arrow",
-    "get_file_type",
-    "holds_fields",
-    "is_list",
-    "map_schema",
-    "parse_type",
-    "read_as",
-]
-
 _OWN = {
     **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
     "bool": pa.bool_(),

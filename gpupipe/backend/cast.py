@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
-
-__all__ = ["cast_column", "require_castable"]
 
 _NOT_A_TIME = np.iinfo("int64").min
 

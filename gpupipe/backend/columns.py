@@ -20,28 +20,6 @@ from gpupipe.expressions.tree import has_offset
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
 
-__all__ = [
-    "as_floats",
-    "as_key",
-    "chain_columns",
-    "check_names",
-    "floats",
-    "get_storage",
-    "key_dtype",
-    "missing_column",
-    "one_key_type",
-    "refuse_passengers",
-    "refuse_times",
-    "refuse_type",
-    "require_comparable",
-    "require_comparable_constant",
-    "require_comparable_times",
-    "split_parts",
-    "whole_numbers",
-    "with_missing_row",
-    "with_readings",
-]
-
 
 def floats(column: Column, xp: ModuleType) -> Array:
     """Convert a numeric or boolean column to n float64, NaN where missing.

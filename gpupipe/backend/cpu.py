@@ -14,16 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from gpupipe.backend import arrow, lists
+from gpupipe.backend import arrow, arrow_types, lists
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, get_storage, refuse_times, refuse_type, split_parts, with_readings
-from gpupipe.backend.device.malloc import keep_freed_memory
+from gpupipe.backend.device.memory import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, RawColumn, Transfers
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
-
-__all__ = ["CpuBackend"]
 
 _NAT = np.iinfo(np.int64).min
 _ROW, _MATCH = "\0row", "\0match"
@@ -509,7 +507,7 @@ def _dtype_name(dtype: Any) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
         return "string"
     if isinstance(dtype, pd.ArrowDtype):
-        return str(arrow.dtype_from_arrow(dtype.pyarrow_dtype))
+        return str(arrow_types.dtype_from_arrow(dtype.pyarrow_dtype))
     if isinstance(dtype, np.dtype) and dtype.kind == "M":
         return "timestamp"
     return str(getattr(dtype, "numpy_dtype", dtype))

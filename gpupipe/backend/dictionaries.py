@@ -17,22 +17,6 @@ from gpupipe.backend.hashing import hash_strings
 from gpupipe.backend.key_index import KeyIndex, count_keys
 from gpupipe.schema import FLOATS
 
-__all__ = [
-    "Dictionary",
-    "filter_frequent",
-    "find_positions",
-    "find_positions_by_hash",
-    "index_hashes",
-    "make_dictionary",
-    "merge_counts",
-    "parse_values",
-    "sort_by_count",
-    "sort_values",
-    "strings",
-    "unite_dictionaries",
-    "value_type",
-]
-
 Dictionary: TypeAlias = pa.Array
 
 

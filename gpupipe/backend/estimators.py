@@ -15,19 +15,6 @@ import numpy as np
 from gpupipe.backend.protocol import Array, Backend
 from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
-__all__ = [
-    "SAVEABLE",
-    "FittedEstimator",
-    "apply_estimator",
-    "export_state",
-    "fit_estimator",
-    "get_output_names",
-    "is_estimator",
-    "needs_target",
-    "rebuild_estimator",
-    "transformer_tags",
-]
-
 _SCALERS = {
     "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "MinMaxScaler": ("min_", "scale_", "data_min_", "data_max_", "data_range_", "n_samples_seen_"),

@@ -16,18 +16,6 @@ import numpy as np
 from gpupipe.backend.fused.program import Scale
 from gpupipe.backend.protocol import Array
 
-__all__ = [
-    "GroupSums",
-    "GroupedFloats",
-    "compute_moments",
-    "compute_moments_each",
-    "fill_each",
-    "fill_into",
-    "find_bounds",
-    "scale_each",
-    "scale_into",
-]
-
 _LOOPS = "gpupipe.backend.numba_kernels"
 
 

@@ -30,7 +30,7 @@ from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import arrow
+from gpupipe.backend import arrow, arrow_types
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, get_storage, refuse_type, with_missing_row, with_readings
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
@@ -59,8 +59,6 @@ from gpupipe.schema import (
     is_passenger,
     to_list_dtype,
 )
-
-__all__ = ["GpuBackend"]
 
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
 _CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
@@ -131,8 +129,8 @@ class GpuBackend:
     def to_arrow(self, frame: Frame) -> pa.Table:
         table = self.decode(frame, own=frame.columns).to_arrow(preserve_index=False)
         self.transfers.add(table.nbytes)
-        dtypes = ((item, arrow.dtype_from_arrow(item.type) or "") for item in table.schema)
-        types = [item.with_type(arrow.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
+        dtypes = ((item, arrow_types.dtype_from_arrow(item.type) or "") for item in table.schema)
+        types = [item.with_type(arrow_types.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
         return table.cast(pa.schema(types))
 
     @explain_out_of_memory("writing Parquet")
@@ -328,7 +326,7 @@ class GpuBackend:
     ) -> Frame:
         _require_held(fields)
         if not any(row_groups):
-            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
+            empty = pa.schema([(item.name, arrow_types.arrow_type(item.dtype)) for item in fields]).empty_table()
             return self.from_arrow(empty, fields)
         names = [item.name for item in fields]
         with _convert_file_errors():
@@ -526,8 +524,8 @@ def _narrow(array: pa.Array) -> pa.Array:
     """Convert an Arrow array for cuDF: distinct categories, lists with 32-bit offsets and no dictionary."""
     if pa.types.is_dictionary(array.type):
         return arrow.with_distinct_values(array)
-    dtype = arrow.dtype_from_arrow(array.type) or ""
-    return array.cast(pa.list_(arrow.arrow_type(dtype).value_type)) if dtype in LISTS else array
+    dtype = arrow_types.dtype_from_arrow(array.type) or ""
+    return array.cast(pa.list_(arrow_types.arrow_type(dtype).value_type)) if dtype in LISTS else array
 
 
 def _decode_column(series: Any, *, own: bool, zone: str | None = None) -> Any:

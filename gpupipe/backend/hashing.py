@@ -10,8 +10,6 @@ import pyarrow as pa
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.schema import FLOATS
 
-__all__ = ["hash_column", "hash_strings", "mix_seed", "shuffle_bits", "shuffle_seed", "splitmix64"]
-
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16

@@ -12,8 +12,6 @@ import numpy as np
 
 from gpupipe.backend.protocol import Array, Backend
 
-__all__ = ["KeyIndex", "count_keys"]
-
 _LOOPS = "gpupipe.backend.numba_kernels"
 
 # Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow import dtype_from_arrow, list_array, split_list
+from gpupipe.backend.arrow import list_array, split_list
+from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.backend.protocol import Column
 from gpupipe.schema import get_element_dtype
-
-__all__ = ["build_list_array", "plain", "plain_table", "whole", "without_float64"]
 
 
 def without_float64(values: Any) -> Any:

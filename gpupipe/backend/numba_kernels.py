@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["add_up", "aggregate_groups", "build_slots", "compute_moments", "fill", "find_keys", "scale"]
-
 # While it compiles, Numba logs thousands of debug lines. A level that somebody has set stays.
 if logging.getLogger("numba").level == logging.NOTSET:
     logging.getLogger("numba").setLevel(logging.INFO)

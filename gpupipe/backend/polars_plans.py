@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend.arrow import arrow_type, split_list
+from gpupipe.backend.arrow import split_list
+from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.protocol import Backend, Column, Frame
 from gpupipe.schema import FLOATS, ROW, Field
-
-__all__ = ["arrow_from_polars", "columns_by_plan", "host_table", "polars_from_arrow"]
 
 
 def columns_by_plan(

@@ -21,8 +21,6 @@ from gpupipe.backend.arrow_types import Reading
 from gpupipe.backend.ragged import get_array_module, locate_values
 from gpupipe.schema import FLOATS, Field, Schema
 
-__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "ParquetLayout", "RawColumn", "Transfers"]
-
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
 

@@ -6,8 +6,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["accumulate_lengths", "get_array_module", "list_parent_indices", "locate_values"]
-
 
 def get_array_module(array: Any) -> ModuleType:
     """Return the array's module, NumPy or CuPy; CuPy's arrays have no `__array_namespace__`.

@@ -18,8 +18,6 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.schema import FLOATS
 
-__all__ = ["Groups", "differs", "group_by_keys", "sort_order"]
-
 _FEW = 1 << 16  # so many possible values are counted, however few rows there are
 
 

@@ -13,8 +13,6 @@ from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import BadFile
 from gpupipe.scratch import ScratchFolder
 
-__all__ = ["SpilledCounts"]
-
 _BUCKETS = 64
 
 

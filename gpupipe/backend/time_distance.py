@@ -9,10 +9,7 @@ import numpy as np
 from gpupipe.backend.columns import require_comparable_times
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, OF_A_DATASET, Field, is_passenger, suggest_conversion
-from gpupipe.support.durations import parse_duration_us
-from gpupipe.support.validation import is_integer, is_number
-
-__all__ = ["Distance", "check_distance", "convert_distance", "order_dtype"]
+from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
 Distance = int | float
 """Microseconds between times, or the difference of numbers."""

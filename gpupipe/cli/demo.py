@@ -19,10 +19,8 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import select
-from gpupipe.backend.reference import gradient_boosting_auc
+from gpupipe.backend.baselines import gradient_boosting_auc
 from gpupipe.errors import BadConfig
-
-__all__ = ["SPLIT", "add_holiday", "flights_pipeline", "reference_auc", "run"]
 
 HOLIDAYS = ["2013-01-01", "2013-05-27", "2013-07-04", "2013-09-02", "2013-11-28", "2013-12-25"]
 SPLIT = "2013-10-01"

@@ -26,9 +26,7 @@ from gpupipe.backend.device.probe import (
 )
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing
-from gpupipe.support.tables import html_table
-
-__all__ = ["Report", "Row", "Verdict", "diagnose"]
+from gpupipe.support.text import html_table
 
 BASE = ("numpy", "pandas", "pyarrow", "scikit_learn", "torch")
 OLDEST_DRIVER = {13: 580, 12: 525}

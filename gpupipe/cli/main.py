@@ -12,8 +12,6 @@ from pathlib import Path
 from gpupipe.errors import GpupipeError
 from gpupipe.version import __version__
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""

@@ -15,8 +15,6 @@ from gpupipe.io import from_frame
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.pipeline import Pipeline
 
-__all__ = ["warm_up"]
-
 _ROWS = 4096
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.cluster.executor import Executor, get_executor, use_executor
-from gpupipe.cluster.local import LocalThreads, default_threads
+from gpupipe.cluster.executor import Executor, LocalThreads, default_threads, get_executor, use_executor
 
 if TYPE_CHECKING:
     from gpupipe.cluster.cluster import Cluster

@@ -17,8 +17,7 @@ from distributed import Client
 from gpupipe.backend import resolve
 from gpupipe.cluster.dask import DaskExecutor
 from gpupipe.cluster.executor import use_executor
-from gpupipe.cluster.guard import check_main_guard
-from gpupipe.cluster.start import connect, local_workers
+from gpupipe.cluster.start import check_main_guard, connect, local_workers
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.support.validation import (
     check_bool,
@@ -28,8 +27,6 @@ from gpupipe.support.validation import (
     is_one_of,
     refuse_argument,
 )
-
-__all__ = ["Cluster"]
 
 _log = logging.getLogger("gpupipe")
 

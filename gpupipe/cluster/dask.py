@@ -21,8 +21,6 @@ from gpupipe.backend import resolve
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
 
-__all__ = ["DaskExecutor"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -1,18 +1,84 @@
-"""Executor protocol, and the executor in use."""
+"""Executors: their protocol, the one in use, and the one on the threads of this process."""
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from gpupipe.cluster.local import LocalThreads
+from gpupipe.backend import resolve
 from gpupipe.errors import BadConfig
-
-__all__ = ["Executor", "get_executor", "use_executor"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def default_threads() -> int:
+    """Return the number of usable cores, at most four: each thread holds a partition in memory.
+
+    Example:
+        >>> 1 <= default_threads() <= 4
+        True
+    """
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
+
+
+class LocalThreads:
+    """Executor on the threads of this process.
+
+    Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
+
+    Example:
+        >>> list(LocalThreads(2).map(abs, [-1, -2, -3]))
+        [1, 2, 3]
+    """
+
+    in_process = True
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self.num_workers = num_workers or default_threads()
+
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
+    ) -> Iterator[Result]:
+        """Yield the results of `function` over `items`, in order, computed ahead; one thread means the caller's.
+
+        Raises:
+            Exception: what `function` raised, at the place of its item; later items are abandoned.
+
+        Memory: at most `at_once` results wait.
+        """
+        threads = at_once or self.num_workers
+        if threads <= 1:
+            yield from map(function, items)
+            return
+        waiting: deque[Future[Result]] = deque()
+        with ThreadPoolExecutor(threads, thread_name_prefix="gpupipe") as pool:
+            try:
+                for item in items:
+                    if len(waiting) >= threads:
+                        yield waiting.popleft().result()
+                    waiting.append(pool.submit(function, item))
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """Run `function` on one item, in the caller's thread."""
+        return function(item)
+
+    def resolve(self, backend: str = "auto") -> str:
+        """Return the name of the backend for `backend` on this machine.
+
+        Raises:
+            BackendMissing: `"gpu"` where none can work.
+        """
+        return resolve(backend)
 
 
 class Executor(Protocol):

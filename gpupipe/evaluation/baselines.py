@@ -14,15 +14,12 @@ from torch import Tensor
 from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
-from gpupipe.support.tables import flush_right, html_table, text_table
-from gpupipe.support.text import as_list
+from gpupipe.support.text import as_list, flush_right, html_table, text_table
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import FeatureTable, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
-
-__all__ = ["Baselines", "baselines", "get_block"]
 
 EXACT_IN_FLOAT32 = 1 << 24
 MAX_ELEMENTS = 100

@@ -15,13 +15,11 @@ from gpupipe.errors import BadConfig
 from gpupipe.evaluation.baselines import get_block
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Field, Kind
-from gpupipe.support.tables import flush_right, html_table, text_table
+from gpupipe.support.text import flush_right, html_table, text_table
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.build import choose_loss_and_metrics
-
-__all__ = ["Importance", "importance"]
 
 
 def importance(

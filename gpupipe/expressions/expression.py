@@ -12,11 +12,8 @@ from typing import Any
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions.dtypes import infer_dtype, require_comparable_times
 from gpupipe.expressions.parser import read
-from gpupipe.expressions.source import Source
-from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, iter_names
+from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, Source, iter_names
 from gpupipe.schema import FLOATS, INTEGERS, Schema
-
-__all__ = ["Expression", "parse"]
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 

@@ -1,18 +1,159 @@
-"""Parser: converts Python's syntax tree to ours by an allow list; anything else is an error."""
+"""Parser: converts Python's syntax tree to ours by an allow list; anything else is an error that points at it."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Callable
 
 from gpupipe.errors import ExpressionError
-from gpupipe.expressions.bitwise import bitwise_error
-from gpupipe.expressions.functions import FUNCTIONS, closest
-from gpupipe.expressions.source import Source, Span
-from gpupipe.expressions.syntax import ALLOWED, python_tree
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, has_offset, microseconds
+from gpupipe.expressions.dtypes import FUNCTIONS, closest
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, Source, Span, has_offset, microseconds
 from gpupipe.support.text import format_count
 
-__all__ = ["read"]
+ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
+_MAX_LENGTH = 100_000  # characters
+_TYPOS = (
+    (r"&&", " and "),
+    (r"\|\|", " or "),
+    (r"<>", "!="),
+    (r"(?<![<>=!])=(?!=)", "=="),
+    (r"\bAND\b", "and"),
+    (r"\bOR\b", "or"),
+    (r"\bNOT\b", "not"),
+    (r"\bIN\b", "in"),
+)
+
+
+def python_tree(source: Source) -> ast.expr:
+    """Parse the text with Python's parser.
+
+    Raises:
+        ExpressionError: no expression, or one that is too long or too deep to be read.
+    """
+    if len(source.text) > _MAX_LENGTH:
+        raise source.error(
+            Span(0, 1),
+            f"{len(source.text)} characters are too many",
+            expected=f"at most {_MAX_LENGTH}",
+            remedy="several expressions in Derive, or a Join for a long list",
+        )
+    try:
+        return ast.parse(source.text, mode="eval").body
+    except SyntaxError as error:
+        raise _syntax_error(source, error) from None
+    except (ValueError, MemoryError, RecursionError):  # characters no source may hold; nested too deep
+        raise source.error(Span(0, 1), "this cannot be read", expected=ALLOWED, remedy="a shorter expression") from None
+
+
+def _syntax_error(source: Source, error: SyntaxError) -> ExpressionError:
+    if not source.text:
+        return source.error(Span(0, 1), "the text is empty", expected=ALLOWED, remedy="'distance > 200'")
+    lines = source.text.split("\n")
+    row = min((error.lineno or 1) - 1, len(lines) - 1)
+    start = sum(len(line) + 1 for line in lines[:row]) + max(0, (error.offset or 1) - 1)
+    length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
+    return source.error(
+        Span(start, start + max(1, length)),
+        f"not an expression ({error.msg})",
+        expected=ALLOWED,
+        remedy=_without_typos(source.text)
+        or "Python's signs: == and or not; names that are no identifiers as col('dep delay')",
+    )
+
+
+def _without_typos(text: str) -> str | None:
+    """Return the text with other languages' operators replaced, or its lines in parentheses, if Python parses that."""
+    mended = text
+    for typo, sign in _TYPOS:
+        mended = re.sub(typo, sign, mended)
+    for candidate in (re.sub(" +", " ", mended), f"({mended})"):
+        try:
+            ast.parse(candidate, mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            continue
+        return candidate
+    return None
+
+
+_SIGNS: dict[type[ast.operator], tuple[str, str]] = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or")}
+
+
+def bitwise_error(item: ast.expr, source: Source, span_of: Callable[[ast.expr], Span]) -> ExpressionError | None:
+    """Build the error for & | ^ ~ in a node or between a comparison's operands, with corrected text; None without them.
+
+    Example:
+        >>> text = "a < 6 | b > 2"
+        >>> node = ast.parse(text, mode="eval").body
+        >>> bitwise_error(node, Source(text, "Filter"), lambda part: Span(part.col_offset, part.end_col_offset)).remedy
+        '(a < 6) or (b > 2)'
+    """
+    if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.Invert):
+        span = span_of(item)
+        negated = f"not {source.slice(span_of(item.operand))}"
+        if isinstance(item.operand, ast.Compare | ast.BoolOp | ast.BinOp):
+            negated = f"not ({negated[4:]})"
+        return source.error(
+            span, "`~` is no negation here", expected="`not`", remedy=_replace_part(source, span, negated)
+        )
+    operands = [item]
+    if isinstance(item, ast.Compare):
+        operands = [part for part in (item.left, *item.comparators) if not _is_wrapped(source.text, span_of(part))]
+    signs = [sign for operand in operands for sign in _list_operations(operand)]
+    if not signs:
+        return None
+    first = signs[0]
+    if isinstance(first.op, ast.BitXor):
+        return source.error(
+            span_of(first),
+            "`^` is not allowed",
+            expected="`!=` between conditions, `**` for powers",
+            remedy="(a) != (b)",
+        )
+    sign, word = _SIGNS[type(first.op)]
+    start = source.text.index(sign, span_of(first.left).end)
+    trapped = isinstance(item, ast.Compare)
+    problem = f"`{sign}` binds tighter than comparisons" if trapped else f"`{sign}` does not join conditions"
+    remedy = _replace_part(source, span_of(item), _correct_part(source, span_of(item), signs, span_of))
+    return source.error(Span(start, start + 1), problem, expected=f"`{word}`", remedy=remedy)
+
+
+def _is_wrapped(text: str, span: Span) -> bool:
+    return text[: span.start].rstrip().endswith("(") and text[span.end :].lstrip().startswith(")")
+
+
+def _list_operations(item: ast.expr) -> list[ast.BinOp]:
+    """List the operations joined by & | ^ in a node, from left to right."""
+    if isinstance(item, ast.BinOp) and isinstance(item.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+        return [*_list_operations(item.left), item, *_list_operations(item.right)]
+    return []
+
+
+def _correct_part(source: Source, span: Span, signs: list[ast.BinOp], span_of: Callable[[ast.expr], Span]) -> str:
+    """Rewrite the part: cut at the operators, pieces in parentheses, joined by words."""
+    pieces, start = [], span.start
+    for item in signs:
+        sign, word = _SIGNS.get(type(item.op), ("^", "!="))
+        end = source.text.index(sign, span_of(item.left).end)
+        pieces += [_parenthesize(source.text[start:end].strip()), word]
+        start = end + 1
+    return " ".join([*pieces, _parenthesize(source.text[start : span.end].strip())])
+
+
+def _parenthesize(text: str) -> str:
+    """Put the text in parentheses, unless it has them or is a single word."""
+    return text if text.isidentifier() or (text[:1] == "(" and text[-1:] == ")") else f"({text})"
+
+
+def _replace_part(source: Source, span: Span, part: str) -> str:
+    """Return the whole text with the corrected part if Python parses it; else only the advice."""
+    whole = f"{source.text[: span.start]}{part}{source.text[span.end :]}"
+    try:
+        ast.parse(whole, mode="eval")
+    except SyntaxError:
+        return "(a < 6) or (b > 2), with `and`, `or`, `not` in place of & | ~"
+    return whole
+
 
 _MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
 

@@ -6,7 +6,7 @@ from gpupipe.io.formats.orc import read_orc
 from gpupipe.io.formats.text import read_csv, read_json
 from gpupipe.io.inspect import Report, inspect
 from gpupipe.io.planning.partitions import FileNote, Partition, row_bytes
-from gpupipe.io.planning.query import FrameFunction
+from gpupipe.io.planning.table import FrameFunction
 from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.run import in_halves, run_partitions

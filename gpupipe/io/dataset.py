@@ -17,18 +17,23 @@ from gpupipe.io.jobs.manifest import Manifest
 from gpupipe.io.jobs.parquet_writer import ParquetOptions
 from gpupipe.io.jobs.part_writer import write_dataset
 from gpupipe.io.planning.partitions import FileNote, ReadCounter
-from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.row_filters import RandomSplit, Selection, Where
-from gpupipe.io.planning.splits import check_call, check_complete, draw_parts, folds, get_fractions, ranges
-from gpupipe.io.planning.stratified import stratify_parts
-from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.splits import (
+    check_call,
+    check_complete,
+    draw_parts,
+    folds,
+    get_fractions,
+    ranges,
+    stratify_parts,
+)
+from gpupipe.io.planning.table import EVERYTHING, Table
 from gpupipe.io.relational.asof import AsOfSpec, join_asof
 from gpupipe.io.relational.deduplicate import deduplicate
 from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import JoinSpec, join
-from gpupipe.io.relational.sample import draw
 from gpupipe.io.relational.scan import LazyFrame, lazy
-from gpupipe.io.relational.sort import shuffle, sort
+from gpupipe.io.relational.sort import draw, shuffle, sort
 from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
@@ -47,8 +52,6 @@ from gpupipe.support.validation import (
     is_sequence,
     refuse_argument,
 )
-
-__all__ = ["Dataset"]
 
 Names: TypeAlias = str | Sequence[str]
 

@@ -16,10 +16,7 @@ from gpupipe.io.formats.parquet_layout import ParquetFacts, describe_layout
 from gpupipe.io.planning.partitions import FileNote, Partition
 from gpupipe.io.readers import as_dataset
 from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype
-from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import format_count
-
-__all__ = ["ColumnReport", "Report", "inspect"]
+from gpupipe.support.text import format_count, html_table, text_table
 
 MAX_DISTINCT = 1_000_000
 

@@ -20,19 +20,17 @@ from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_dataset import list_fragments
-from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
-from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
-from gpupipe.io.formats.temp_parquet import TempParquet
+from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.partitions import partition_limit, row_bytes
 from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
+from gpupipe.io.stores.find_files import Input, PathLike, find_files
+from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_integer, check_names
-
-__all__ = ["as_dataset", "as_rows", "from_frame", "read_parquet"]
 
 _READERS = {
     **dict.fromkeys(("csv", "tsv", "txt"), "read_csv"),

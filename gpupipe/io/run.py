@@ -11,15 +11,13 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from gpupipe.backend.device.out_of_memory import is_out_of_memory
+from gpupipe.backend.device.memory import is_out_of_memory
 from gpupipe.cluster import get_executor
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.planning.partitions import Partition, Source
 from gpupipe.io.planning.table import AnyTable
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import format_count
-
-__all__ = ["in_halves", "in_partition", "run_partitions"]
 
 Result = TypeVar("Result")
 Tell = Callable[[str], None]

@@ -14,8 +14,6 @@ from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Cross", "DCNv2"]
-
 
 class DCNv2(Tabular):
     """Deep and cross network: layers that multiply features with each other, and the layers of an `MLP`.

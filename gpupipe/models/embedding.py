@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.ragged import Ragged
-
-__all__ = ["BAGS", "RESERVED", "SharedEmbedding"]
+from gpupipe.tensors.batch import Batch, Ragged
 
 BAGS = ("mean", "sum", "max")
 RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column

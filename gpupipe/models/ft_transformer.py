@@ -14,8 +14,6 @@ from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_
 from gpupipe.support.validation import check_integer, check_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Attention", "FTTransformer"]
-
 # Of the feed-forward part, as in the paper: ReGLU halves, so 4 / 3 costs as many weights as a plain layer of 8 / 3.
 HIDDEN_FACTOR = 4 / 3
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from gpupipe.models.tabular import Tabular, make_generator, select_arguments
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Linear"]
-
 
 class Linear(Tabular):
     """Linear or logistic regression; an id's weight is that of its one-hot column, which is never built.

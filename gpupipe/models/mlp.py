@@ -13,8 +13,6 @@ from gpupipe.models.numeric_embeddings import Numbers
 from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_arguments
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["MLP", "make_relu_layers"]
-
 
 class MLP(Tabular):
     """Multi-layer perceptron: ReLU layers over the numbers and one embedding table for all ids.

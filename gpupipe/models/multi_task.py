@@ -15,8 +15,6 @@ from gpupipe.models.numeric_embeddings import Numbers
 from gpupipe.models.tabular import Tabular, make_generator, select_arguments
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["MultiTask"]
-
 
 class MultiTask(Tabular):
     """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_integer, check_number, is_number, is_sequence, refuse_argument
-from gpupipe.tensors.permutation import Permutation
-
-__all__ = ["Numbers", "NumericEmbedding", "Periodic", "PiecewiseLinear", "parse_numbers"]
+from gpupipe.tensors.order import Permutation
 
 SAMPLE_ROWS = 1 << 18  # enough for quantiles, and few enough to sort at once
 

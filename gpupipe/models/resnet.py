@@ -14,8 +14,6 @@ from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_
 from gpupipe.support.validation import check_integer, check_number
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["BatchNorm", "ResNet"]
-
 
 class ResNet(Tabular):
     """ResNet for tables: a linear layer, residual blocks, and a prediction from their sum.

@@ -30,8 +30,6 @@ from gpupipe.support.validation import (
 )
 from gpupipe.tensors.batch import Batch
 
-__all__ = ["Tabular", "make_generator", "make_linear", "select_arguments"]
-
 _WIDTHS = ("hidden", "head")
 _OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
 

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.io import Partition
-from gpupipe.support.tables import html_table, text_table
-from gpupipe.support.text import format_count
+from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.transforms import Transform
 from gpupipe.transforms.expect import Expect, Findings
-
-__all__ = ["ExpectationReport", "Violation"]
 
 _SHOWN = 3
 """Partitions that are named in a table; `Violation.places` has all."""

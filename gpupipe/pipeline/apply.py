@@ -1,4 +1,4 @@
-"""Pipeline application: a fitted pipeline bound to the columns of a dataset or frame."""
+"""Pipeline application: a fitted pipeline bound to the columns of a dataset or frame, and the ranges of its results."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from copy import copy
 from functools import partial
 from typing import Any, Self
 
-from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend, select
 from gpupipe.backend.arrow_types import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction
+from gpupipe.pipeline.column_stats import ColumnStats
+from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.plan import TransformPlan
-from gpupipe.pipeline.window_columns import Typed, materialize_window_columns
-from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, get_element_dtype, is_passenger
+from gpupipe.pipeline.plan import TransformPlan, Typed, materialize_window_columns
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_element_dtype, is_passenger
 from gpupipe.transforms import Transform
-
-__all__ = ["Bindings", "BoundPipeline"]
 
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
 _MOST_BINDINGS = 16
@@ -391,3 +392,64 @@ def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
         expected=wanted,
         remedy=remedy,
     )
+
+
+Range = tuple[float, float]
+
+
+def output_ranges(features: Features, schema: Schema, seen: Mapping[str, ColumnStats]) -> dict[str, Range]:
+    """Compute the minimum and maximum of outputs, by name.
+
+    Ids go from 0 to the last. Numbers are known where every step keeps their order: the ends of the input's range, and
+    a missing value where there was one, go through the steps.
+
+    Args:
+        features: fitted.
+        schema: the columns after the transforms.
+        seen: what the fit has seen of them.
+    """
+    found: dict[str, Range] = {}
+    for group in features.groups:
+        for item in group.fields(schema):
+            if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
+                found[group.rename(item.name)] = (0, item.cardinality - 1)
+        if group.steps and all(step.monotone for step in group.steps):
+            ends = {name: seen[name] for name in group.columns if name in seen and seen[name].range is not None}
+            if len(ends) == len(group.columns):
+                found |= {group.rename(name): ends for name, ends in _compute_ranges(group, schema, ends).items()}
+    return found
+
+
+def source_ranges(source: Schema, schema: Schema, seen: Mapping[str, ColumnStats]) -> Schema:
+    """Return the source's schema with the ranges of columns that the transforms leave unchanged."""
+    same = (item.name for item in source if item.name in schema and schema[item.name] == item)
+    ranges = {name: seen[name].range for name in same if name in seen}
+    return Schema(source, {name: ends for name, ends in ranges.items() if ends is not None})
+
+
+def _compute_ranges(group: FeatureGroup, schema: Schema, seen: Mapping[str, ColumnStats]) -> dict[str, Range]:
+    """Compute the ranges of a group's outputs, on the host."""
+    num_rows = 2 + any(item.missing for item in seen.values())
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
+    if len({column.dtype for column in columns.values()} | {"float64"}) == 1:
+        columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
+    ranges = {}
+    for name, column in group.apply_steps(columns, select("cpu")).items():
+        missing = column.missing(np)
+        data = column.data.astype("float64")
+        data = data[np.isfinite(data) if missing is None else np.isfinite(data) & ~missing]
+        if len(data) and column.dtype != "bool":
+            ranges[name] = (float(data.min()), float(data.max()))
+    return ranges
+
+
+def _ends(dtype: str, seen: ColumnStats, num_rows: int) -> Column:
+    """Build a column of the minimum, the maximum, and a third row: missing if the column has gaps, else the minimum."""
+    values, gaps = np.array([seen.low, seen.high, seen.low][:num_rows]), bool(seen.missing) and num_rows == 3
+    if dtype in FLOATS:
+        values[2:] = np.nan if gaps else seen.low
+        return Column(dtype, values.astype(dtype))
+    if dtype != "bool":
+        info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
+        values = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
+    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)

@@ -31,8 +31,6 @@ from gpupipe.schema import Schema
 from gpupipe.tensors import BatchOptions, FeatureTable, Loader
 from gpupipe.tensors.process_group import open_group, open_store
 
-__all__ = ["ClusterLoader"]
-
 _program, _numbers = uuid.uuid4().hex, itertools.count()
 _clusters: weakref.WeakSet[Any] = weakref.WeakSet()
 _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDictionary()

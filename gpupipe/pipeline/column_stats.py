@@ -10,17 +10,8 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.preprocessing.numeric import tabulate
-from gpupipe.preprocessing.summaries.extremes import Extremes
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 from gpupipe.schema import WIDE
-
-__all__ = [
-    "ColumnStats",
-    "coarse_spacing",
-    "compute_column_stats",
-    "count_missing",
-    "ranges_from_summary",
-]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,12 @@ from gpupipe.backend.columns import get_storage, refuse_passengers
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import CrossFittedStep, EstimatorStep, LearnedStep
-from gpupipe.preprocessing.fuse import defer_columns, find_fused_start
+from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import Field, Schema
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
 from gpupipe.support.text import as_list, format_columns
 from gpupipe.support.validation import is_sequence
-
-__all__ = ["FeatureGroup", "format_names", "to_feature_group", "to_learned_step"]
 
 _MANY = 60
 """From so many columns on their names are not written out."""

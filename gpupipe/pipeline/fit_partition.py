@@ -16,30 +16,14 @@ from typing import Any, Protocol, TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.io import Dataset, Partition, in_halves, run_partitions
-from gpupipe.monitoring.profiles import Sample, draw_rows
+from gpupipe.monitoring.drift import Sample, draw_rows
 from gpupipe.pipeline.column_stats import ColumnStats, compute_column_stats, count_missing, ranges_from_summary
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.plan import FitTask, TransformPlan
-from gpupipe.pipeline.window_columns import Typed
+from gpupipe.pipeline.plan import FitTask, TransformPlan, Typed
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 from gpupipe.step import in_step
 from gpupipe.transforms import Map
-
-__all__ = [
-    "DescribeColumns",
-    "DrawSample",
-    "DtypeProbe",
-    "FrameCache",
-    "Learn",
-    "PartitionPass",
-    "SummarizeTarget",
-    "Timing",
-    "fold",
-    "list_numbers",
-    "list_unscaled",
-    "map_categories",
-]
 
 Summaries: TypeAlias = Mapping[Hashable, Any]
 """Summaries by key; those of one key can be added."""

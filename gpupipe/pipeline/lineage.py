@@ -11,8 +11,6 @@ from gpupipe.backend.hashing import hash_column
 from gpupipe.io import Dataset
 from gpupipe.io.planning.partitions import ReadCounter, Source
 
-__all__ = ["compute_lineage"]
-
 
 def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
     """Compute the id of a dataset's rows, the same under any partitioning; None where its query has no id.

@@ -6,16 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from gpupipe.io import Dataset, Partition
-from gpupipe.monitoring.drift import Drift, DriftReport
+from gpupipe.monitoring.drift import Drift, DriftReport, Profile
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.monitoring.profiles import Profile
 from gpupipe.pipeline.apply import BoundPipeline
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_partition import DescribeColumns, DrawSample, Observer, PartitionPass, fold, map_categories
 from gpupipe.schema import Schema
 from gpupipe.transforms import Transform
-
-__all__ = ["build_profiles", "check_report", "count_violations", "measure_drift", "select_kind"]
 
 
 def count_violations(

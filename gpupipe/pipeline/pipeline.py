@@ -13,30 +13,25 @@ from gpupipe.cluster import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.io import Dataset, as_dataset, as_rows
-from gpupipe.monitoring.drift import Drift, DriftReport
+from gpupipe.monitoring.drift import Drift, DriftReport, Profile
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.monitoring.profiles import Profile
-from gpupipe.pipeline.apply import Bindings, BoundPipeline
-from gpupipe.pipeline.diagram import diagram, outline
-from gpupipe.pipeline.explain import Explanation, explain_fit, unsaveable
+from gpupipe.pipeline.apply import Bindings, BoundPipeline, source_ranges
+from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline, unsaveable
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import PipelineFit
-from gpupipe.pipeline.fit_report import FitReport
+from gpupipe.pipeline.fit import FitReport, PipelineFit
 from gpupipe.pipeline.lineage import compute_lineage
 from gpupipe.pipeline.observe import count_violations, measure_drift
-from gpupipe.pipeline.output_ranges import source_ranges
 from gpupipe.pipeline.plan import TransformPlan
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transforms import Transform
-from gpupipe.transforms.table_join import TableJoin
+from gpupipe.transforms.join import TableJoin
 
 if TYPE_CHECKING:
     from gpupipe.pipeline.target_units import TargetInverse
     from gpupipe.tensors import Loader, LoaderOptions
 
-__all__ = ["Pipeline"]
 
 _log = logging.getLogger("gpupipe")
 _DRIFT = Drift()
@@ -158,7 +153,7 @@ class Pipeline:
         target = None if self.features is None else self.features.target
         if target is None or not target.group.steps:
             return None
-        units: TargetInverse = import_module("gpupipe.pipeline.target_units").TargetInverse(target)
+        units: TargetInverse = import_module("gpupipe.pipeline.targets").TargetInverse(target)
         return units
 
     def select_backend(self) -> Backend:

@@ -23,9 +23,7 @@ from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.pipeline.features import Features
 from gpupipe.schema import Schema
 from gpupipe.step import Step
-from gpupipe.transforms.table_join import TableJoin
-
-__all__ = ["MAX_TABLE_BYTES", "Decoder", "Encoder"]
+from gpupipe.transforms.join import TableJoin
 
 MAX_TABLE_BYTES = 64 << 20
 """A table to join with travels with the pipeline up to this size."""

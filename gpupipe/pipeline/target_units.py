@@ -12,8 +12,6 @@ from gpupipe.backend import Column, select
 from gpupipe.errors import SchemaMismatch
 from gpupipe.pipeline.targets import TargetSet
 
-__all__ = ["TargetInverse"]
-
 
 class TargetInverse:
     """Inverse of a `target_transform`.

@@ -1,22 +1,348 @@
-"""Target sets: one target, or several numbers or conditions, and their target transform."""
+"""Targets and weights: columns or expressions over columns, and their transform."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable
-from gpupipe.errors import BadConfig
+from gpupipe.backend.columns import as_floats, refuse_passengers, require_comparable
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
+from gpupipe.backend.expressions.evaluate import evaluate
+from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
+from gpupipe.expressions import Expression, parse
 from gpupipe.pipeline.column_stats import coarse_spacing
 from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.labels import FEW, MAX_CLASSES, Target, TargetSummary
 from gpupipe.preprocessing import Invertible, LearnedStep, StandardScaler
-from gpupipe.schema import Field, Kind, Role, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema
 
-__all__ = ["TASKS", "TargetSet", "TargetSetSummary"]
+FEW = 20
+"""Up to so many distinct whole numbers are taken for classes, where each is in two rows or more on average."""
+
+MAX_CLASSES = 10_000
+"""Up to so many distinct whole numbers are classes where somebody says that they are."""
+
+
+class _Label:
+    """Base class of labels: a column, or an expression over columns."""
+
+    role: Role
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear what an earlier `fit` learned."""
+        self.is_column: bool | None = None
+
+    def bind(self, schema: Schema) -> None:
+        """Remember whether `text` names a column of the fit's schema: `1960` is a number where no column is there."""
+        self.is_column = self.text in schema
+
+    def expression(self, schema: Schema) -> Expression | None:
+        """Parse the expression; None where `text` is the name of a column."""
+        is_column = self.text in schema if self.is_column is None else self.is_column
+        return None if is_column else parse(self.text, f"{self.role}={self.text!r}")
+
+    def reads(self, schema: Schema) -> list[str]:
+        """List the columns it is computed from."""
+        expression = self.expression(schema)
+        return [self.text] if expression is None else list(expression.reads)
+
+    def is_in(self, schema: Schema) -> bool:
+        """Return whether all columns it reads are present."""
+        try:
+            return all(name in schema for name in self.reads(schema))
+        except ExpressionError:  # the name of a column, and no expression, where that column is not there
+            return False
+
+    def lineage(self, schema: Schema) -> frozenset[str]:
+        """Return the source columns it is computed from."""
+        return frozenset().union(*(schema[name].lineage for name in self.reads(schema)))
+
+    def raw_field(self, schema: Schema) -> Field:
+        """Return the field of the values before they are stored as a target or a weight."""
+        expression = self.expression(schema)
+        if expression is None:
+            refuse_passengers([schema[self.text]], self.role.value)
+            return replace(schema[self.text], role=self.role, written_as="")
+        made = Field.derived(
+            self.role.value, expression.check(schema), map(schema.__getitem__, expression.reads), "Features"
+        )
+        return replace(made, role=self.role)
+
+    def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
+        """Compute the values of one frame."""
+        expression = self.expression(schema)
+        if expression is None:
+            return backend.column(frame, self.text)
+        columns = {name: backend.column(frame, name) for name in expression.reads}
+        return evaluate(expression, columns, backend, len(frame))
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """Target values of some partitions: a mergeable summary.
+
+    Args:
+        num_rows: rows.
+        num_missing: rows without a value.
+        strings: the distinct strings, of a target of strings.
+        numbers: the distinct whole numbers and booleans; None for more than `limit`.
+        fractions: whether some number is not whole.
+        limit: how many distinct numbers are kept.
+        low, high: the least and the greatest number; infinite, the wrong way round, where there is none.
+    """
+
+    num_rows: int = 0
+    num_missing: int = 0
+    strings: Dictionary | None = None
+    numbers: frozenset[int] | None = frozenset()
+    fractions: bool = False
+    limit: int = FEW
+    low: float = math.inf
+    high: float = -math.inf
+
+    def __add__(self, other: TargetSummary) -> TargetSummary:
+        found = [part for part in (self.strings, other.strings) if part is not None]
+        numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
+        return replace(
+            self,
+            num_rows=self.num_rows + other.num_rows,
+            num_missing=self.num_missing + other.num_missing,
+            strings=unite_dictionaries(found) if found else None,
+            numbers=None if numbers is None or len(numbers) > self.limit else numbers,
+            fractions=self.fractions or other.fractions,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+        )
+
+    @property
+    def num_present(self) -> int:
+        """Rows with a value."""
+        return self.num_rows - self.num_missing
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are booleans, or zeros and ones, and nothing else."""
+        return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether there are many strings, each in fewer than two rows on average."""
+        return self.strings is not None and len(self.strings) > FEW and 2 * len(self.strings) > self.num_present
+
+    @property
+    def is_few(self) -> bool:
+        """Whether there are few distinct whole numbers, each in two rows or more on average."""
+        return (
+            self.numbers is not None
+            and not self.fractions
+            and 2 < len(self.numbers) <= FEW
+            and 2 * len(self.numbers) <= self.num_present
+        )
+
+
+class Target(_Label):
+    """Target: the values a model learns to predict, classes or a regression's numbers."""
+
+    role = Role.TARGET
+
+    def reset(self) -> None:
+        super().reset()
+        self.classes_: tuple[Any, ...] | None = None
+
+    def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
+        """Return n booleans, False where the target is missing; None when none is."""
+        missing = self.raw_column(frame, schema, backend).missing(backend.xp)
+        return None if missing is None else ~missing
+
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int = FEW) -> TargetSummary:
+        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
+        xp = backend.xp
+        column = self.raw_column(frame, schema, backend)
+        missing = column.missing(xp)
+        present = column.data if missing is None else column.data[~missing]
+        made = TargetSummary(len(column), len(column) - len(present), limit=limit)
+        if column.dictionary is not None:
+            used = backend.to_host(xp.unique(present))
+            return replace(made, strings=column.dictionary.take(used))
+        if column.dtype != "bool" and len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
+        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
+            return replace(made, numbers=None, fractions=True)
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            ordered = xp.sort(some)
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+            if len(distinct) > limit:
+                return replace(made, numbers=None)
+        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
+
+    def check_values(self, summary: TargetSummary, schema: Schema) -> None:
+        """Raise where nothing can be learned.
+
+        Raises:
+            BadData: there is no row with a target.
+            SchemaMismatch: it is a time.
+        """
+        where = f"target {self.text!r}"
+        if not summary.num_present:
+            raise BadData(
+                where,
+                f"none of {summary.num_rows} rows has a value",
+                expected="rows with a target",
+                remedy="another split, or a look at the steps before",
+            )
+        if self.raw_field(schema).dtype == "timestamp":
+            raise SchemaMismatch(
+                where,
+                "a time cannot be predicted",
+                expected="a number, a condition or strings",
+                remedy="the difference of two times",
+            )
+
+    def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
+        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes.
+
+        Raises:
+            BadData: fractions, too many distinct numbers, or only one class.
+        """
+        where = f"target {self.text!r}"
+        if summary.strings is not None:
+            classes: tuple[Any, ...] = tuple(sorted(summary.strings.to_pylist()))
+        elif summary.numbers is None or summary.fractions:
+            raise BadData(
+                where,
+                "numbers with fractions are no classes" if summary.fractions else "too many distinct numbers",
+                expected=f"at most {summary.limit:,} distinct whole numbers, strings or a condition",
+                remedy="task='regression', or a condition such as target='price > 100'",
+            )
+        else:
+            kind = bool if self.raw_field(schema).dtype == "bool" else int
+            classes = tuple(kind(value) for value in sorted(summary.numbers))
+        if len(classes) < 2:
+            raise BadData(
+                where,
+                "all rows have the same value",
+                got=classes[0],
+                expected="at least two classes",
+                remedy="another split or target",
+            )
+        self.classes_ = classes
+
+    def field(self, schema: Schema) -> Field:
+        """Return the stored target's field: float32 0/1 or number, or int32 class index."""
+        indexed = self.classes_ is not None and len(self.classes_) > 2
+        return replace(
+            self.raw_field(schema),
+            dtype="int32" if indexed else "float32",
+            kind=Kind.CATEGORICAL if indexed else Kind.CONTINUOUS,
+            cardinality=len(self.classes_) if indexed and self.classes_ else None,
+            classes=self.classes_,
+        )
+
+    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str = "float32") -> Column:
+        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing.
+
+        Raises:
+            BadData: a value that is none of the classes.
+        """
+        xp = backend.xp
+        column = self.raw_column(frame, schema, backend)
+        missing = column.missing(xp)
+        if self.classes_ is None:
+            data = as_floats(column.data, number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
+        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+        if column.dictionary is not None:
+            table = backend.to_device(find_positions(column.dictionary, strings(self.classes_)))
+            index = xp.append(table, -1)[column.data]
+            unknown = (index < 0) & there
+        elif column.dtype == "bool":
+            index, unknown = column.data, xp.zeros_like(there)
+        else:
+            known = xp.asarray(self.classes_, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
+            unknown = (known[index] != column.data) & there
+        if bool(unknown.any()):
+            first = backend.to_host(column.data[unknown][:1])[0].item()
+            raise BadData(
+                f"target {self.text!r}",
+                "a class that was not there in fit",
+                got=first if column.dictionary is None else column.dictionary[first].as_py(),
+                expected=f"one of {self.classes_}",
+                remedy="fit on data that holds every class",
+            )
+        if len(self.classes_) == 2:
+            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(there, index, -1).astype("int32")
+        return Column("int32", index, None if bool(there.all()) else there)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the classes."""
+        return {"classes_": None if self.classes_ is None else list(self.classes_)}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        """Restore what `get_state` returned; return self."""
+        self.classes_ = None if state["classes_"] is None else tuple(state["classes_"])
+        return self
+
+
+class Weight(_Label):
+    """Weight: how much each row counts; a number that is never negative, never missing."""
+
+    role = Role.WEIGHT
+
+    def field(self, schema: Schema) -> Field:
+        """Return the stored weight's field, float32.
+
+        Raises:
+            BadConfig: it is no number.
+        """
+        raw = self.raw_field(schema)
+        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
+            raise BadConfig(
+                f"weight {self.text!r}",
+                "a weight has to be a number",
+                got=raw.dtype,
+                expected="numbers",
+                remedy="a numeric column",
+            )
+        return replace(raw, dtype="float32", kind=Kind.CONTINUOUS)
+
+    def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
+        """Compute the stored weights of one frame.
+
+        Raises:
+            BadData: a weight is negative, infinite or missing.
+        """
+        xp = backend.xp
+        column = self.raw_column(frame, schema, backend)
+        missing = column.missing(xp)
+        data = as_floats(column.data, "float32")
+        bad = (data < 0) | ~xp.isfinite(data)
+        if missing is not None:
+            bad |= missing
+        if bool(bad.any()):
+            there = data if missing is None else data[~missing]
+            text = f"fillna({self.text}, 1.0)"
+            if len(there) == len(data):
+                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
+            raise BadData(
+                f"weight {self.text!r}",
+                f"{int(bad.sum())} weights are negative, infinite or missing",
+                expected="numbers from 0 up",
+                remedy=f"weight={text!r} or a Filter",
+            )
+        return Column("float32", data)
+
 
 TASKS = ("auto", "classification", "regression")
 

@@ -2,8 +2,7 @@
 
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.gathered import EstimatorStep, GatheredStep
-from gpupipe.preprocessing.learned_step import Columns, Invertible, LearnedStep, Summary
-from gpupipe.preprocessing.stateless import StatelessStep
+from gpupipe.preprocessing.learned_step import Columns, Invertible, LearnedStep, StatelessStep, Summary
 from gpupipe.preprocessing.steps.bins import Bucketize, KBinsDiscretizer
 from gpupipe.preprocessing.steps.categorify import Categorify
 from gpupipe.preprocessing.steps.count_encoder import CountEncoder

@@ -1,36 +1,224 @@
-"""Categorical steps: the types they accept, categories given by the user, categories learned, and their lookups."""
+"""Categories of steps: the accepted types, given, learned or infrequent ones, and the lookup of values in them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 
-from gpupipe.backend import Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, find_positions, parse_values, sort_values
+from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.dictionaries import (
+    Dictionary,
+    find_positions,
+    find_positions_by_hash,
+    index_hashes,
+    parse_values,
+    sort_values,
+    value_type,
+)
+from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
-from gpupipe.preprocessing.vocabulary import UNKNOWN, Lookup, Lookups
+from gpupipe.preprocessing.numeric import row_blocks
+from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts, integers
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.support.text import format_count
-from gpupipe.support.validation import is_one_of, is_sequence, refuse_argument
+from gpupipe.support.validation import check_integer, check_number, is_integer, is_one_of, is_sequence, refuse_argument
 
-__all__ = [
-    "CategoryStep",
-    "Learned",
-    "check_categories",
-    "check_distinct",
-    "check_listed",
-    "make_id_field",
-    "make_number_field",
-    "match_lists",
-    "resolve_lists",
-]
+
+def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:
+    """Raise `BadConfig` unless they are positive integers, a fraction of the rows between 0 and 1, or None."""
+    check_integer(owner, "[1, inf)", None, max_categories=max_categories)
+    if not is_integer(min_frequency, 1):
+        check_number(owner, "(0, 1)", None, min_frequency=min_frequency)
+
+
+def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
+    """Return K booleans, True for the categories that are in the one group of infrequent ones.
+
+    Args:
+        counts: K int64, how often each category was there.
+        num_rows: what a share is of.
+        min_frequency: a category of fewer rows, or of a smaller fraction of them, is rare.
+        max_categories: how many groups there may be, that of the rare ones included. Of equally frequent categories
+            the first ones become rare.
+
+    Example:
+        >>> rare(np.array([5, 1, 9, 5]), 20, None, 3).tolist()
+        [True, True, False, False]
+    """
+    least = min_frequency or 0
+    found = counts < (least * num_rows if least < 1 else least)
+    if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
+        found[np.argsort(counts, kind="stable")[: len(counts) - (max_categories - 1)]] = True
+    return found
+
+
+def group_rare(is_rare: Any) -> tuple[Any, int]:
+    """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups.
+
+    Example:
+        >>> group_rare(np.array([False, True, False]))
+        (array([0, 2, 1]), 3)
+    """
+    frequent = int((~is_rare).sum())
+    return np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent + int(is_rare.any())
+
+
+MISSING, UNKNOWN, FIRST = 0, 1, 2
+
+# An id is an int32.
+MOST_BUCKETS = 2**31 - 1 - FIRST
+
+# Beyond this many strings the vocabulary is not hashed again for every partition.
+_RESIDENT = 1 << 16
+
+
+class Lookup(Protocol):
+    """Base class of lookups in one prepared vocabulary."""
+
+    vocabulary: Dictionary
+
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
+        """Return n int32: 0 missing, 1 not in the vocabulary, 2 and up by the position in it.
+
+        With buckets, what is not in the vocabulary has one of the `num_buckets` ids behind it, by its hash.
+        """
+
+    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
+        """Return `table[ids]` for a table on the host, of the table's type."""
+
+
+def make_lookup(vocabulary: Dictionary, *, text: bool) -> Lookup:
+    """Prepare a vocabulary.
+
+    Memory: for numbers 12 bytes per value or 4 per value of a dense range; for more than 65,536 strings 16 each.
+    """
+    return _TextLookup(vocabulary) if text else _NumberLookup(vocabulary)
+
+
+class Lookups:
+    """Cache of a step's lookups by column name; every process, and every copy, prepares its own."""
+
+    def __init__(self) -> None:
+        self._prepared: dict[str, Lookup] = {}
+
+    def of(self, name: str, column: Column, vocabulary: Dictionary, dtype: str, where: str) -> Lookup:
+        """Return the lookup in a vocabulary learned from a column of type `dtype`, prepared once.
+
+        Raises:
+            SchemaMismatch: the column holds text where numbers were learned, or the other way round.
+        """
+        if value_type(column.dtype) != value_type(dtype):
+            raise SchemaMismatch(
+                f"{where}, column {name!r}",
+                "another type than in fit",
+                got=column.dtype,
+                expected=dtype,
+                remedy=f"Cast({{{name!r}: {dtype!r}}})",
+            )
+        found = self._prepared.get(name)
+        if found is None or found.vocabulary is not vocabulary:
+            same = [item for item in list(self._prepared.values()) if item.vocabulary is vocabulary]
+            found = self._prepared[name] = same[0] if same else make_lookup(vocabulary, text=dtype == "string")
+        return found
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+def assign_buckets(bits: Array, num_buckets: int) -> Array:
+    """Return the bucket of each 64 well mixed bits, int32 from 0 up."""
+    return (bits % np.uint64(num_buckets)).astype("int32")
+
+
+def take_values(places: Array, vocabulary: Dictionary, dtype: str, backend: Backend) -> Column:
+    """Return the vocabulary's values at these positions (integers), missing where a position is outside it."""
+    known = (places >= 0) & (places < len(vocabulary))
+    places = backend.xp.where(known, places, -1).astype("int32")
+    if dtype == "string":
+        return Column(dtype, places, None, vocabulary)
+    values = vocabulary.to_numpy()
+    values = np.append(values, values.dtype.type(0)).astype(dtype)
+    return Column(dtype, backend.to_device(values)[places], known)
+
+
+class _TextLookup:
+    """Lookup of text: one search per distinct string of a partition, on the host, and one gather."""
+
+    def __init__(self, vocabulary: Dictionary) -> None:
+        self.vocabulary = vocabulary
+        self._index = index_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
+
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
+        assert column.dictionary is not None
+        ids = self._ids_of(column.dictionary)
+        if num_buckets:
+            unknown = np.flatnonzero(ids == UNKNOWN)
+            bits = splitmix64(0, hash_strings(column.dictionary.take(unknown)))
+            ids[unknown] = assign_buckets(bits, num_buckets) + (len(self.vocabulary) + FIRST)
+        return _by_code(column, ids, backend)
+
+    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
+        assert column.dictionary is not None
+        return _by_code(column, table[self._ids_of(column.dictionary)], backend)
+
+    def _ids_of(self, dictionary: Dictionary) -> Any:
+        """Return the id of each distinct string, and of a missing one."""
+        if self._index is None:
+            places = find_positions(dictionary, self.vocabulary)
+        else:
+            places = find_positions_by_hash(dictionary, self.vocabulary, self._index)
+        return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
+
+
+def _by_code(column: Column, values: Any, backend: Backend) -> Array:
+    """Return, for each row, the value of its entry of the dictionary, or that of a missing string."""
+    table = backend.to_device(values)
+    out = backend.xp.empty(len(column), dtype=values.dtype)
+    for rows in row_blocks(len(column), backend):
+        out[rows] = table[column.data[rows]]
+    return out
+
+
+class _NumberLookup:
+    """Lookup of numbers: a search for each number of a partition."""
+
+    def __init__(self, vocabulary: Dictionary) -> None:
+        self.vocabulary = vocabulary
+        self._index = KeyIndex(vocabulary.to_numpy())
+
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
+        xp = backend.xp
+        out = xp.empty(len(column), dtype="int32")
+        for rows, found in self._blocks(column, backend):
+            out[rows] = found
+            if num_buckets:
+                bucket = assign_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
+                out[rows] = xp.where(found == UNKNOWN, bucket + (len(self.vocabulary) + FIRST), found)
+        return out
+
+    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
+        device = backend.to_device(table)
+        out = backend.xp.empty(len(column), dtype=table.dtype)
+        for rows, found in self._blocks(column, backend):
+            out[rows] = device[found]
+        return out
+
+    def _blocks(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
+        """Yield blocks of rows and their ids."""
+        for rows in row_blocks(len(column), backend):
+            places = self._index.positions(integers(column.data[rows], column.dtype), backend)
+            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
+            if column.valid is not None:
+                found[~column.valid[rows]] = MISSING
+            yield rows, found
+
 
 Lists = Mapping[str, Sequence[Any]]
 

@@ -12,8 +12,6 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns, SeededStep, to_columns, to_frame
 
-__all__ = ["CrossFittedStep"]
-
 
 class CrossFittedStep(SeededStep):
     """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.

@@ -25,8 +25,6 @@ from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 
-__all__ = ["EstimatorStep", "GatheredStep"]
-
 _STATE = ("names_in_", "random_state_", "num_outputs_", "num_rows_", "num_fitted_")
 
 

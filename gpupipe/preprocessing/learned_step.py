@@ -1,23 +1,22 @@
-"""Learned steps: mergeable summaries of partitions (`summarize`, `+`, `finalize`), then a pure map."""
+"""Learned steps: mergeable summaries of partitions (`summarize`, `+`, `finalize`), then columns to columns."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from secrets import randbits
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
-from gpupipe.backend import Backend, Column, Frame, infer_backend
+from gpupipe.backend import Backend, Column, Frame, RawColumn, infer_backend
 from gpupipe.backend.columns import missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.fused.program import ElementwiseProgram
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
 from gpupipe.errors import BadConfig, NotFitted
-from gpupipe.schema import FLOATS, Field, get_element_dtype
-from gpupipe.step import Step
+from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype, to_list_dtype
+from gpupipe.step import Step, in_step
 from gpupipe.support.text import as_list
-
-__all__ = ["Columns", "Invertible", "LearnedStep", "SeededStep", "Summary", "to_columns", "to_frame"]
 
 Columns = Mapping[str, Column]
 
@@ -309,3 +308,163 @@ def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
     made = backend.decode(backend.frame(columns, len(frame)))
     made.index = frame.index
     return made
+
+
+@dataclass(frozen=True)
+class Names:
+    """Summary of a step that reads no value."""
+
+    names: tuple[str, ...]
+
+    def __add__(self, other: Self) -> Self:
+        return self
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """Return the same summary: it holds no value."""
+        return self
+
+
+class StatelessStep(LearnedStep):
+    """Base class of steps of rows or values alone: `fit` keeps the columns' names, and does not read the data."""
+
+    fills_late = True
+
+    def summarize(self, columns: Columns, backend: Backend) -> Names:
+        return Names(tuple(columns))
+
+    def finalize(self, summary: Names) -> Self:
+        self.names_in_ = list(summary.names)
+        return self
+
+
+StepClass = TypeVar("StepClass", bound=type[LearnedStep])
+
+
+def by_element(cls: StepClass) -> StepClass:
+    """Let a step with one output of the same name for each of its columns accept lists too.
+
+    What it is given of a column of lists are all their elements, as one column; what it makes of them goes back into
+    lists of the same lengths. A missing list stays missing; a missing element is to the step what a missing value is.
+    The rest of the step need not know.
+
+    Memory: shares the offsets.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpupipe.preprocessing import Categorify
+        >>> frame = pd.DataFrame({"words": [["b", "a"], None, ["b", None], []]})
+        >>> Categorify().fit_transform(frame)["words"].tolist()
+        [[2, 3], <NA>, [2, 0], []]
+    """
+    cls.summarize = _apply_to_elements(cls.summarize)  # type: ignore[method-assign]
+    cls.transform_columns = _closing(cls.transform_columns)  # type: ignore[method-assign]
+    if hasattr(cls, "inverse_columns"):
+        cls.inverse_columns = _closing(cls.inverse_columns)
+    cls.output_fields = _closing_fields(cls.output_fields)  # type: ignore[method-assign]
+    return cls
+
+
+def _elements(columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {name: column if column.elements is None else column.elements for name, column in columns.items()}
+
+
+def _apply_to_elements(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def summarize(self: LearnedStep, columns: Mapping[str, Column], backend: Backend) -> Any:
+        return method(self, _elements(columns), backend)
+
+    return summarize
+
+
+def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
+    @wraps(method)
+    def transform(self: LearnedStep, columns: Mapping[str, Column], backend: Backend) -> dict[str, Column]:
+        made: dict[str, Column] = method(self, _elements(columns), backend)
+        for name, column in columns.items():
+            if column.elements is not None:
+                made[name] = Column(to_list_dtype(made[name].dtype), column.data, column.valid, None, made[name])
+        return made
+
+    return transform
+
+
+def _closing_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
+    @wraps(method)
+    def output_fields(self: LearnedStep, fields: Sequence[Field]) -> list[Field]:
+        elements = [get_element_dtype(item.dtype) for item in fields]
+        opened = [
+            item if element is None else replace(item, dtype=element, kind=None)
+            for item, element in zip(fields, elements, strict=True)
+        ]
+        return [
+            made
+            if item.kind != Kind.LIST
+            else replace(made, dtype=to_list_dtype(made.dtype), kind=Kind.LIST, nullable=item.nullable)
+            for item, made in zip(fields, method(self, opened), strict=True)
+        ]
+
+    return output_fields
+
+
+def find_fused_start(steps: Sequence[LearnedStep]) -> int:
+    """Return the position in a chain of fitted steps from which on they fuse to one program for each column.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpupipe.preprocessing import PCA, SimpleImputer, StandardScaler
+        >>> frame = pd.DataFrame({"x": [1.0, None, 4.0], "y": [2.0, 3.0, 5.0]})
+        >>> steps = [SimpleImputer(), PCA(1), StandardScaler()]
+        >>> for step in steps:
+        ...     frame = step.fit_transform(frame)
+        >>> find_fused_start(steps), find_fused_start(steps[:1])
+        (2, 0)
+    """
+    place = len(steps)
+    # A program's parts are the same for all columns and types: any column tells whether there is one.
+    while (
+        place
+        and steps[place - 1].names_in_
+        and all(fuse_program(steps[place - 1 :], name, "float64") for name in steps[place - 1].names_in_)
+    ):
+        place -= 1
+    return place
+
+
+def fuse_program(steps: Sequence[LearnedStep], name: str, dtype: str) -> ElementwiseProgram | None:
+    """Return what the steps compute from each number of a column; None where that is not one program."""
+    program: ElementwiseProgram | None = ElementwiseProgram(dtype=dtype)
+    for step in steps:
+        after = None if program is None else step.pointwise(name, program.dtype)
+        program = None if program is None or after is None else program.then(after)
+    return program
+
+
+def defer_columns(
+    stored: Mapping[str, RawColumn | None],
+    read: Mapping[str, Callable[[], Column]],
+    steps: Sequence[LearnedStep],
+    backend: Backend,
+) -> dict[str, Column] | None:
+    """Return the columns that fitted steps compute from these, evaluated later; None where one holds no numbers.
+
+    Args:
+        stored: what they are made of, by name.
+        read: returns the same as evaluated columns.
+        steps: a chain that `find_fused_start` calls one program.
+        backend: theirs.
+    """
+    made: dict[str, Column] = {}
+    for name, source in stored.items():
+        program = None if source is None else fuse_program(steps, name, source.data.dtype.name)
+        if source is None or program is None:
+            return None
+        made[name] = DeferredColumn(source, program, partial(_apply_chain, name, read[name], steps, backend))
+    return made
+
+
+def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[LearnedStep], backend: Backend) -> Column:
+    columns: Mapping[str, Column] = {name: read()}
+    for step in steps:
+        with in_step(step):
+            columns = step.transform_columns(columns, backend)
+    return columns[name]

@@ -27,7 +27,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
 from gpupipe.models.tabular import Tabular
-from gpupipe.monitoring.profiles import Profile
+from gpupipe.monitoring.drift import Profile
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.saving.manifest import (
@@ -45,8 +45,6 @@ from gpupipe.saving.scorer import Scorer
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice, is_path
 from gpupipe.version import __version__
-
-__all__ = ["load", "save"]
 
 NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
 

@@ -13,18 +13,6 @@ from typing import Any
 
 from gpupipe.errors import ArtifactError
 
-__all__ = [
-    "FORMAT",
-    "MODEL",
-    "PIPELINE",
-    "blame_file",
-    "list_other_files",
-    "read_json",
-    "verify_files",
-    "write_json",
-    "write_manifest",
-]
-
 FORMAT = 2
 
 _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}

@@ -18,8 +18,6 @@ from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import FeatureTable, Loader, require_device
 
-__all__ = ["Scorer"]
-
 
 class Scorer:
     """Scorer: a loaded pipeline and its model, which predict rows.

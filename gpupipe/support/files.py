@@ -12,8 +12,6 @@ from pathlib import Path
 
 from gpupipe.errors import BadFile, GpupipeError
 
-__all__ = ["publish", "replacing", "sync", "writing"]
-
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 

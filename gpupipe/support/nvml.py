@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["throttles"]
-
 _REASONS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",

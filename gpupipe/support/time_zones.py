@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
-__all__ = ["REPEATS_EVERY", "REPEATS_FROM", "closest_zones", "is_zone", "transitions"]
-
 _DAY = 86_400
 _FIRST, _RULES_ONLY, _END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (1800, 2100, 2500))
 REPEATS_FROM = _END * 1_000_000

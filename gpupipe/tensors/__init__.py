@@ -3,12 +3,10 @@
 In: feature columns. Does: one feature table, typed views, gathers of rows. Out: `Batch`es on one device.
 """
 
-from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import FeatureTable, require_device
+from gpupipe.tensors.batch import Batch, Ragged
+from gpupipe.tensors.feature_table import MISSING_TIME, FeatureTable, require_device
 from gpupipe.tensors.loader import BatchOptions, Loader, LoaderOptions
-from gpupipe.tensors.passthrough import MISSING_TIME
-from gpupipe.tensors.permutation import Permutation
-from gpupipe.tensors.ragged import Ragged
+from gpupipe.tensors.order import Permutation
 from gpupipe.tensors.zero_copy import share
 
 __all__ = [

@@ -1,14 +1,128 @@
-"""Batch: the input of a network's `forward`, some rows as tensors on one device."""
+"""Batch: the input of a network's `forward`, some rows as tensors on one device; lists as values and offsets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from gpupipe.tensors.ragged import Ragged
+from gpupipe.errors import BadConfig
 
-__all__ = ["Batch"]
+
+@dataclass(slots=True)
+class Ragged:
+    """Ragged lists: B of different lengths on one device.
+
+    Args:
+        values: the elements of all lists, one list after the other: int32 ids, or float32 numbers.
+        offsets: B + 1 int64, where each list begins in `values`, and where the last one ends. The first is 0.
+
+    Example:
+        >>> lists = Ragged(torch.tensor([7, 8, 9], dtype=torch.int32), torch.tensor([0, 2, 2, 3]))
+        >>> len(lists), lists.lengths.tolist(), lists.pad(2).tolist()
+        (3, [2, 0, 1], [[7, 8], [0, 0], [9, 0]])
+    """
+
+    values: Tensor
+    offsets: Tensor
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """The lengths of the lists, B int64. Memory: 8 B bytes."""
+        return self.offsets.diff()
+
+    def mask(self, length: int) -> Tensor:
+        """Return B x length booleans: where `pad(length)` holds elements. Memory: B x length bytes on the device.
+
+        Example:
+            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).mask(2).tolist()
+            [[True, True], [True, False]]
+        """
+        return torch.arange(length, device=self.offsets.device) < self.lengths[:, None]
+
+    def pad(self, length: int, value: float = 0) -> Tensor:
+        """Return the first elements of each list, B x length, shorter ones padded with `value`; without a host sync.
+
+        Args:
+            length: elements of each row, 1 or more; what a longer list has beyond is left out.
+            value: the padding value; 0 is the id of a missing value.
+
+        Raises:
+            BadConfig: no positive length.
+
+        Memory: B x length values and as many int64 positions, on the device.
+        """
+        if length < 1:
+            raise BadConfig("Ragged.pad", "no length", got=length, expected="1 or more", remedy="pad(50)")
+        places = self.offsets[:-1, None] + torch.arange(length, device=self.offsets.device)
+        # One value more, where all places beyond the end of a list look.
+        extended = torch.cat([self.values, self.values.new_full((1,), value)])
+        return extended[torch.where(self.mask(length), places, len(self.values))]
+
+    def narrow(self, start: int, stop: int) -> Ragged:
+        """Return the lists of these rows. Memory: shares the elements; the device is asked for two offsets.
+
+        Example:
+            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).narrow(1, 2).values.tolist()
+            [9]
+        """
+        offsets = self.offsets[start : stop + 1]
+        first, last = offsets[[0, -1]].tolist()
+        return Ragged(self.values[first:last], offsets - first)
+
+    def followed_by_empty(self, num_lists: int) -> Ragged:
+        """Append so many empty lists. Memory: shares the elements.
+
+        Example:
+            >>> Ragged(torch.tensor([7, 8]), torch.tensor([0, 2])).followed_by_empty(1).offsets.tolist()
+            [0, 2, 2]
+        """
+        if num_lists == 0:
+            return self
+        return Ragged(self.values, torch.cat([self.offsets, self.offsets[-1:].expand(num_lists)]))
+
+    def take(self, rows: Tensor, num_values: int | None = None) -> Ragged:
+        """Return the lists of these rows, in that order.
+
+        Args:
+            rows: their numbers.
+            num_values: how many elements they have together; where it is not given, the device is asked.
+
+        Memory: the elements, and two int64 for each while they are gathered.
+
+        Example:
+            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).take(torch.tensor([1, 0])).values.tolist()
+            [9, 7, 8]
+        """
+        starts, lengths = self.offsets[:-1][rows], self.lengths[rows]
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        shift = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=num_values)
+        places = shift + torch.arange(len(shift), device=shift.device)
+        return Ragged(self.values[places], offsets)
+
+
+def concat_ragged(parts: Sequence[Ragged]) -> Ragged:
+    """Concatenate the lists of all parts.
+
+    Memory: shares a single part, else copies.
+
+    Example:
+        >>> one = Ragged(torch.tensor([7, 8]), torch.tensor([0, 2]))
+        >>> concat_ragged([one, one]).offsets.tolist()
+        [0, 2, 4]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    offsets, end = [parts[0].offsets[:1]], 0
+    for part in parts:
+        offsets.append(part.offsets[1:] + end)
+        end += len(part.values)
+    return Ragged(torch.cat([part.values for part in parts]), torch.cat(offsets))
 
 
 @dataclass(slots=True)

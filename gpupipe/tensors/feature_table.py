@@ -1,27 +1,208 @@
-"""Feature table: one allocation that preprocessing writes and the model reads."""
+"""Feature table: one allocation that preprocessing writes and the model reads; lists and passthrough columns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary
-from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound
-from gpupipe.schema import Field, Role, Schema
+from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
+from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.schema import FLOATS, Field, Kind, Role, Schema, get_element_dtype
+from gpupipe.support.text import derive
 from gpupipe.support.validation import check_choice
-from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.lists import ListParts
-from gpupipe.tensors.passthrough import encode_kept, get_kept_dtype, get_stored_fields
-from gpupipe.tensors.ragged import Ragged
-from gpupipe.tensors.validate import check_column, infinite_values, is_index, missing_values
+from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
+from gpupipe.tensors.order import Rows, Sharding, Step
 
-__all__ = ["FeatureTable", "require_device"]
+
+def is_index(item: Field) -> bool:
+    """Return whether its word is an int32: an id, or the index of a class."""
+    return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
+
+
+def check_column(item: Field, column: Column) -> None:
+    """Raise for a column whose type or missing values a table cannot hold: text, times, fractions, missing integers."""
+    name, index = item.name, is_index(item)
+    if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
+        hour = f"T.{derive(name, 'hour({})', f'{name}_hour')}"
+        remedies = {"string": "pre.Categorify() on this column", "timestamp": hour}
+        raise SchemaMismatch(
+            f"column {name!r}",
+            f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
+            expected="integers" if index else "numbers or ids",
+            remedy=remedies.get(column.dtype, f"T.Cast({{{name!r}: 'int32'}})"),
+        )
+    missing = 0 if column.valid is None else int((~column.valid).sum())
+    if missing:
+        raise missing_values(item, missing)
+
+
+def missing_values(item: Field, count: int) -> BadData:
+    """Return the error for so many missing values."""
+    return BadData(
+        f"column {item.name!r}",
+        f"{count} missing value{'s' if count > 1 else ''} would reach the model",
+        expected="a value in every row",
+        remedy="pre.SimpleImputer() on this column"
+        if item.role == Role.FEATURE
+        else f"an expression for {item.role} that gives a value in every row",
+    )
+
+
+def infinite_values(item: Field, count: int) -> BadData:
+    """Return the error for so many values that float32 cannot hold."""
+    return BadData(
+        f"column {item.name!r}",
+        f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
+        expected="finite values, in float32 at most 3.4e38",
+        remedy=f"T.{derive(item.name, 'clip({}, low, high)')} before it"
+        if item.role == Role.FEATURE
+        else f"an expression for {item.role} within that range, such as one divided by 1e6",
+    )
+
+
+class ListParts:
+    """Lists of one feature, in the parts they were written in.
+
+    Args:
+        item: the feature; with a cardinality its elements are ids.
+    """
+
+    def __init__(self, item: Field) -> None:
+        self._item, self._parts = item, dict[int, Ragged]()
+
+    def add(self, first_row: int, column: Column, backend: Backend, device: torch.device) -> None:
+        """Add the lists of the rows from `first_row` on, a missing one as an empty one.
+
+        Raises:
+            BadData: an element is missing or infinite; names column and count.
+            SchemaMismatch: the elements are text or times.
+
+        Memory: shares int32 ids and float32 numbers that are on the device already, else copies.
+        """
+        values, element = column.elements, get_element_dtype(column.dtype)
+        if values is None or element in ("string", "timestamp"):
+            raise SchemaMismatch(
+                f"column {self._item.name!r}",
+                f"{column.dtype} values cannot be fed to a network",
+                expected="lists of ids or numbers",
+                remedy="pre.Categorify() on this column",
+            )
+        xp = backend.xp
+        data = values.data.astype("float32" if self._item.cardinality is None else "int32", copy=False)
+        missing = values.missing(xp)
+        self._refuse(0 if missing is None else int(missing.sum()), "missing")
+        if self._item.cardinality is None:
+            self._refuse(int(xp.isinf(data).sum()), "infinite")
+        parts = [from_dlpack(array) for array in (data, column.data)]
+        self.put(first_row, Ragged(*(part.to(device) for part in parts)))
+
+    def put(self, first_row: int, lists: Ragged) -> None:
+        """Store lists, uncopied, as those of the rows from `first_row` on. Memory: shares."""
+        self._parts[first_row] = lists
+
+    def copy(self, other: ListParts, device: torch.device) -> None:
+        """Copy all lists of another one. Memory: copies to the device."""
+        for row, lists in other._parts.items():
+            self.put(row, Ragged(lists.values.to(device), lists.offsets.to(device)))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that hold the lists."""
+        return [tensor for lists in self._parts.values() for tensor in (lists.values, lists.offsets)]
+
+    def whole(self, device: torch.device) -> Ragged:
+        """Return all lists in the order of the rows."""
+        if len(self._parts) != 1:
+            self._parts = {0: self._joined(sorted(self._parts), device)}
+        (found,) = self._parts.values()
+        return found
+
+    def between(self, start: int, stop: int, device: torch.device) -> Ragged:
+        """Return the lists whose first rows are among these, in the order of the rows."""
+        return self._joined(sorted(row for row in self._parts if start <= row < stop), device)
+
+    def _joined(self, rows: list[int], device: torch.device) -> Ragged:
+        return concat_ragged([self._parts[row] for row in rows]) if rows else self._none(device)
+
+    def _none(self, device: torch.device) -> Ragged:
+        dtype = torch.float32 if self._item.cardinality is None else torch.int32
+        return Ragged(torch.zeros(0, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64, device=device))
+
+    def _refuse(self, count: int, problem: str) -> None:
+        if count:
+            raise BadData(
+                f"column {self._item.name!r}",
+                f"{count} {problem} element{'s' if count > 1 else ''} would reach the model",
+                expected="ids, or finite numbers in every place of a list",
+                remedy="pre.Categorify() for ids; lists without them before they are read",
+            )
+
+
+MISSING_TIME = -(1 << 63)
+"""What a missing time, integer or boolean of a kept column is stored as."""
+
+
+def get_stored_fields(schema: Schema) -> list[Field]:
+    """Return the kept columns that a feature table stores: all but those that no tensor can hold.
+
+    Example:
+        >>> schema = Schema([Field("id", "int64", role=Role.KEEP), Field("blob", "binary", role=Role.KEEP)])
+        >>> [item.name for item in get_stored_fields(schema)]
+        ['id']
+    """
+    return [item for item in schema.with_role(Role.KEEP) if item.kind != Kind.PASSENGER]
+
+
+def encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
+    """Return n values of a kept column as they are stored; the dictionaries grow with new strings."""
+    xp = backend.xp
+    if column.dictionary is not None:
+        known = dictionaries.get(item.name)
+        dictionaries[item.name] = column.dictionary if known is None else unite_dictionaries([known, column.dictionary])
+        places = find_positions(column.dictionary, dictionaries[item.name])
+        return xp.append(backend.to_device(places), -1)[column.data]
+    if column.dtype in FLOATS:
+        return column.data
+    data = column.data if column.valid is None else xp.where(column.valid, column.data, 0)
+    if column.dtype == "uint64" and len(data) and int(data.max()) >= -MISSING_TIME:
+        raise BadData(
+            f"column {item.name!r}",
+            "a kept column holds a value beyond 64 signed bits",
+            got=int(data.max()),
+            expected=f"at most {-MISSING_TIME - 1}",
+            remedy=f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep=",
+        )
+    data = data.astype("int64")
+    return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
+
+
+def get_kept_dtype(item: Field) -> torch.dtype:
+    """Return the dtype of a kept column's tensor.
+
+    Raises:
+        SchemaMismatch: lists.
+    """
+    if item.kind == Kind.LIST:
+        raise SchemaMismatch(
+            f"column {item.name!r}",
+            "a loader keeps no lists with the features",
+            got=item.dtype,
+            expected="one value in each row",
+            remedy=f"leave {item.name!r} out of keep=; as a feature it is in batch.lists",
+        )
+    if item.dtype == "float32":
+        return torch.float32
+    return torch.float64 if item.dtype == "float64" else torch.int64
+
 
 _WORD, _ALIGN, _LINE = 4, 32, 64
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
@@ -356,3 +537,90 @@ def _numeric_words(schema: Schema, dtype: str) -> int:
 def _array(tensor: Tensor, backend: Backend) -> Array:
     """Return the tensor's memory as the backend's array, for a tensor of autograd or inference mode too."""
     return backend.xp.from_dlpack(tensor.detach())
+
+
+class RowSource(Protocol):
+    """Source of the rows of an epoch's order."""
+
+    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
+        """Copy the rows at these positions into `out` from its row `at` on."""
+
+
+def gather(
+    table: FeatureTable, rows: Rows, out: FeatureTable, at: int = 0, num_values: Mapping[str, int] | None = None
+) -> None:
+    """Copy rows of `table` into `out` from its row `at` on; both are on one device.
+
+    Args:
+        table: of the same columns as `out`.
+        rows: of it.
+        out: where they go.
+        at: the first row there.
+        num_values: how many elements the rows' lists have, by column; where it is not given, the device is asked.
+    """
+    _copy(table.words, rows, out.words, at)
+    for name, values in table.keep.items():
+        _copy(values, rows, out.keep[name], at)
+    if table.schema.lists:
+        numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
+        counts = num_values or {}
+        out.put_lists(at, {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()})
+
+
+def group_steps(ranks: Sharding, first: int, many: int) -> Iterator[list[Step]]:
+    """Yield the steps of an epoch from number `first` on, so many at a time."""
+    for start in range(first, len(ranks), many):
+        yield [ranks.step(number) for number in range(start, min(start + many, len(ranks)))]
+
+
+def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
+    """Copy the rows of consecutive steps into a table of just as many; padding becomes zeros, which are missing ids."""
+    at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
+    alone = len(slab.schema.lists) > 0  # a step's lists stay together: their end is known
+    slab.forget_lists()
+    for number, step in enumerate(steps):
+        last = number + 1 == len(steps)
+        if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
+            source.copy_rows(steps[waiting].start, step.stop, slab, at)
+            at += step.stop - steps[waiting].start
+            padded = step.size - (step.stop - step.start)
+            if padded:
+                slab.words[at : at + padded].zero_()
+                for values in slab.keep.values():
+                    values[at : at + padded].zero_()
+            at, waiting = at + padded, number + 1
+
+
+def split_batches(
+    slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool = False
+) -> Iterator[Batch]:
+    """Yield the batches in a table that was filled. Memory: shares.
+
+    Args:
+        slab: holds the rows of the steps, one after the other.
+        steps: whose they are.
+        pads: whether all batches have weights, as some have padding.
+        unweighted: whether the table's own weights are left out, as they decided which rows were drawn.
+    """
+    sizes, whole = [step.size for step in steps], slab.batch_of(slab.words)
+    none = [None] * len(steps)
+    numeric, codes = whole.numeric.split_with_sizes(sizes), whole.codes.split_with_sizes(sizes)
+    targets = none if whole.target is None else whole.target.split_with_sizes(sizes)
+    weights = none if whole.weight is None or unweighted else whole.weight.split_with_sizes(sizes)
+    kept = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
+    for number, (step, end) in enumerate(zip(steps, accumulate(sizes), strict=True)):
+        keep = {name: parts[number] for name, parts in kept.items()}
+        batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)
+        for name, lists in slab.lists_between(end - step.size, end).items():
+            batch.lists[name] = lists.followed_by_empty(step.size - len(lists))
+        if pads and batch.weight is None:
+            batch.weight = torch.ones(step.size, device=slab.device)
+            batch.weight[step.stop - step.start :] = 0
+        yield batch
+
+
+def _copy(source: Tensor, rows: Rows, out: Tensor, at: int) -> None:
+    if isinstance(rows, slice):
+        out[at : at + rows.stop - rows.start].copy_(source[rows])
+    else:
+        torch.index_select(source, 0, rows, out=out[at : at + len(rows)])

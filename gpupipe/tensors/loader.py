@@ -1,9 +1,10 @@
-"""Loader: batches of a table, in order or shuffled, wherever the table is stored."""
+"""Loader: batches of a table, in order or shuffled, wherever the table is stored, and the position of an iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypedDict
 
@@ -12,23 +13,84 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gpupipe.backend import select
+from gpupipe.backend.device.memory import free_host_memory
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.device_table import Resident, iterate_device_table
-from gpupipe.tensors.feature_table import FeatureTable
-from gpupipe.tensors.gather import RowSource
-from gpupipe.tensors.host_table import iterate_slabs
-from gpupipe.tensors.loader_state import Position, restore, to_state
-from gpupipe.tensors.order import ByBlocks, ByRows, InOrder, Order, Rows, Windowed
+from gpupipe.tensors.feature_table import FeatureTable, RowSource
+from gpupipe.tensors.order import (
+    ByBlocks,
+    ByRows,
+    InOrder,
+    Order,
+    Rows,
+    Sharding,
+    Windowed,
+    gather_row_counts,
+    get_rank,
+)
 from gpupipe.tensors.sampling import Drawn, running_sum
-from gpupipe.tensors.sharding import Sharding, gather_row_counts, get_rank
 from gpupipe.tensors.stream_table import Parts, open_windows, warn_of_rereads
+from gpupipe.tensors.tables import Resident, iterate_device_table, iterate_slabs
 
-__all__ = ["BatchOptions", "Loader", "LoaderOptions", "TorchBatches", "to_arrays"]
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Position of the next batch.
+
+    Args:
+        epoch: from 0.
+        batch: its number in the epoch, from 0.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+
+
+def to_state(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the position, and what the order of the epoch depends on, as plain numbers and strings.
+
+    Example:
+        >>> to_state(Position(1, 5), {"seed": 7})
+        {'epoch': 1, 'batch': 5, 'seed': 7}
+    """
+    return {"epoch": position.epoch, "batch": position.batch, **identity}
+
+
+def restore(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
+    """Return the position in a state; in the middle of an epoch all else must be unchanged.
+
+    Raises:
+        BadConfig: it is not, or the state is invalid.
+
+    Example:
+        >>> restore({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})
+        Position(epoch=1, batch=0)
+    """
+    known = isinstance(state, Mapping)
+    epoch, batch = (state.get("epoch"), state.get("batch")) if known else (None, None)
+    if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
+        raise BadConfig(
+            "Loader.load_state_dict",
+            "this is no state of a loader",
+            got=dict(state) if known else state,
+            expected="what state_dict() gave",
+            remedy="loader.load_state_dict(saved['loader'])",
+        )
+    then = {name: value for name, value in state.items() if name not in ("epoch", "batch")}
+    if batch and then != identity:
+        names = [name for name in {**identity, **then} if identity.get(name) != then.get(name)]
+        raise BadConfig(
+            "Loader.load_state_dict",
+            f"the state is from the middle of an epoch with another {' and '.join(names)}",
+            got={name: then.get(name) for name in names},
+            expected=f"{ {name: identity.get(name) for name in names} }, or a state from the beginning of an epoch",
+            remedy="a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew",
+        )
+    return Position(epoch, batch)
 
 
 class BatchOptions(TypedDict, total=False):
@@ -437,3 +499,49 @@ def _array(values: Tensor) -> Any:
     array = values.detach().numpy()
     array.flags.writeable = False
     return array
+
+
+RESIDENCIES = ("device", "host", "stream")
+_SHARE = 0.8  # of the host's free memory that a table may take
+
+
+def choose_residency(asked: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
+    """Return the residency: as given, or the first of device, host and stream with enough free bytes.
+
+    Args:
+        asked: `"auto"` or one of `RESIDENCIES`.
+        table_bytes: of the whole table.
+        device: where batches are wanted.
+        free_bytes: bytes that are free, by kind of device; None where that is not known and taken for enough.
+
+    Raises:
+        BadConfig: no such residency.
+
+    Example:
+        >>> gpu = torch.device("cuda")
+        >>> [choose_residency("auto", size, gpu, {"cuda": 80, "cpu": 500}) for size in (50, 100, 1000)]
+        ['device', 'host', 'stream']
+    """
+    check_choice("loader", ("auto", *RESIDENCIES), residency=asked)
+    if asked != "auto":
+        return asked
+    for residency, kind in (("device", device.type), ("host", "cpu")):
+        free = free_bytes.get(kind)
+        if free is None or table_bytes <= free:
+            return residency
+    return "stream"
+
+
+def get_free_bytes(device: torch.device) -> int | None:
+    """Return the bytes a table may occupy there, besides what training needs; None where that is unknown.
+
+    Example:
+        >>> (get_free_bytes(torch.device("cpu")) or 1) > 0
+        True
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # else the table of an earlier loader would take it
+        free, total = torch.cuda.mem_get_info(device)
+        return max(free - max(1 << 30, total // 10), 0)
+    on_host = free_host_memory()
+    return None if on_host is None else int(on_host * _SHARE)

@@ -13,8 +13,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, distributed
 
-__all__ = ["MEETING", "gather_tensors", "is_joined", "join", "make_host_group", "open_group", "open_store"]
-
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # To meet for the first time; ranks read their tables before that, some of them longer than others.
 MEETING = timedelta(minutes=30)

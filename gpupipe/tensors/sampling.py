@@ -15,10 +15,7 @@ from torch import Tensor
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.support.validation import is_one_of
 from gpupipe.tensors.feature_table import FeatureTable
-from gpupipe.tensors.order import Rows
-from gpupipe.tensors.permutation import stream_key
-
-__all__ = ["Drawn", "running_sum"]
+from gpupipe.tensors.order import Rows, stream_key
 
 _SCALE_BITS = 44  # of all weights together: 17,000 steps for the average of a billion rows, and a bias below 1e-5
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

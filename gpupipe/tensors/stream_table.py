@@ -16,12 +16,9 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadData, GpupipeError
 from gpupipe.schema import Schema
-from gpupipe.tensors.feature_table import FeatureTable
-from gpupipe.tensors.gather import RowSource, gather
+from gpupipe.tensors.feature_table import FeatureTable, RowSource, gather
 from gpupipe.tensors.order import Ranges, Windowed
-from gpupipe.tensors.prefetch import prefetch
-
-__all__ = ["Parts", "open_windows", "warn_of_rereads"]
+from gpupipe.tensors.tables import prefetch
 
 Columns = Mapping[str, Column]
 _log = logging.getLogger("gpupipe")

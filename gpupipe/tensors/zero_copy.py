@@ -9,8 +9,6 @@ from gpupipe.backend import Frame, infer_backend
 from gpupipe.errors import ColumnNotFound, CopyRequired
 from gpupipe.schema import FLOATS, INTEGERS
 
-__all__ = ["share"]
-
 
 def share(frame: Frame, column: str) -> Tensor:
     """Return a column of a pandas or cuDF frame as a tensor of n values, in the same memory.

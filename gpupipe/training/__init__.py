@@ -8,9 +8,8 @@ from gpupipe.training.callbacks.early_stopping import EarlyStopping
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
+from gpupipe.training.loop.losses import PairwiseRanking, PerTarget
 from gpupipe.training.loop.metrics import Metric
-from gpupipe.training.loop.per_target import PerTarget
-from gpupipe.training.loop.ranking_loss import PairwiseRanking
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze

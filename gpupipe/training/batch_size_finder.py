@@ -19,8 +19,6 @@ from gpupipe.training.loop.device import choose_device, session
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.schedules import compute_learning_rates
 
-__all__ = ["BatchSizes", "tune_batch_size"]
-
 WARM_UP = 5  # updates before the clock: libraries choose their kernels, and a graph is captured after three
 
 logger = logging.getLogger(__name__)

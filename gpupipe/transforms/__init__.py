@@ -9,13 +9,12 @@ from gpupipe.transforms.derive import Derive
 from gpupipe.transforms.expect import Expect
 from gpupipe.transforms.join import Join
 from gpupipe.transforms.join_asof import JoinAsOf
-from gpupipe.transforms.lag import CumulativeCount, Difference, Lag
 from gpupipe.transforms.map import Map
 from gpupipe.transforms.rolling import Expanding, Rolling
 from gpupipe.transforms.rows import DropMissing, Filter, Sample
 from gpupipe.transforms.transform import Transform
 from gpupipe.transforms.values import Clip, Log1p, Replace
-from gpupipe.transforms.window_transform import WholeTableTransform
+from gpupipe.transforms.window_transform import CumulativeCount, Difference, Lag, WholeTableTransform
 
 __all__ = [
     "Cast",

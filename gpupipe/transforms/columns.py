@@ -14,8 +14,6 @@ from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_dtypes, check_instance, check_names
 from gpupipe.transforms.transform import Transform
 
-__all__ = ["Cast", "Drop", "Rename", "Select"]
-
 
 class Select(Transform):
     """Keep these columns, in this order.

@@ -10,18 +10,15 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable_constant, require_comparable_times
-from gpupipe.backend.expressions.arithmetic import seconds_between
 from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
+from gpupipe.backend.expressions.evaluate import seconds_between
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
-from gpupipe.expressions.source import Span
-from gpupipe.expressions.tree import Constant, microseconds
+from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
+from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Transform
-
-__all__ = ["DateParts"]
 
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, "weeks": 604_800.0}
 

@@ -14,8 +14,6 @@ from gpupipe.schema import Field, Schema
 from gpupipe.support.validation import refuse_argument
 from gpupipe.transforms.transform import Transform
 
-__all__ = ["Derive"]
-
 
 class Derive(Transform):
     """Add columns computed row by row from expressions; a later one may use an earlier one.

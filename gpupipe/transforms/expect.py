@@ -30,8 +30,6 @@ from gpupipe.support.validation import (
 )
 from gpupipe.transforms.transform import Transform
 
-__all__ = ["Expect", "Findings"]
-
 
 @dataclass(frozen=True)
 class Findings:

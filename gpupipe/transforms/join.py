@@ -1,28 +1,355 @@
-"""Join with another table on equal keys."""
+"""Joins with another table on equal keys, and key lookup in a small table with unique keys."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from threading import Lock
+from types import ModuleType
+from typing import Any, Literal, Self
 
-from gpupipe.backend import Backend, Column, Frame
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, is_frame, select
+from gpupipe.backend.arrow import read_stream
 from gpupipe.backend.columns import (
     as_key,
     key_dtype,
     one_key_type,
     require_comparable,
     require_comparable_times,
+    whole_numbers,
     with_missing_row,
 )
-from gpupipe.errors import SchemaMismatch
+from gpupipe.backend.dictionaries import Dictionary, find_positions
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_bool, check_choice, check_names
-from gpupipe.transforms.lookup import Lookup
-from gpupipe.transforms.table_join import TableJoin, take_or_missing
+from gpupipe.support.validation import check_bool, check_choice, check_name, check_names, refuse_argument
+from gpupipe.transforms.transform import Transform
 
-__all__ = ["Join"]
+
+class TableJoin(Transform):
+    """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded.
+
+    Args:
+        right: the table, a Dataset, a frame, or another library's that `from_frame` takes.
+        columns: the right columns to add; None adds all but the keys.
+        suffix: put behind the name of a right column that the left has too.
+        name: what the table is called.
+    """
+
+    def __init__(self, right: Any, columns: str | Sequence[str] | None, suffix: str, name: str | None) -> None:
+        schema: Schema | None = None
+        if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
+            table, fields = read_stream(right, type(self).__name__)
+            right, schema = select("cpu").from_arrow(table, fields), Schema(fields)  # frames have no dates and zones
+        if not (_is_dataset(right) or is_frame(right)):
+            raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
+        check_names(self, None, columns=columns)
+        check_name(self, suffix=suffix)
+        check_name(self, None, name=name)
+        self.right = right
+        self.columns = None if columns is None else as_list(columns)
+        self.suffix = suffix
+        self.name = name or "_".join(self.keys)
+        self.when = "always"
+        self._lock = Lock()
+        self._tables: dict[str, Any] = {}
+        self._schema = schema
+        self.reset()
+
+    @property
+    @abstractmethod
+    def keys(self) -> list[str]:
+        """The columns that are compared, of the same names on both sides."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without what every process prepares for itself."""
+        return self.__dict__ | {"_lock": None, "_tables": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": Lock()}
+
+    def __copy__(self) -> Self:
+        """Copy the step: it shares the prepared table, but not the count."""
+        made = object.__new__(type(self))
+        made.__dict__ |= self.__dict__
+        return made
+
+    def reset(self) -> None:
+        """Reset the count of unmatched rows."""
+        self.rows_seen_ = 0
+        self.rows_unmatched_ = 0
+
+    @property
+    def unmatched_share(self) -> float:
+        """The fraction of rows since the last `fit` (or load) without a match on the right; 0 before any."""
+        return self.rows_unmatched_ / self.rows_seen_ if self.rows_seen_ else 0.0
+
+    @property
+    def right_schema(self) -> Schema:
+        """The schema of the right table."""
+        if self._schema is None:
+            if _is_dataset(self.right):
+                self._schema = self.right.schema
+            else:
+                backend = infer_backend(self.right)
+                names = list(self.right.columns) if self.columns is None else [*self.keys, *self.columns]
+                there = [name for name in dict.fromkeys(names) if name in self.right.columns]
+                right = backend.select(self.right, there)
+                self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
+        return self._schema
+
+    def _require_right(self) -> None:
+        """Raise `ColumnNotFound` for a key, or a column to add, that the right table has not."""
+        names, where = [*self.keys, *(self.columns or ())], f"{self._where} right"
+        if _is_dataset(self.right):
+            self.right.require(names, where)
+        known = list(self.right.columns)
+        for name in names:
+            if name not in known:
+                raise ColumnNotFound.among(where, name, known)
+
+    def table(self, backend: Backend) -> Frame:
+        """Read the right table as a coded frame: the keys and the columns the join adds."""
+        names = list(dict.fromkeys([*self.keys, *self._names_out(Schema())]))
+        if _is_dataset(self.right):
+            return backend.concat([self.right.read(part, names, backend) for part in self.right.partitions])
+        owner = infer_backend(self.right)
+        frame = owner.encode(owner.select(self.right, names))
+        if owner.name == backend.name:
+            return frame
+        return backend.from_arrow(owner.to_arrow(frame), list(self.right_schema.select(names)))
+
+    @property
+    def _where(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def _names_out(self, left: Schema) -> dict[str, str]:
+        """Return the right columns that are added, and their names in the result."""
+        chosen = self.columns
+        if chosen is None:
+            chosen = [name for name in self.right_schema.names if name not in self.keys]
+        return {name: name + self.suffix if name in left else name for name in chosen}
+
+    def _added_fields(self, left: Schema) -> list[Field]:
+        """Return the added columns, each computed from the keys and from a lineage of its own."""
+        keys, right, where = [left[key] for key in self.keys], self.right_schema, type(self).__name__
+        names = self._names_out(left)
+        self._check_unique(names, left)
+        return [
+            Field.derived(out, item.dtype, [*keys, self._source(item)], where, written_as=item.written_as)
+            for name, out in names.items()
+            for item in [right[name]]
+        ]
+
+    def _source(self, item: Field) -> Field:
+        """Return a right column as the start of a lineage of its own."""
+        return replace(item, lineage=frozenset({f"{self.name}.{item.name}"}))
+
+    def _check_unique(self, names: Mapping[str, str], left: Schema) -> None:
+        taken = {name: f"the left column {name!r}" for name in left.names}
+        for name, out in names.items():
+            if out in taken:
+                raise BadConfig(
+                    self._where,
+                    f"{taken[out]} and the right column {name!r} would both be called {out!r}",
+                    expected="a name of its own for each column",
+                    remedy=f"another suffix than {self.suffix!r}, or one of the two renamed before the join",
+                )
+            taken[out] = f"the right column {name!r}"
+
+    def _count(self, num_rows: int, unmatched: Any) -> None:
+        """Count the rows without a match, given their mask."""
+        with self._lock:
+            self.rows_seen_ += num_rows
+            self.rows_unmatched_ += int(unmatched.sum())
+
+
+def take_or_missing(column: Column, rows: Any) -> Column:
+    """Take the values at these rows, missing at -1, without a mask where all are there."""
+    taken = column.take(rows)
+    if taken.valid is not None and bool(taken.valid.all()):
+        return replace(taken, valid=None)
+    return taken
+
+
+def _is_dataset(table: Any) -> bool:
+    return hasattr(table, "partitions") and hasattr(table, "read")
+
+
+# A table of direct addresses is used up to this many entries of 4 bytes, or 16 per row of the table if that is more.
+_DIRECT_ENTRIES = 4_000_000
+
+
+@dataclass(frozen=True)
+class _TextKey:
+    """Text key: codes of another dictionary to ids in this one."""
+
+    dictionary: Dictionary
+
+    @property
+    def size(self) -> int:
+        return len(self.dictionary)
+
+    def ids(self, column: Column, backend: Backend) -> Array:
+        """Return n ids, -1 where the value is missing or not in the dictionary."""
+        table = np.append(find_positions(column.dictionary, self.dictionary), -1)
+        return backend.to_device(table.astype(np.int64))[column.data]
+
+
+@dataclass(frozen=True)
+class _NumberKey:
+    """Number key: values `low + id * step`, of low's type."""
+
+    low: np.int64 | np.uint64
+    step: int
+    size: int
+
+    def ids(self, column: Column, backend: Backend) -> Array:
+        """Return n ids, -1 where the value is missing or not one of these."""
+        values, found = whole_numbers(column, self.low.dtype, backend.xp)
+        # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
+        offset = (values - self.low).view("uint64")
+        ids = offset // np.uint64(self.step)
+        found = found & (ids < np.uint64(self.size)) & (ids * np.uint64(self.step) == offset)
+        return backend.xp.where(found, ids.view("int64"), -1)
+
+
+@dataclass(frozen=True)
+class _RankKey:
+    """Ranked key: values by their position in a sorted list, where the spread is too wide for arithmetic."""
+
+    values: Array  # sorted, unique, at least one, int64 or uint64, on the device
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def ids(self, column: Column, backend: Backend) -> Array:
+        """Return n ids, -1 where the value is missing or not in the list."""
+        values, found = whole_numbers(column, self.values.dtype, backend.xp)
+        there, place = self.places(values, backend.xp)
+        return backend.xp.where(found & there, place, -1)
+
+    def places(self, values: Array, xp: ModuleType) -> tuple[Array, Array]:
+        """Return whether each value (of the list's type) is in the list, and its position."""
+        place = xp.minimum(xp.searchsorted(self.values, values), self.size - 1)
+        return self.values[place] == values, place
+
+
+class Lookup:
+    """Key lookup: the rows of a table by key.
+
+    Numbers are equal where their values are, whatever their types: 2.0 finds 2, 2.5 and -1 find nothing among uint64.
+
+    Args:
+        keys: the table's key columns by name, R rows; no two rows may have the same key. Rows with a missing key are
+            never found.
+        where: the step, for error messages.
+        remedy: for keys that a lookup table cannot hold.
+
+    Raises:
+        BadData: several rows have the same key.
+        BadConfig: a key that is a fraction, infinite or a float beyond int64, or keys that span 2^62 combinations.
+
+    Memory: one int32 per possible key (direct) or 12 bytes per row of the table (sorted), on the device. Keys go to the
+    host once.
+    """
+
+    def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str, remedy: str) -> None:
+        self._parts = {name: _part(name, column, backend, where, remedy) for name, column in keys.items()}
+        size = math.prod(part.size for part in self._parts.values())
+        if size >= 2**62:
+            raise BadConfig(
+                where,
+                f"the keys {list(keys)} span too many combinations",
+                got=size,
+                expected="fewer than 2^62",
+                remedy=remedy,
+            )
+        ids = self._ids(keys, backend)
+        rows = backend.to_host(backend.xp.flatnonzero(ids >= 0))
+        ids = backend.to_host(ids)[rows]
+        order = np.argsort(ids, kind="stable")
+        ids, rows = ids[order], rows[order]
+        _check_unique(ids, rows, keys, backend, where)
+        self._sorted = None
+        if size <= max(_DIRECT_ENTRIES, 16 * len(rows)):
+            table = np.full(size + 1, -1, dtype=np.int32)
+            table[ids] = rows
+        else:
+            # One more id than there are, for a list of at least one.
+            table = np.append(rows, -1).astype(np.int32)
+            self._sorted = _RankKey(backend.to_device(np.append(ids, size)))
+        self._table = backend.to_device(table)
+
+    def find(self, keys: Mapping[str, Column], backend: Backend) -> Array:
+        """Return n row numbers of the table, -1 where the key is missing or not there. `keys` as named in the table."""
+        ids = self._ids(keys, backend)
+        if self._sorted is None:
+            return self._table[ids]
+        found, place = self._sorted.places(ids, backend.xp)
+        return backend.xp.where(found, self._table[place], -1)
+
+    def _ids(self, keys: Mapping[str, Column], backend: Backend) -> Array:
+        """Return one id per row from all its keys, in mixed radix; -1 where one is not in the table."""
+        total: Array = None
+        for name, part in self._parts.items():
+            ids = part.ids(keys[name], backend)
+            both = total is not None and (total >= 0) & (ids >= 0)
+            total = ids if total is None else backend.xp.where(both, total * part.size + ids, -1)
+        return total
+
+
+def _check_unique(ids: Any, rows: Any, keys: Mapping[str, Column], backend: Backend, where: str) -> None:
+    twice = np.flatnonzero(ids[1:] == ids[:-1])
+    if len(twice):
+        row = int(rows[twice[0]])
+        key = {name: _value_at(column, row, backend) for name, column in keys.items()}
+        raise BadData(
+            where,
+            f"{len(twice)} rows of the right table repeat a key, for instance {key}",
+            expected="unique keys on the right",
+            remedy="many=True for every pair, or drop the duplicates on the right",
+        )
+
+
+def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) -> _TextKey | _NumberKey | _RankKey:
+    if column.dictionary is not None:
+        return _TextKey(column.dictionary)
+    missing = column.missing(backend.xp)
+    present = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
+    kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
+    values, found = whole_numbers(Column(column.dtype, present), kind, np)
+    if not found.all():
+        raise BadConfig(
+            where,
+            f"key column {name!r} holds a number that is no int64",
+            got=present[~found][0].item(),
+            expected="whole numbers, strings or timestamps as keys",
+            remedy=remedy,
+        )
+    if not len(values):
+        return _NumberKey(np.int64(0), 1, 0)
+    spread = int(values[-1]) - int(values[0])
+    if spread < 2**62:
+        step = max(int(np.gcd.reduce(np.diff(values))), 1)
+        size = spread // step + 1
+        if size < 2**31:
+            return _NumberKey(values[0], step, size)
+    return _RankKey(backend.to_device(values))
+
+
+def _value_at(column: Column, row: int, backend: Backend) -> Any:
+    value = backend.to_host(column.data[row : row + 1])[0]
+    if column.dictionary is not None:
+        return column.dictionary[int(value)].as_py()
+    return str(np.datetime64(int(value), "us")) if column.dtype == "timestamp" else value.item()
 
 
 class Join(TableJoin):

@@ -16,13 +16,9 @@ from gpupipe.backend.sorting import group_by_keys
 from gpupipe.backend.time_distance import Distance, check_distance, convert_distance, order_dtype
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.durations import parse_duration_us
 from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_bool, check_name, check_names
-from gpupipe.transforms.lookup import Lookup
-from gpupipe.transforms.table_join import TableJoin, take_or_missing
-
-__all__ = ["JoinAsOf"]
+from gpupipe.support.validation import check_bool, check_name, check_names, parse_duration_us
+from gpupipe.transforms.join import Lookup, TableJoin, take_or_missing
 
 
 class JoinAsOf(TableJoin):

@@ -14,8 +14,6 @@ from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_callable, check_names
 from gpupipe.transforms.transform import Transform
 
-__all__ = ["Map"]
-
 
 class Map(Transform):
     """Apply a function from frame to frame, written in the API pandas and cuDF share.

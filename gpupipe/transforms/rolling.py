@@ -13,12 +13,16 @@ import polars as pl
 
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import ROW, Field, Schema
-from gpupipe.support.durations import parse_duration_us
 from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_choice, check_integer, check_names, is_integer, refuse_argument
+from gpupipe.support.validation import (
+    check_choice,
+    check_integer,
+    check_names,
+    is_integer,
+    parse_duration_us,
+    refuse_argument,
+)
 from gpupipe.transforms.window_transform import WholeTableTransform
-
-__all__ = ["Expanding", "Rolling"]
 
 _STATS = ("count", "sum", "mean", "std", "var", "min", "max")
 """The statistics there are, of the values that are not missing."""

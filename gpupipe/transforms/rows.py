@@ -18,8 +18,6 @@ from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
 from gpupipe.transforms.transform import Transform
 
-__all__ = ["DropMissing", "Filter", "Sample"]
-
 _WHEN = ("train", "always")
 
 _SAMPLE = 1 << 32  # the stream of bits samples are drawn from; splits and shuffles of the same seed have others

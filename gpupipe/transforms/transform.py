@@ -9,8 +9,6 @@ from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.schema import Schema
 from gpupipe.step import Step
 
-__all__ = ["Transform"]
-
 
 class Transform(Step, ABC):
     """Base class of pure maps from frame to frame.

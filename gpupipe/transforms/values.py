@@ -11,17 +11,13 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
-from gpupipe.backend.expressions.arithmetic import apply_function, compute
-from gpupipe.backend.expressions.strings import replace_texts
+from gpupipe.backend.expressions.evaluate import apply_function, compute, replace_texts
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions.source import Span
-from gpupipe.expressions.tree import Constant, microseconds
+from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names, check_number, is_bool, refuse_argument
 from gpupipe.transforms.transform import Transform
-
-__all__ = ["Clip", "Log1p", "Replace"]
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
-from gpupipe.backend.expressions.comparisons import compare
-from gpupipe.expressions.source import Span
-from gpupipe.expressions.tree import Constant
+from gpupipe.backend.expressions.evaluate import compare
+from gpupipe.expressions.tree import Constant, Span
 
 from .evaluated import COMPARE, column, result_of, to_device
 

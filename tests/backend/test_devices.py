@@ -7,7 +7,7 @@ import inspect
 import pynvml
 import pytest
 
-from gpupipe.backend.device.devices import visible_gpus
+from gpupipe.backend.device.probe import visible_gpus
 
 from .fake_nvml import GIB, FakeGpu, FakeInstance, FakeNvml
 

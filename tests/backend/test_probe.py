@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.backend.device.devices import Gpu
-from gpupipe.backend.device.probe import Library, Machine, choose_backend, probe
+from gpupipe.backend.device.probe import Gpu, Library, Machine, choose_backend, probe
 from gpupipe.errors import BackendMissing, BadConfig
 
 from .fake_nvml import FakeGpu, FakeNvml

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import ExpressionError
-from gpupipe.io.relational.predicates import translate_query
-from gpupipe.io.relational.scan import scan
+from gpupipe.io.relational.scan import scan, translate_query
 from gpupipe.schema import ROW
 from tests.examples import examples
 

@@ -27,8 +27,7 @@ from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, Schem
 from gpupipe.io.jobs.parquet_writer import write_file
 from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.gathering import Gathered
-from gpupipe.io.relational.random_bits import random_bits
-from gpupipe.io.relational.scan import scan
+from gpupipe.io.relational.scan import random_bits, scan
 from gpupipe.schema import ROW
 from tests.io.meeting import few_bytes, meetings, rows_of, several
 from tests.io.tables import DATA

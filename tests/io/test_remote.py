@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from gpupipe.errors import BackendMissing, BadConfig, BadFile
-from gpupipe.io.stores import remote_file, retry
+from gpupipe.io.stores import remote_file
 from tests.io.s3_server import NO_RETRIES, SECRET, Proxy, options_for
 
 DATA = bytes(range(256)) * 400
@@ -88,21 +88,21 @@ def test_a_store_that_does_not_come_back(proxy: Proxy) -> None:
 
 def test_waits_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(retry.time, "sleep", waits.append)
+    monkeypatch.setattr(remote_file.time, "sleep", waits.append)
 
     def fail() -> None:
         raise OSError("no")
 
     for _ in range(20):
         with pytest.raises(BadFile, match="4 attempts failed, the last with OSError: no"):
-            retry.call_with_retries(fail, "x", "read")
+            remote_file.call_with_retries(fail, "x", "read")
     for number, wait in enumerate(waits):
         assert 0.25 * 2 ** (number % 3) <= wait <= 0.75 * 2 ** (number % 3)
     assert len(set(waits)) == len(waits) == 60
 
 
 def test_bytes_that_do_not_come_whole_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(remote_file, "FIRST_WAIT", 0.0)
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/short.bin", b"12345")
     with pytest.raises(BadFile, match="4 attempts failed, the last with OSError: 3 bytes from 2 to 9"):

@@ -17,7 +17,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadFile
-from gpupipe.io.stores import remote_file, retry
+from gpupipe.io.stores import remote_file
 from gpupipe.io.stores.find_files import find_files
 from tests.io.s3_server import KEY, KEYS_AT_ONCE, NO_RETRIES, SECRET, Proxy, options_for
 from tests.io.tables import DATA, plain, values
@@ -90,7 +90,7 @@ def test_a_store_that_stumbles(
     expected = gp.read_parquet(wide, storage_options=options_for(proxy.endpoint)).compute()
     assert dataset.compute().equals(expected)
     assert "wide.parquet: attempt 2 of 4 failed" in caplog.text
-    monkeypatch.setattr(retry, "ATTEMPTS", 2)
+    monkeypatch.setattr(remote_file, "ATTEMPTS", 2)
     proxy.fault = lambda request: kind if request.method == "GET" else None
     with pytest.raises(
         BadFile, match=r"wide\.parquet: row groups 0-3 cannot be read .*2 attempts failed, the last with"
@@ -108,7 +108,7 @@ def test_the_same_object_over_plain_http(
     proxy: Proxy, wide: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file system that tries nothing again by itself."""
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(remote_file, "FIRST_WAIT", 0.01)
     dataset = gp.read_parquet(f"{proxy.url}/tables/wide.parquet", columns=["n"], filters="n >= 60000")
     proxy.requests.clear()
     proxy.first(3, kind, "GET", "wide.parquet")

@@ -63,7 +63,7 @@ def test_a_fault_of_the_device_is_no_bad_file(
 
     of_gpu = SimpleNamespace(refuse=lambda *_: None, write=write)
     monkeypatch.setattr(engine, "_import_gpu_engine", lambda: of_gpu)
-    monkeypatch.setattr("gpupipe.cluster.local.LocalThreads.resolve", lambda *_: "gpu")
+    monkeypatch.setattr("gpupipe.cluster.executor.LocalThreads.resolve", lambda *_: "gpu")
     with pytest.raises(expected) as caught:
         read(path, on_bad="skip")
     assert not isinstance(caught.value, BadFile)
@@ -104,7 +104,7 @@ def test_a_file_that_may_not_be_read_names_the_reason(path: Path, monkeypatch: p
 def test_an_interrupt_leaves_nothing(path: Path, scratch: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if place == "store":
         monkeypatch.setattr(
-            "gpupipe.io.formats.temp_parquet.settings", lambda: SimpleNamespace(scratch="memory://interrupted")
+            "gpupipe.io.formats.spill.settings", lambda: SimpleNamespace(scratch="memory://interrupted")
         )
     second = path.with_name(f"b{path.suffix}")
     second.write_text(path.read_text())

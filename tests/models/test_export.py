@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from gpupipe.models import MLP, FTTransformer
-from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.ragged import Ragged
+from gpupipe.tensors.batch import Batch, Ragged
 
 from .test_networks import CARDINALITIES, NUMERIC, SMALL
 

@@ -21,10 +21,9 @@ import gpupipe as gp
 from gpupipe import io
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.backend.device.devices import Gpu
-from gpupipe.backend.device.probe import Library, Machine
+from gpupipe.backend.device.probe import Gpu, Library, Machine
 from gpupipe.cli.doctor import Report, diagnose
-from gpupipe.pipeline.fit_report import FitReport, StepReport
+from gpupipe.pipeline.fit import FitReport, StepReport
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FLIGHTS = pd.DataFrame(

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from gpupipe.tensors.prefetch import prefetch
+from gpupipe.tensors.tables import prefetch
 
 
 def threads() -> list[str]:

@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing
 
 from gpupipe import errors
 from gpupipe.tensors import Loader
-from gpupipe.tensors.sharding import Sharding, get_rank
+from gpupipe.tensors.order import Sharding, get_rank
 
 from .tables import block_of, rows_of
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from gpupipe.backend import Column
-from gpupipe.tensors import host_table, stream_table
-from gpupipe.tensors.sharding import Sharding
+from gpupipe.tensors import stream_table, tables
+from gpupipe.tensors.order import Sharding
 
 GPU = torch.device("cuda:0")
 ROWS, WINDOW = 12, 4
@@ -78,7 +78,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 class Window:
     """A block on the GPU, as far as is asked of one."""
 
-    device, row_bytes, keep = GPU, host_table.SLAB_BYTES, dict[str, Any]()
+    device, row_bytes, keep = GPU, tables.SLAB_BYTES, dict[str, Any]()
 
     def __init__(self, cuda: Cuda, number: int, lists: list[str]) -> None:
         self.schema, self.number, self._cuda = SimpleNamespace(lists=lists), number, cuda
@@ -135,11 +135,11 @@ def run(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, lists: list[str], *, steps:
 
     monkeypatch.setattr(stream_table, "FeatureTable", SimpleNamespace(allocate=allocate))
     monkeypatch.setattr(stream_table, "gather", gather)
-    monkeypatch.setattr(host_table, "fill", fill)
-    monkeypatch.setattr(host_table, "split_batches", lambda rows, steps, **_: iter(steps))
+    monkeypatch.setattr(tables, "fill", fill)
+    monkeypatch.setattr(tables, "split_batches", lambda rows, steps, **_: iter(steps))
     slab = SimpleNamespace(device=GPU, tensors=[], words=None)
-    like = SimpleNamespace(device=GPU, row_bytes=host_table.SLAB_BYTES, empty_like=lambda *_, **__: slab)
-    opened = host_table.iterate_slabs(
+    like = SimpleNamespace(device=GPU, row_bytes=tables.SLAB_BYTES, empty_like=lambda *_, **__: slab)
+    opened = tables.iterate_slabs(
         like,  # type: ignore[arg-type]
         lambda: stream_table.open_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
         Sharding(ROWS, 2, drop_last=False),

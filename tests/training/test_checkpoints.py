@@ -367,7 +367,7 @@ def test_every_so_many_seconds(tmp_path: Path) -> None:
 
 def test_other_state(problem: Callable[..., Any]) -> None:
     """What a state may hold comes back as it was."""
-    from gpupipe.training.checkpointing.checkpoint_format import join_tensors, snapshot, split_tensors
+    from gpupipe.training.checkpointing.checkpoints import join_tensors, snapshot, split_tensors
 
     tree = {"a": (1, None, True, [2.5, {3: torch.ones(2), (1, "x"): "y"}]), "$b": float("inf"), "c": torch.tensor(7)}
     text, tensors = split_tensors(tree)

@@ -18,7 +18,7 @@ from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.backend import Column, select
 from gpupipe.schema import FLOATS, INTEGERS
-from gpupipe.transforms.lookup import Lookup
+from gpupipe.transforms.join import Lookup
 from tests.examples import examples
 
 CPU = select("cpu")

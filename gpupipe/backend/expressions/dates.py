@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
+from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
 from gpupipe.support.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 from gpupipe.support.validation import refuse_argument
-
-__all__ = ["CYCLES", "check_zone", "compute_phase", "date_part", "date_parts", "local_time"]
 
 CYCLES = ("quarter", "month", "day", "dayofyear", "weekday", "hour", "minute", "second")
 """The cyclic parts; weeks are not among them, as their number differs from year to year."""

@@ -1,40 +1,500 @@
-"""Evaluation of expressions over the columns of a frame, by the rules of `gpupipe.expressions`."""
+"""Values of expressions over columns: comparisons, arithmetic and strings, with missing values as in SQL."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from operator import and_, or_
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpupipe.backend.cast import cast_column
-from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.expressions.arithmetic import (
-    apply_function,
-    as_numbers,
-    compute,
-    pick_number,
-    seconds_between,
-    truncate,
-)
-from gpupipe.backend.expressions.comparisons import compare, isin
+from gpupipe.backend.dictionaries import find_positions, strings, unite_dictionaries
 from gpupipe.backend.expressions.dates import date_part, local_time
-from gpupipe.backend.expressions.kleene import Truth
-from gpupipe.backend.expressions.strings import length, matches, pick_text, rewrite_texts
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, ExpressionError
 from gpupipe.expressions import Expression
-from gpupipe.expressions.dtypes import infer_operation
-from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS, FUNCTIONS
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation
+from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS, FUNCTIONS, infer_operation
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
+from gpupipe.schema import FLOATS
 
-__all__ = ["evaluate", "truth"]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """Truth value of a condition per row: true, false or missing.
+
+    With two arrays each of and, or, not is a single pass over each; an array and a mask would need three.
+
+    Args:
+        true: n booleans, where the condition is known to hold.
+        false: n booleans, where it is known not to hold; None means everywhere else.
+
+    Example:
+        >>> import numpy as np
+        >>> hot, wet = Truth(np.array([True, False]), np.array([False, False])), Truth(np.array([False, False]))
+        >>> (hot & wet).column()
+        Column(dtype='bool', data=array([False, False]), valid=array([ True,  True]), dictionary=None, elements=None)
+    """
+
+    true: Array
+    false: Array | None = None
+
+    dtype = "bool"
+
+    @classmethod
+    def from_column(cls, column: Column) -> Truth:
+        """Convert a boolean column. Memory: shares a column without missing values."""
+        if column.valid is None:
+            return cls(column.data)
+        return cls(column.data & column.valid, ~column.data & column.valid)
+
+    @classmethod
+    def from_valid(cls, true: Array, valid: Array | None) -> Truth:
+        """Build from booleans and a validity mask; missing where not `valid`."""
+        if valid is None:
+            return cls(true)
+        true = true & valid
+        return cls(true, true ^ valid)
+
+    def column(self) -> Column:
+        """Convert to a boolean column."""
+        return Column("bool", self.true, None if self.false is None else self.true | self.false)
+
+    def __and__(self, other: Truth) -> Truth:
+        if self.false is None and other.false is None:
+            return Truth(self.true & other.true)
+        return Truth(self.true & other.true, self._not_true() | other._not_true())
+
+    def __or__(self, other: Truth) -> Truth:
+        if self.false is None and other.false is None:
+            return Truth(self.true | other.true)
+        return Truth(self.true | other.true, self._not_true() & other._not_true())
+
+    def __invert__(self) -> Truth:
+        return Truth(self._not_true(), None if self.false is None else self.true)
+
+    def _not_true(self) -> Array:
+        return ~self.true if self.false is None else self.false
+
+
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_UFUNCS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_REWRITE: dict[str, Callable[..., Any]] = {
+    "lower": lambda texts: _change_case(texts, pc.utf8_lower, str.lower),
+    "upper": lambda texts: _change_case(texts, pc.utf8_upper, str.upper),
+    "strip": pc.utf8_trim_whitespace,
+    "extract": lambda texts, pattern: pc.struct_field(pc.extract_regex(texts, _one_group(pattern)), "part"),
+    "split": lambda texts, separator, part: _part(pc.split_pattern(texts, separator), part),
+    "slice": pc.utf8_slice_codeunits,
+    "replace": pc.replace_substring,
+    "sub": pc.replace_substring_regex,
+}
+_MATCH: dict[str, Callable[..., Any]] = {
+    "contains": pc.match_substring,
+    "startswith": pc.starts_with,
+    "endswith": pc.ends_with,
+    "search": pc.match_substring_regex,
+}
+_GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P<\w+>|(?!\?))", re.DOTALL)  # and what has no group in it
+
+
+def compare_texts(operator: str, left: Column, right: Column | Constant, backend: Backend) -> Truth:
+    """Compare strings per row, in the order of code points.
+
+    Memory: the distinct strings are compared on the host; a few bytes per row.
+    """
+    if isinstance(right, Constant):
+        return _gather_result(
+            left, _COMPARE[operator](left.dictionary, pa.scalar(right.value, pa.large_string())), backend
+        )
+    texts = unite_dictionaries([left.dictionary, right.dictionary])
+    ranks = np.empty(len(texts), dtype="int32")
+    ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts), dtype="int32")
+    a, b = (
+        _translate_codes(column, ranks[find_positions(column.dictionary, texts)], backend) for column in (left, right)
+    )
+    return Truth.from_valid(getattr(backend.xp, _UFUNCS[operator])(a, b), (a >= 0) & (b >= 0))
+
+
+def isin_texts(column: Column, values: Sequence[str], backend: Backend) -> Truth:
+    """Test whether each string is one of `values`."""
+    return _gather_result(column, pc.is_in(column.dictionary, value_set=strings(values)), backend)
+
+
+def matches(name: str, column: Column, part: str, backend: Backend) -> Truth:
+    """Match strings: `contains`, `startswith` and `endswith` compare literally, `search` by a regular expression."""
+    return _gather_result(column, _MATCH[name](column.dictionary, part), backend)
+
+
+def rewrite_texts(name: str, column: Column, backend: Backend, *constants: Any) -> Column:
+    """Apply a function from text to text; strings that become equal get one code. Case is changed as in Python."""
+    encoded = _REWRITE[name](column.dictionary, *constants).dictionary_encode()
+    codes = _translate_codes(column, encoded.indices.fill_null(-1).to_numpy(), backend)
+    return Column("string", codes, None, encoded.dictionary)
+
+
+def _change_case(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable[[str], str]) -> pa.Array:
+    """Change case as Python does: Arrow maps each character to one, but Unicode maps `ß` to `SS`."""
+    made, other = of_ascii(texts), pc.invert(pc.string_is_ascii(texts))
+    if not pc.any(other).as_py():
+        return made
+    return pc.replace_with_mask(made, other, strings([of_any(text) for text in texts.filter(other).to_pylist()]))
+
+
+def _one_group(pattern: str) -> str:
+    """Name the first group of a pattern `part`, and drop all others; without a group name all of it.
+
+    Example:
+        >>> _one_group("(a)[(](b)"), _one_group("a+")
+        ('(?P<part>a)[(](?:b)', '(?P<part>a+)')
+    """
+    openings = [found for found in _GROUPS.finditer(pattern) if found.group().startswith("(")]
+    if not openings:
+        return f"(?P<part>{pattern})"
+    made, end = "", 0
+    for number, found in enumerate(openings):
+        made += pattern[end : found.start()] + ("(?:" if number else "(?P<part>")
+        end = found.end()
+    return made + pattern[end:]
+
+
+def _part(lists: pa.Array, number: int) -> pa.Array:
+    """Take one item of each list, counted from the end if `number` is negative; null if there is none."""
+    offsets = lists.offsets.to_numpy()
+    lengths = np.diff(offsets)
+    place = offsets[:-1] + (number if number >= 0 else lengths + number)
+    there = (number < lengths) if number >= 0 else (lengths >= -number)
+    return lists.values.take(pa.array(place, mask=~there))
+
+
+def replace_texts(
+    column: Column, olds: Sequence[str], news: Sequence[str | None], fill: str | None, backend: Backend
+) -> Column:
+    """Replace whole strings `olds` by `news`, all at once, and missing ones by `fill`; None is missing."""
+    place = pc.index_in(column.dictionary, value_set=strings(olds))
+    texts = pc.if_else(pc.is_valid(place), strings(news).take(place), column.dictionary)
+    encoded = pa.concat_arrays([texts, strings([fill])]).dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy().astype("int32")  # the last one is that of missing values
+    return Column("string", backend.to_device(codes)[column.data], None, encoded.dictionary)
+
+
+def length(column: Column, backend: Backend) -> Column:
+    """Count the characters (code points) of strings or the elements of lists, int64."""
+    if column.elements is not None:
+        return Column("int64", column.data[1:] - column.data[:-1], column.valid)
+    counts = pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False)
+    return Column("int64", backend.to_device(np.append(counts, 0).astype("int64"))[column.data], column.data >= 0)
+
+
+def pick_text(condition: Truth, yes: Column | Constant, no: Column | Constant, backend: Backend) -> Column:
+    """Select `yes` where the condition is true, `no` where it is false, missing elsewhere."""
+    xp = backend.xp
+    own = [strings([str(side.value)]) if isinstance(side, Constant) else side.dictionary for side in (yes, no)]
+    texts = unite_dictionaries(own)
+    a, b = (_map_codes(side, texts, dictionary, backend) for side, dictionary in zip((yes, no), own, strict=True))
+    codes = xp.where(condition.true, a, b)
+    known = condition.column().valid
+    return Column("string", codes if known is None else xp.where(known, codes, np.int32(-1)), None, texts)
+
+
+def _map_codes(side: Column | Constant, texts: pa.Array, own: pa.Array, backend: Backend) -> Array:
+    positions = find_positions(own, texts).astype("int32")
+    return positions[0] if isinstance(side, Constant) else _translate_codes(side, positions, backend)
+
+
+def _translate_codes(column: Column, codes: Any, backend: Backend) -> Array:
+    """Map the codes of a column to others (int32, one per entry of the dictionary); -1 stays."""
+    return backend.to_device(np.append(codes, -1).astype("int32"))[column.data]
+
+
+def _gather_result(column: Column, outcome: pa.Array, backend: Backend) -> Truth:
+    """Gather a condition's result per entry of the dictionary for each row."""
+    table = np.append(outcome.to_numpy(zero_copy_only=False), False).astype(bool)
+    true, valid = backend.to_device(table)[column.data], column.data >= 0
+    return Truth(true, true ^ valid)
+
+
+_ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "minimum": "minimum", "maximum": "maximum"}
+_OF_INTEGERS = {"//": "floor_divide", "%": "remainder", "**": "power"}
+_ALONE = {"abs": "absolute", "ceil": "ceil", "floor": "floor", "negative": "negative", "round": "rint"}
+_LARGEST = 2**63 - 1
+_ROUNDING = ("ceil", "floor", "round")
+
+
+def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
+    """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask.
+
+    Raises:
+        OverflowError: the row of a uint64 beyond int64, where that is the type.
+
+    Memory: shares what is of that type already.
+    """
+    stored = "int64" if dtype == "timestamp" else dtype
+    if isinstance(operand, Constant):
+        return np.dtype(stored).type(value_as(operand, dtype)), None
+    if stored == "int64" and operand.dtype == "uint64":
+        _refuse_where(operand.data > np.uint64(_LARGEST), operand.valid, xp)
+    data = operand.data.astype(stored, copy=False)
+    if dtype in FLOATS and operand.valid is not None:
+        return xp.where(operand.valid, data, data.dtype.type(np.nan)), None
+    return data, operand.valid
+
+
+def both_valid(left: Array | None, right: Array | None) -> Array | None:
+    """Combine two validity masks by and; None means that all are valid."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
+
+
+def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
+    """Compute one of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
+
+    Raises:
+        OverflowError: the first row whose result does not fit int64, where that is `dtype`.
+
+    Memory: the result; for // % ** and for integers about three more.
+    """
+    wide = "uint64" if dtype == "int64" and sign in ("//", "%") and _is_natural(left, right) else dtype
+    (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
+    valid = both_valid(a_valid, b_valid)
+    if dtype in FLOATS and sign not in _ARITHMETIC:
+        return Column(dtype, _power(a, b, xp) if sign == "**" else _divide(sign, a, b, xp))
+    if sign in _OF_INTEGERS:
+        made = _compute_integers(sign, a, b, valid, xp)
+        if wide == "uint64":
+            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
+    else:
+        made = Column(dtype, getattr(xp, _ARITHMETIC[sign])(a, b), valid)
+    if dtype == "int64" and sign not in ("%", "minimum", "maximum"):
+        ufunc = getattr(xp, _ARITHMETIC.get(sign) or _OF_INTEGERS[sign])
+        _check_fits(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
+    return made
+
+
+def _is_natural(*operands: Column | Constant) -> bool:
+    """Return whether types and constants prove that no operand is negative."""
+    return all(
+        operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
+        for operand in operands
+    )
+
+
+def _check_fits(made: Column, near: Array, xp: ModuleType) -> None:
+    """Raise OverflowError where integers have wrapped: they differ from the float64 result by about 2**64."""
+    _refuse_where(xp.abs(near - made.data) > 2.0**62, made.valid, xp)
+
+
+def _refuse_where(bad: Array, valid: Array | None, xp: ModuleType) -> None:
+    bad = xp.atleast_1d(bad if valid is None else bad & valid)
+    if bool(bad.any()):
+        raise OverflowError(int(bad.argmax()))
+
+
+def _power(a: Any, b: Any, xp: ModuleType) -> Array:
+    data = xp.power(a, b)
+    for operand in (a, b):
+        if not isinstance(operand, np.generic):  # 1 to any power and anything to the power of 0 are 1, even NaN
+            data = xp.where(xp.isnan(operand), data.dtype.type(np.nan), data)
+    return data
+
+
+def _divide(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
+    """Compute Python's // and %, NaN for a divisor of 0.
+
+    Source: `float_divmod` of CPython's Objects/floatobject.c. fmod is exact, so both backends find the same whole part.
+    """
+    rest = xp.fmod(a, b)
+    other_side = (rest != 0) & ((rest < 0) != (b < 0))
+    if sign == "%":
+        return xp.where(other_side, rest + b, xp.where(rest == 0, xp.copysign(rest, b), rest))
+    quotient = (a - rest) / b - other_side
+    whole = xp.floor(quotient)
+    whole = whole + (quotient - whole > 0.5)
+    return xp.where(quotient == 0, xp.copysign(xp.zeros_like(whole), a / b), whole)
+
+
+def _compute_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:
+    """Compute // % ** of integers, missing where the divisor is 0 or the exponent negative."""
+    ufunc = getattr(xp, _OF_INTEGERS[sign])
+    refused = b < 0 if sign == "**" else b == 0
+    if not isinstance(b, np.generic):
+        return Column("int64", ufunc(a, xp.where(refused, b.dtype.type(1), b)), both_valid(valid, ~refused))
+    if refused:
+        return Column("int64", xp.zeros_like(a), xp.zeros(a.shape, dtype=bool))
+    return Column("int64", ufunc(a, b), valid)
+
+
+def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
+    """Apply a function of one number, in and as `dtype`; missing where it is undefined. Memory: the result.
+
+    Raises:
+        OverflowError: the first row whose result does not fit int64, where that is `dtype`.
+    """
+    data, valid = as_numbers(column, dtype, xp)
+    if name in _ROUNDING and dtype not in FLOATS:
+        return Column(dtype, data, valid)
+    ufunc = getattr(xp, _ALONE.get(name, name))
+    made = Column(dtype, ufunc(data), valid)
+    if dtype not in FLOATS:
+        _check_fits(made, ufunc(data.astype("float64")), xp)
+    return made
+
+
+def truncate(column: Column, xp: ModuleType) -> Column:
+    """Truncate to int64; NaN is missing.
+
+    Raises:
+        OverflowError: the first row whose value int64 does not have.
+    """
+    if column.dtype not in FLOATS:
+        return Column("int64", *as_numbers(column, "int64", xp))
+    whole = xp.trunc(column.data)
+    fits = (whole >= -(2.0**63)) & (whole < 2.0**63)
+    _refuse_where(~fits, ~xp.isnan(whole), xp)
+    return Column("int64", xp.where(fits, whole, whole.dtype.type(0)).astype("int64"), fits)
+
+
+def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: ModuleType) -> Column:
+    """Compute the seconds from one time to another, float64."""
+    (a, a_valid), (b, b_valid) = as_numbers(later, "timestamp", xp), as_numbers(earlier, "timestamp", xp)
+    valid = both_valid(a_valid, b_valid)
+    seconds = xp.subtract(a, b) / np.float64(1e6)
+    return Column("float64", seconds if valid is None else xp.where(valid, seconds, np.float64(np.nan)))
+
+
+def pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
+    """Select `yes` where the condition is true, `no` where it is false, missing elsewhere; as `dtype`."""
+    (a, a_valid), (b, b_valid) = as_numbers(yes, dtype, xp), as_numbers(no, dtype, xp)
+    data = xp.where(condition.true, a, b)
+    known = condition.column().valid
+    if dtype in FLOATS:
+        return Column(dtype, data if known is None else xp.where(known, data, data.dtype.type(np.nan)))
+    if a_valid is None and b_valid is None:
+        return Column(dtype, data, known)
+    valid = xp.where(condition.true, True if a_valid is None else a_valid, True if b_valid is None else b_valid)
+    return Column(dtype, data, both_valid(valid, known))
+
+
+_INVERSE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# The comparison with the nearest value of the column's type, where that is above or below the constant.
+_WITH_ABOVE = {"<": "<", "<=": "<", ">": ">=", ">=": ">="}
+_WITH_BELOW = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
+
+
+def compare(operator: str, left: Column | Constant, right: Column | Constant, backend: Backend) -> Truth:
+    """Compare `left` with `right` per row; one of them is a column.
+
+    Memory: two booleans per row; for two columns of different types also one of them in the wider type.
+    """
+    if isinstance(left, Constant):
+        assert isinstance(right, Column)
+        left, right, operator = right, left, _FLIPPED[operator]
+    if left.dtype == "string":
+        return compare_texts(operator, left, right, backend)
+    if isinstance(right, Constant):
+        return _compare_constant(operator, left, _to_number(left, right), backend.xp)
+    return _compare_columns(operator, left, right, backend.xp)
+
+
+def isin(column: Column, constants: Sequence[Constant], backend: Backend) -> Truth:
+    """Test whether each value is one of the constants; missing where it is missing.
+
+    Memory: as `compare`.
+    """
+    if column.dtype == "string":
+        return isin_texts(column, [str(item.value) for item in constants], backend)
+    values = [_to_number(column, item) for item in constants]
+    own = [near for value in values if (near := _nearest(column.data.dtype, value)).item() == value]
+    found = backend.xp.isin(column.data, backend.to_device(np.array(own, dtype=column.data.dtype)))
+    return Truth.from_valid(found, _present(column, backend.xp))
+
+
+def _to_number(column: Column, constant: Constant) -> float:
+    """Convert a constant to the number to compare with a column of numbers or times."""
+    value = value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)
+    assert not isinstance(value, str)
+    return value
+
+
+def _present(column: Column, xp: ModuleType) -> Array | None:
+    missing = column.missing(xp)
+    return None if missing is None else ~missing
+
+
+def _compare_constant(operator: str, column: Column, value: float, xp: ModuleType) -> Truth:
+    near = _nearest(column.data.dtype, value)
+    if near.item() == value:
+        return _compare_scalar(operator, column, near, xp)
+    if operator in ("==", "!="):
+        return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), _present(column, xp))
+    return _compare_scalar((_WITH_ABOVE if near.item() > value else _WITH_BELOW)[operator], column, near, xp)
+
+
+def _compare_scalar(operator: str, column: Column, value: Any, xp: ModuleType) -> Truth:
+    """Compare with a scalar of the column's own type."""
+    if column.dtype in FLOATS:
+        return _compare_floats(operator, column.data, value, xp)
+    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(column.data, value), column.valid)
+
+
+def _nearest(dtype: np.dtype[Any], value: float) -> Any:
+    """Round to a NumPy scalar of that type with no other value of the type between it and `value`."""
+    if dtype.name == "bool":
+        return np.bool_(value >= 1)
+    if dtype.name in FLOATS:
+        with np.errstate(over="ignore"):  # beyond float32 is infinity
+            return dtype.type(value)
+    info = np.iinfo(dtype)
+    return dtype.type(min(max(math.floor(value), info.min), info.max))
+
+
+def _compare_columns(operator: str, left: Column, right: Column, xp: ModuleType) -> Truth:
+    if left.dtype in FLOATS or right.dtype in FLOATS:
+        dtype = "float32" if left.dtype == right.dtype == "float32" else "float64"
+        return _compare_floats(operator, as_numbers(left, dtype, xp)[0], as_numbers(right, dtype, xp)[0], xp)
+    valid = both_valid(left.valid, right.valid)
+    kinds = left.data.dtype.kind, right.data.dtype.kind
+    if kinds == ("u", "i") and left.data.dtype.itemsize == 8:
+        return Truth.from_valid(_compare_unsigned(operator, left.data, right.data, xp), valid)
+    if kinds == ("i", "u") and right.data.dtype.itemsize == 8:
+        return Truth.from_valid(_compare_unsigned(_FLIPPED[operator], right.data, left.data, xp), valid)
+    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(left.data, right.data), valid)
+
+
+def _compare_floats(operator: str, left: Array, right: Any, xp: ModuleType) -> Truth:
+    """Compare floats; with NaN on a side a comparison and its inverse are false, `!=` included."""
+
+    def holds(sign: str) -> Array:
+        if sign == "!=":
+            return xp.less(left, right) | xp.greater(left, right)
+        return getattr(xp, _UFUNCS[sign])(left, right)
+
+    return Truth(holds(operator), holds(_INVERSE[operator]))
+
+
+def _compare_unsigned(operator: str, left: Array, right: Array, xp: ModuleType) -> Array:
+    """Compare uint64 with signed integers, which have no common integer type: a negative one is less than all."""
+    negative = right < 0
+    found = getattr(xp, _UFUNCS[operator])(left, right.astype("uint64"))
+    return found | negative if operator in (">", ">=", "!=") else found & ~negative
+
 
 _Value: TypeAlias = Column | Constant | Truth
 

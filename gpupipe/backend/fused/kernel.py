@@ -16,8 +16,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["write_tile"]
-
 
 @triton.jit
 def _log1p(x):

@@ -17,8 +17,6 @@ from gpupipe.backend.fused.kernel import write_tile
 from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 from gpupipe.backend.protocol import Array, Column, RawColumn
 
-__all__ = ["find_obstacle", "write_rows"]
-
 _TILE = 2048  # values of one program: 16 for each of its threads
 _WORDS, _HALVES = 8, 16  # columns of a tile: 32 bytes, a sector of the memory
 _TYPES = {

@@ -8,8 +8,6 @@ from math import inf
 
 from gpupipe.backend.protocol import Array, Column, RawColumn
 
-__all__ = ["DeferredColumn", "ElementwiseProgram", "Scale"]
-
 _ORDER = ("fill", "clip", "log", "scale")
 
 

@@ -12,8 +12,6 @@ from gpupipe.backend.device.memory import on_default_stream
 from gpupipe.backend.fused.program import DeferredColumn
 from gpupipe.backend.protocol import Array, Column
 
-__all__ = ["FusedRows"]
-
 _ROWS = "gpupipe.backend.fused.launch"  # imports Triton
 _TILE = 256  # rows; only blocks of more have whole tiles
 _APART, _HALVES_APART = 1e-3, 2.0**-7  # relative to 1 + |value|; a logarithm's last bit may be scaled up

@@ -9,16 +9,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from gpupipe.backend.arrow import dtype_from_arrow
+from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.arrow_file import HostFile
-from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
+from gpupipe.io.formats.file_source import BadFilePolicy, open_all
 from gpupipe.io.formats.parquet import convert_bounds
 from gpupipe.io.planning.statistics import Bounds, exactly
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input
-
-__all__ = ["list_fragments"]
 
 
 @dataclass(frozen=True)

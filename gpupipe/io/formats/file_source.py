@@ -1,29 +1,544 @@
-"""File source: the files of one table, partitioned by groups of rows with the files' own metadata."""
+"""File source: the files of one table, their schema, the policy for bad ones, and their rows in partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import copy
-from itertools import groupby, islice
+from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter
-from typing import Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import arrow_type, dtype_from_arrow
+from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
 from gpupipe.backend.lists import plain_table
-from gpupipe.io.formats.bad_files import BadFilePolicy
-from gpupipe.io.formats.read_file import describe_groups, holds, read_frame, read_frame_from_files, read_table
-from gpupipe.io.formats.schema_check import agree_on_schema
-from gpupipe.io.formats.table_file import TableFile
-from gpupipe.io.formats.temp_parquet import TempParquet
-from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, row_bytes
+from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
+from gpupipe.io.formats.arrow_file import host_table
+from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.formats.spill import TempParquet
+from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, conversions, row_bytes
 from gpupipe.io.planning.statistics import Bounds, exactly
-from gpupipe.schema import FLOATS, LISTS, Field, Kind, Schema
+from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores.find_files import Input, Keys
+from gpupipe.io.stores.remote_file import is_remote
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import check_choice
 
-__all__ = ["FileSource"]
+_CHECKED_AT_ONCE = 16
+_AHEAD = 256
+"""Files whose fetched bytes may wait to be worked on."""
+_log = logging.getLogger("gpupipe")
+
+
+class BadFilePolicy:
+    """Bad file policy: the caller's choice for files that differ or cannot be read, and its outcome.
+
+    Args:
+        on_mismatch: `"raise"`, `"cast"`, `"skip"` or `"quarantine"`, for files with other columns or types than the
+            first.
+        on_bad: `"raise"`, `"skip"` or `"quarantine"`, for files that cannot be read.
+
+    Raises:
+        BadConfig: no such choice.
+    """
+
+    def __init__(self, on_mismatch: str = "raise", on_bad: str = "raise") -> None:
+        check_choice("read", ("raise", "cast", "skip", "quarantine"), on_mismatch=on_mismatch)
+        check_choice("read", ("raise", "skip", "quarantine"), on_bad=on_bad)
+        self.casts = on_mismatch == "cast"
+        self.notes: list[FileNote] = []
+        self.left_out: dict[str, str] = {}
+        self._conversions: dict[tuple[str, str], FileNote] = {}
+        self._on_mismatch, self._on_bad = on_mismatch, on_bad
+
+    def refuse(self, name: str, error: BadFile | SchemaMismatch) -> None:
+        """Skip a file and record why, or raise the error if that is the choice."""
+        choice = self._on_bad if isinstance(error, BadFile) else self._on_mismatch
+        if choice in ("raise", "cast"):
+            raise error
+        reason = str(error).partition("\n")[0].removeprefix(f"{error.where}: ").removesuffix(".")
+        self.notes.append(FileNote(name, "quarantined" if choice == "quarantine" else "skipped", reason))
+
+    def adapt(self, name: str, difference: str) -> None:
+        """Write down that a file is brought to the first one's columns."""
+        self.notes.append(FileNote(name, "cast", difference))
+
+    def convert(self, name: str, columns: Mapping[str, tuple[object, Reading]]) -> None:
+        """Write down which columns of a file do not come out as they went in, given their types; each once."""
+        new = {column: pair for column, pair in columns.items() if (column, str(pair[0])) not in self._conversions}
+        for note in conversions(name, new):
+            column = note.column or ""
+            kind, reading = columns[column]
+            self._conversions[column, str(kind)] = note
+            if reading.dtype is None:
+                self.left_out[column] = str(kind)
+
+    def close(self, num_files: int) -> tuple[FileNote, ...]:
+        """Return the notes, logged; no more may follow.
+
+        Raises:
+            BadFile: no file is left.
+        """
+        if self.notes and not num_files:
+            raise BadFile(
+                self.notes[0].file,
+                f"none of {len(self.notes)} files can be used; this one: {self.notes[0].reason}",
+                expected="one at least",
+                remedy="on_bad='raise' and on_mismatch='raise', which show what is wrong",
+            )
+        if self.notes:
+            shown = "; ".join(map(str, self.notes[:3])) + ("; ..." if len(self.notes) > 3 else "")
+            many = len({note.file for note in self.notes})
+            told = "1 file is not read as it is" if many == 1 else f"{many:,} files are not read as they are"
+            _log.warning("%s: %s", told, shown)
+        return *self.notes, *self._conversions.values()
+
+
+def open_all(
+    inputs: Sequence[Input],
+    opener: Callable[[Input], Any],
+    policy: BadFilePolicy,
+    *,
+    finish: Callable[[Any], Any] = lambda opened: opened,
+    at_once: int = _CHECKED_AT_ONCE,
+) -> dict[int, Any]:
+    """Open every file, by its position; `policy` says what is done about those that cannot be used.
+
+    Args:
+        inputs: the files.
+        opener: raises BadFile or SchemaMismatch for a file that cannot be used; called in threads.
+        policy: gets every such error.
+        finish: makes the result of what `opener` gave, in the calling thread: what a library allocates in many short
+            threads stays with the process long after it is freed.
+        at_once: how many threads open files; with one, they are opened in order.
+    """
+
+    def attempt(one: Input) -> Any:
+        try:
+            return opener(one.stamped())
+        except (BadFile, SchemaMismatch) as error:
+            return error
+
+    opened = {}
+    with _threads(min(at_once, len(inputs))) as pool:
+        for first in range(0, len(inputs), _AHEAD):
+            some = inputs[first : first + _AHEAD]
+            for number, found in enumerate(map(attempt, some) if pool is None else pool.map(attempt, some), first):
+                try:
+                    if isinstance(found, BadFile | SchemaMismatch):
+                        raise found
+                    opened[number] = finish(found)
+                except (BadFile, SchemaMismatch) as error:
+                    policy.refuse(inputs[number].path, error)
+    return opened
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor | None]:
+    """Give that many threads, none for one, which begin nothing more when the block fails."""
+    if number < 2:
+        yield None
+        return
+    pool = ThreadPoolExecutor(number, thread_name_prefix="gpupipe-open")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class TableFile(Protocol):
+    """File whose rows are read in groups: row groups, stripes, record batches."""
+
+    unit: ClassVar[str]
+    """What its groups are called."""
+
+    @property
+    def origin(self) -> Input:
+        """The file that was named."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns it holds."""
+
+    @property
+    def group_rows(self) -> Sequence[int]:
+        """Rows of each group."""
+
+    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
+        """Read all rows of these groups as a coded frame of these columns, which are among its own."""
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """Read all rows of these groups, these columns at least, in the file's types."""
+
+    def bounds(self, group: int, name: str) -> Bounds | None:
+        """See `Source.bounds`."""
+
+    def null_count(self, name: str) -> int | None:
+        """Return the nulls of a column in all rows; None where the number is unavailable."""
+
+    def text_bytes(self, group: int, names: Sequence[str]) -> int:
+        """Return an upper bound, or an estimate, of the bytes of these columns' dictionaries."""
+
+    def stored_bytes(self, group: int, names: Sequence[str]) -> int:
+        """Return the bytes of these columns in the file."""
+
+    def change(self) -> str | None:
+        """Describe how the file has changed since it was opened; None where it has not, or cannot."""
+
+
+_UTC = "timestamp[us, tz=UTC]"
+Files = TypeVar("Files", bound="TableFile")
+
+
+def agree_on_schema(
+    files: Mapping[int, Files], columns: Sequence[str] | None, policy: BadFilePolicy
+) -> tuple[dict[str, Reading], dict[int, Files]]:
+    """Return the dtypes the columns are read as, and the usable files; report differences to `policy`.
+
+    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
+    Where files are cast, integers and floats are of the widest type of their kind in any file: none is rounded.
+
+    Args:
+        files: in order.
+        columns: the columns the files have to share; all of the first file's by default.
+        policy: handles every file that differs.
+
+    Raises:
+        SchemaMismatch: a file differs, unless `policy` lets that pass.
+        ColumnNotFound: one of `columns` is not in the first file.
+    """
+    kept: dict[int, Files] = {}
+    agreement = None
+    widest = _widest(files.values()) if policy.casts else {}
+    twice: set[str] = set()
+    same: set[tuple[int, tuple[str, ...]]] = set()  # most files share one schema object with the first
+    for number, file in files.items():
+        try:
+            if agreement is None:
+                agreement = _Agreement(file, columns, widest)
+            if (id(file.schema), tuple(file.origin.keys)) not in same:
+                agreement.check(file, policy)
+                if not policy.casts:
+                    same.add((id(file.schema), tuple(file.origin.keys)))
+        except SchemaMismatch as error:
+            policy.refuse(file.origin.path, error)
+        else:
+            kept[number] = file
+            for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
+                twice.add(name)
+                told = f"column {name!r} is in the file and in its folder's name; the files' own is read"
+                policy.adapt(file.origin.path, told)
+    return _readings(agreement.dtypes, columns, kept, policy) if agreement else {}, kept
+
+
+def _readings(
+    dtypes: Mapping[str, str], columns: Sequence[str] | None, files: Mapping[int, TableFile], policy: BadFilePolicy
+) -> dict[str, Reading]:
+    """Return the dtypes of the columns if all files have the given ones; add a note on each converted column."""
+    written: dict[str, set[str]] = {name: set() for name in dtypes}
+    unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
+    for file in {(id(file.schema), tuple(file.origin.keys)): file for file in files.values()}.values():
+        read = {name: (kind, read_as(kind)) for name, kind in _types(file).items()}
+        read = {name: pair for name, pair in read.items() if columns is None or name in columns}
+        changed = {name: (kind, found) for name, (kind, found) in read.items() if not pa.types.is_null(kind)}
+        policy.convert(file.origin.path, changed)
+        for name in changed.keys() & written.keys():
+            written[name].add(changed[name][1].written_as)
+        unknown |= {name: (file.origin.path, pair) for name, pair in read.items() if pa.types.is_null(pair[0])}
+    for name, (path, pair) in unknown.items():
+        if name in written and not written[name]:
+            policy.convert(path, {name: pair})
+    found = {}
+    for name, dtype in dtypes.items():
+        ways = written[name] or {""}
+        one = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
+        found[name] = Reading(dtype, one)
+        if len(ways) > 1:
+            kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))
+            change = f"as the files differ, read as {one or 'timestamp[us]'}, the same times in UTC"
+            policy.convert(next(iter(files.values())).origin.path, {name: (kinds, Reading(dtype, one, change))})
+    return found
+
+
+class _Agreement:
+    """Columns' types by name, and the file each was first found in."""
+
+    def __init__(self, first: TableFile, columns: Sequence[str] | None, widest: Mapping[str, str]) -> None:
+        types = _types(first)
+        for name in columns or ():
+            if name not in types:
+                raise ColumnNotFound.among(first.origin.path, name, types)
+        self._widest = widest
+        dtypes = {name: widest.get(name) or dtype_from_arrow(kind) for name, kind in types.items()}
+        self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
+        self._first, self._takes_all = first.origin.path, columns is None
+        self._known_from = {name: self._first for name in self.dtypes if not pa.types.is_null(types[name])}
+
+    def check(self, file: TableFile, policy: BadFilePolicy) -> None:
+        """Raise unless a file has these columns, or is cast; learn the types of those that had no value before."""
+        types = _types(file)
+        named = {name: dtype_from_arrow(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
+        new = {name: dtype for name, dtype in named.items() if dtype and name not in self._known_from}
+        new = {name: self._widest.get(name, dtype) for name, dtype in new.items() if name in self.dtypes}
+        wanted = self.dtypes | new
+        differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
+        if self._takes_all:
+            differing += [
+                name for name, kind in types.items() if name not in wanted and dtype_from_arrow(kind) is not None
+            ]
+        unworkable = [name for name in differing if name in types and not _can_be(types[name], wanted.get(name))]
+        if differing and (unworkable or not policy.casts):
+            name = (unworkable or differing)[0]
+            known_from = self._known_from.get(name, self._first)
+            raise SchemaMismatch(
+                file.origin.path,
+                f"column {name!r} is {_format_type(types[name]) if name in types else 'not there'}",
+                expected=f"{wanted.get(name, 'no such column')}, as in {known_from}",
+                remedy="columns=[...] with what all files share, on_mismatch="
+                + ("'skip', or it written anew" if policy.casts else "'cast' or 'skip', or it written anew"),
+            )
+        if differing:
+            told = (f"column {name!r} is {_format_difference(name, types, wanted)}" for name in differing)
+            policy.adapt(file.origin.path, "; ".join(told))
+        self.dtypes |= new
+        self._known_from |= dict.fromkeys(new, file.origin.path)
+
+
+def _widest(files: Iterable[TableFile]) -> dict[str, str]:
+    """Return, by column, the type that holds all values of its files' types of the first one's kind."""
+    widest: dict[str, str] = {}
+    for file in {id(file.schema): file for file in files}.values():
+        for item in file.schema:
+            dtype = None if pa.types.is_null(item.type) else dtype_from_arrow(item.type)
+            if dtype is not None:
+                widest[item.name] = _wider(widest.get(item.name, dtype), dtype)
+    return widest
+
+
+def _wider(dtype: str, other: str) -> str:
+    one, two = get_element_dtype(dtype), get_element_dtype(other)
+    if one is not None and two is not None:
+        return to_list_dtype(_wider(one, two))
+    kind = next((kind for kind in (INTEGERS, FLOATS) if dtype in kind and other in kind), None)
+    wider = str(np.promote_types(dtype, other)) if kind else dtype
+    return wider if wider in (kind or ()) else dtype
+
+
+def _types(file: TableFile) -> dict[str, pa.DataType]:
+    names = file.schema.names
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise SchemaMismatch(
+            file.origin.path, "columns share a name", got=twice, expected="unique names", remedy="write the file again"
+        )
+    held = {item.name: item.type for item in file.schema}
+    return held | {name: value.type for name, value in file.origin.keys.items() if name not in held}
+
+
+def _can_be(kind: pa.DataType, wanted: str | None) -> bool:
+    """Return whether values of a type can be cast to the one wanted, if any: lists only to lists."""
+    dtype = dtype_from_arrow(kind)
+    if dtype is None or wanted is None:
+        return wanted is None
+    return (dtype in LISTS) == (wanted in LISTS) and is_passenger(dtype) == is_passenger(wanted)
+
+
+def _format_type(kind: pa.DataType) -> str:
+    return dtype_from_arrow(kind) or str(kind)
+
+
+def _format_difference(name: str, types: Mapping[str, pa.DataType], wanted: Mapping[str, str]) -> str:
+    if name not in wanted:
+        return "new and left out"
+    return (
+        f"{_format_type(types[name])}, read as {wanted[name]}" if name in types else "not there and missing throughout"
+    )
+
+
+def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
+    """Read the spans' rows with these columns as a frame, decoded as the file and the backend do best.
+
+    Raises:
+        BadFile: the file cannot be read, or is not what it was.
+        SchemaMismatch: a value does not fit the type it is cast to.
+    """
+    held, groups, num_rows = _select_fields(file, spans, fields)
+    with _name_file_in_errors(file, groups):
+        frame = file.read(groups, held, backend) if held else backend.frame({}, num_rows)
+    _check(file, groups, len(frame), num_rows if held else None)
+    pieces = _pieces(file, spans)
+    if pieces != [(0, num_rows)]:
+        rows = backend.xp.concatenate([backend.xp.arange(start, start + length) for start, length in pieces])
+        frame = backend.concat([backend.take(frame, rows)])
+    if len(held) == len(fields):
+        return frame
+    added = [item for item in fields if item not in held]
+    arrays = {item.name: _repeat_key(file.origin.keys, item, len(frame)) for item in added}
+    with _name_file_in_errors(file, groups):
+        constants = backend.from_arrow(host_table(pa.table(arrays), added), added)
+    frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
+    return backend.select(frame, [item.name for item in fields])
+
+
+def read_frame_from_files(
+    files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields: Sequence[Field], backend: Backend
+) -> Frame | None:
+    """Read whole row groups of Parquet files of one schema in one call; None where the files are not such, or damaged.
+
+    Raises:
+        BadFile: a file is not what it was.
+    """
+    (first, _), paths, row_groups = files[0], list[str](), list[list[int]]()
+    for file, spans in files:
+        held, groups, num_rows = _select_fields(file, spans, fields)
+        is_whole = len(held) == len(fields) and _pieces(file, spans) == [(0, num_rows)]
+        if not (is_whole and isinstance(file, ParquetFile) and isinstance(first, ParquetFile)):
+            return None
+        if not file.is_read_with(first, fields):
+            return None
+        paths.append(file.stored.path)
+        row_groups.append(groups)
+    try:
+        frame = backend.read_parquet_files(paths, row_groups, fields)
+    except OSError:  # one by one they tell which of them it is
+        return None
+    for file, spans in files:
+        _check_unchanged(file, [span.group for span in spans])
+    wanted = sum(span.num_rows for _, spans in files for span in spans)
+    return frame if len(frame) == wanted else None
+
+
+def read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]) -> pa.Table:
+    """Read the same to the host, as Arrow columns in the types that `backend.arrow.conform` gives; raise the same."""
+    held, groups, num_rows = _select_fields(file, spans, fields)
+    names = [item.name for item in held]
+    columns: dict[str, pa.ChunkedArray] = {}
+    if held:
+        with _name_file_in_errors(file, groups):
+            table = host_table(file.table(groups, names), held)
+        _check(file, groups, table.num_rows, num_rows)
+        table = pa.concat_tables(table.slice(start, length) for start, length in _pieces(file, spans))
+        columns = {name: table.column(name) for name in names}
+    kept = sum(span.num_rows for span in spans)
+    for item in fields:
+        if item not in held:
+            constant = pa.table({item.name: _repeat_key(file.origin.keys, item, kept)})
+            with _name_file_in_errors(file, groups):
+                columns[item.name] = host_table(constant, [item]).column(item.name)
+    return pa.table({item.name: columns[item.name] for item in fields})
+
+
+def holds(file: TableFile, name: str) -> bool:
+    """Return whether a column is in the file itself."""
+    return bool(file.schema.get_field_index(name) >= 0)
+
+
+def describe_groups(unit: str, groups: Sequence[int]) -> str:
+    """Describe groups in words.
+
+    Example:
+        >>> describe_groups("row group", [4]), describe_groups("stripe", [0, 1, 2])
+        ('row group 4', 'stripes 0-2')
+        >>> describe_groups("row group", [0, 2])
+        'row groups 0, 2'
+    """
+    if len(groups) == 1:
+        return f"{unit} {groups[0]}"
+    if list(groups) == list(range(groups[0], groups[-1] + 1)):
+        return f"{unit}s {groups[0]}-{groups[-1]}"
+    return f"{unit}s {', '.join(map(str, groups))}"
+
+
+def _select_fields(
+    file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]
+) -> tuple[list[Field], list[int], int]:
+    """Return the columns the file holds, the groups, and the rows these have."""
+    groups = [span.group for span in spans]
+    return [item for item in fields if holds(file, item.name)], groups, sum(file.group_rows[group] for group in groups)
+
+
+def _pieces(file: TableFile, spans: Sequence[RowRange]) -> list[tuple[int, int]]:
+    """List the first row and number of rows of each span within the whole groups; merge spans that touch."""
+    pieces: list[tuple[int, int]] = []
+    before = 0
+    for span in spans:
+        start = before + span.first_row - sum(file.group_rows[: span.group])
+        if pieces and sum(pieces[-1]) == start:
+            pieces[-1] = pieces[-1][0], pieces[-1][1] + span.num_rows
+        else:
+            pieces.append((start, span.num_rows))
+        before += file.group_rows[span.group]
+    return pieces
+
+
+def _repeat_key(keys: Keys, item: Field, num_rows: int) -> pa.Array:
+    """Build a column of one value: a key's, or missing throughout."""
+    if item.name not in keys:
+        return pa.nulls(num_rows)
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), num_rows), pa.array([keys[item.name]]))
+
+
+def _check(file: TableFile, groups: Sequence[int], found: int, expected: int | None) -> None:
+    if expected is None:
+        return
+    if found != expected:
+        raise BadFile(
+            file.origin.path,
+            f"{describe_groups(file.unit, groups)} hold other rows than before",
+            got=found,
+            expected=format_count(expected, "row"),
+            remedy="make the dataset again; the file was replaced",
+        )
+    _check_unchanged(file, groups)
+
+
+def _check_unchanged(file: TableFile, groups: Sequence[int]) -> None:
+    if change := file.change():
+        raise BadFile(
+            file.origin.path,
+            f"{describe_groups(file.unit, groups)} may be of two versions of the file: {change}",
+            expected="files that stay as they are",
+            remedy="make the dataset again",
+        )
+
+
+@contextmanager
+def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
+    """Name the file in whatever fails inside."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as cause:
+        if isinstance(cause, BadFile) and not is_remote(file.origin.path):  # a reader's own words
+            raise
+        raise BadFile(
+            file.origin.path,
+            f"{describe_groups(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
+            expected="the rows its footer tells of",
+            remedy="write the file again; it is damaged, or was replaced after the dataset was made",
+        ) from cause
+    except BadData as cause:
+        ends = [0, *accumulate(file.group_rows)]
+        rows = chain.from_iterable(range(ends[group], ends[group + 1]) for group in groups)
+        row = next(islice(rows, cause.row or 0, None))
+        raise SchemaMismatch(
+            file.origin.path,
+            f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
+            got=cause.got,
+            expected=cause.expected,
+            remedy="on_mismatch='skip'; a file of the other type named first, if that holds all; or it written anew",
+        ) from cause
+    except SchemaMismatch as cause:
+        raise SchemaMismatch(
+            file.origin.path, f"{cause.where}: {cause.problem}", expected=cause.expected, remedy="on_mismatch='skip'"
+        ) from cause
+
 
 _AT_ONCE = 64
 """Frames that are put together at a time."""

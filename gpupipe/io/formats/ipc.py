@@ -14,17 +14,14 @@ from gpupipe.backend.arrow_types import map_schema
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
-from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
-from gpupipe.io.formats.file_source import FileSource
-from gpupipe.io.formats.table_file import TableFile
-from gpupipe.io.formats.temp_parquet import TempParquet
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile, open_all
+from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores.file_errors import one_line, unreadable
-from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files, open_file, peek
+from gpupipe.io.stores.find_files import Input, PathLike, find_files, open_file, peek
+from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
-
-__all__ = ["read_ipc"]
 
 _FILE, _STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 

@@ -14,8 +14,6 @@ from gpupipe.backend.arrow_types import Reading
 from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, Source, conversions, row_bytes
 from gpupipe.schema import Field, Schema
 
-__all__ = ["FrameSource"]
-
 
 class FrameSource(Source):
     """The rows of one coded frame.

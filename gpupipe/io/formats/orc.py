@@ -11,21 +11,18 @@ import pyarrow as pa
 from pyarrow import orc
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import dtype_from_arrow
+from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_file import HostFile, narrowest
-from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
-from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores.file_errors import one_line, unreadable
-from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files, open_file
-from gpupipe.io.stores.remote_file import is_remote
+from gpupipe.io.stores.find_files import Input, PathLike, find_files, open_file
+from gpupipe.io.stores.remote_file import StorageOptions, is_remote
 from gpupipe.schema import Field, is_passenger
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
-
-__all__ = ["read_orc"]
 
 
 def read_orc(

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import dtype_from_arrow
+from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.io.formats.arrow_file import host_table
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.statistics import Bounds, microseconds
@@ -24,8 +24,6 @@ from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
 from gpupipe.scratch import local_scratch
-
-__all__ = ["ParquetFile", "convert_bounds", "fetch_end", "local_part", "open_footer", "parse_end", "read_tail"]
 
 END_BYTES = 64 << 10
 """Fetched of a file's end at first; most footers are shorter."""

@@ -12,8 +12,6 @@ from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.stores.remote_file import is_remote, open_stored
 from gpupipe.support.text import format_count
 
-__all__ = ["ParquetFacts", "describe_layout"]
-
 _FEW_ROWS, _FEW_PAGES = 1_000_000, 100
 _SLOW = {"GZIP", "BROTLI"}
 _DATA_PAGES = {0, 3}

@@ -17,16 +17,16 @@ from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, map_schema
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.bad_files import BadFilePolicy, open_all
-from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.formats.temp_parquet import TempParquet
+from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
 from gpupipe.io.relational.text_file import TextFile, open_text
 from gpupipe.io.relational.text_values import BLOCK_BYTES, Column
-from gpupipe.io.stores.find_files import Input, PathLike, StorageOptions, find_files
+from gpupipe.io.stores.find_files import Input, PathLike, find_files
+from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import DTYPES, LISTS, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
@@ -36,8 +36,6 @@ from gpupipe.support.validation import (
     check_name,
     check_names,
 )
-
-__all__ = ["read_csv", "read_json"]
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")

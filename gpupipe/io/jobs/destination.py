@@ -19,12 +19,9 @@ from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.jobs.manifest import MANIFEST, QUARANTINE, RECORDS, Manifest, Part, list_quarantined
 from gpupipe.io.planning.partitions import FileNote
-from gpupipe.io.stores.remote_file import StorageOptions, find_kind, get_stamp, is_remote, locate
-from gpupipe.io.stores.retry import call_with_retries
+from gpupipe.io.stores.remote_file import StorageOptions, call_with_retries, find_kind, get_stamp, is_remote, locate
 from gpupipe.scratch import local_scratch
 from gpupipe.support.files import publish, replacing, sync, writing
-
-__all__ = ["Destination", "create_file", "open_destination", "write_quarantine"]
 
 Result = TypeVar("Result")
 _AT_ONCE = 16

@@ -13,8 +13,6 @@ from gpupipe.io.planning.partitions import FileNote
 from gpupipe.io.stores.remote_file import StorageOptions, get_stamp, open_stored
 from gpupipe.support.text import format_count
 
-__all__ = ["MANIFEST", "QUARANTINE", "RECORDS", "Manifest", "Part", "list_quarantined"]
-
 MANIFEST = "_manifest.json"
 QUARANTINE = "_quarantine.jsonl"
 RECORDS = "_records"

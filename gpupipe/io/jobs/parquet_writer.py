@@ -18,15 +18,13 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import get_file_type, is_list
 from gpupipe.backend.protocol import ParquetLayout
-from gpupipe.cluster.local import default_threads
+from gpupipe.cluster.executor import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io.planning.partitions import row_bytes
-from gpupipe.io.stores.hive import check_folder_text, folder_name
+from gpupipe.io.stores.find_files import check_folder_text, folder_name
 from gpupipe.schema import FLOATS, Schema, get_element_dtype
 from gpupipe.support.validation import check_choice, check_integer
-
-__all__ = ["ParquetOptions", "cut_rows", "get_file_types", "group_rows", "with_dates", "write_file", "write_hive"]
 
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
 _TEXT_BYTES = 16  # a guess

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.backend.device.out_of_memory import is_out_of_memory
+from gpupipe.backend.device.memory import is_out_of_memory
 from gpupipe.backend.hashing import shuffle_bits
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadFile
@@ -32,15 +32,12 @@ from gpupipe.io.jobs.parquet_writer import (
     write_hive,
 )
 from gpupipe.io.planning.partitions import Partition
-from gpupipe.io.planning.query import EVERYTHING, Mapped
-from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import EVERYTHING, Mapped, Table
 from gpupipe.io.relational.planned import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.run import in_halves, run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
-
-__all__ = ["write_dataset"]
 
 _log = logging.getLogger("gpupipe")
 

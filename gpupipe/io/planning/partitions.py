@@ -24,8 +24,6 @@ from gpupipe.io.planning.statistics import Bounds
 from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
 from gpupipe.support.validation import check_choice, check_integer
 
-__all__ = ["FileNote", "Partition", "ReadCounter", "RowRange", "Source", "conversions", "partition_limit", "row_bytes"]
-
 _HOST_BYTES, _MOST_DEVICE_BYTES = 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
 _log = logging.getLogger("gpupipe")

@@ -11,20 +11,16 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.expressions.comparisons import compare
-from gpupipe.backend.expressions.evaluate import evaluate, truth
+from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import parse
-from gpupipe.expressions.source import Span
-from gpupipe.expressions.tree import Constant
-from gpupipe.io.formats.temp_parquet import GROUP_BYTES, TempParquet
+from gpupipe.expressions.tree import Constant, Span
+from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.statistics import Condition
 from gpupipe.io.stores.file_errors import make_lost_file_error
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.scratch import writing_scratch
-
-__all__ = ["Between", "RandomSplit", "RowIdFilter", "Selection", "StratifiedSplit", "Where", "draw_in_class"]
 
 
 class Selection(Protocol):

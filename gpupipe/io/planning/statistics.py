@@ -11,8 +11,6 @@ import numpy as np
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field
 
-__all__ = ["Bounds", "Condition", "comparable", "exactly", "excludes", "microseconds"]
-
 Bounds: TypeAlias = tuple[Any, Any]
 """The lowest and the highest present value of some rows, as rows are compared."""
 

@@ -1,4 +1,4 @@
-"""Table: a source of partitions, a schema and a query; the base of `Dataset`."""
+"""Table: a source of partitions, a schema, and a query of selections and functions; the base of `Dataset`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,141 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import Partition, RowRange, Source
-from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
+from gpupipe.io.planning.row_filters import Between, RandomSplit, RowIdFilter, Selection, StratifiedSplit
 from gpupipe.io.planning.statistics import Condition, excludes
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list
 
-__all__ = ["AnyTable", "Table"]
+FrameFunction: TypeAlias = Callable[..., Frame]
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Function whose result replaces the frame.
+
+    Args:
+        function: of a coded frame with the columns `reads`, and its backend.
+        reads: the columns it is given.
+        keeps_rows: whether as many rows come out as go in.
+        identity: gives a text that tells the function apart from any other, in any process; None where nothing does.
+        draws_rows: whether it is given, as third argument, the identities of the rows that the frame's index counts.
+        own: the columns that come out in memory nobody else holds.
+    """
+
+    function: FrameFunction
+    reads: frozenset[str]
+    keeps_rows: bool
+    identity: Callable[[], str | None] = lambda: None
+    draws_rows: bool = False
+    own: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Query:
+    """Query: first selections by row id, which apply to the source's rows; then the stages in order."""
+
+    draws: tuple[RandomSplit | RowIdFilter, ...] = ()
+    stages: tuple[Selection | Mapped, ...] = ()
+
+    def then(self, stage: Selection | Mapped | RowIdFilter) -> Query:
+        """Return the query with one more selection or function."""
+        if isinstance(stage, RowIdFilter) or (isinstance(stage, RandomSplit) and stage.by is None):
+            return replace(self, draws=(*self.draws, stage))
+        return replace(self, stages=(*self.stages, stage))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether as many rows come out as the source has."""
+        return not self.draws and all(isinstance(stage, Mapped) and stage.keeps_rows for stage in self.stages)
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Whether a source row may become several rows, which would have its row id in common."""
+        return any(isinstance(stage, Mapped) and not stage.keeps_rows for stage in self.stages)
+
+    @property
+    def own(self) -> frozenset[str]:
+        """The columns that come out in memory nobody else references; selections may return their input or copy it."""
+        return next((stage.own for stage in reversed(self.stages) if isinstance(stage, Mapped)), frozenset())
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether the columns are still the source's."""
+        return not any(isinstance(stage, Mapped) for stage in self.stages)
+
+    def identity(self) -> str | None:
+        """Return an id of this query, equal in any process; None where a function has no name."""
+        parts = [stage.identity() if isinstance(stage, Mapped) else repr(stage) for stage in self.stages]
+        return None if None in parts else repr((self.draws, parts))
+
+    @property
+    def num_draws(self) -> int:
+        """How many random draws were made."""
+        return sum(isinstance(stage, RandomSplit) for stage in (*self.draws, *self.stages))
+
+    def cuts_history(self, keys: Sequence[str]) -> bool:
+        """Return whether a split has removed rows that precede or separate others with the same keys."""
+        stages = (*self.draws, *self.stages)
+        later = any(isinstance(stage, Between) and stage.low is not None for stage in stages)
+        return later or any(isinstance(stage, RandomSplit) and stage.by not in keys for stage in stages)
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """What holds for the source's columns in every row that comes out."""
+        found: list[Condition] = []
+        for stage in self.stages:
+            if isinstance(stage, Mapped):
+                break
+            found += stage.conditions
+        return found
+
+    def reads(self, names: Sequence[str]) -> set[str]:
+        """Return the source's columns needed to compute `names`."""
+        return self._needed(names)[0]
+
+    def run(self, frame: Frame, partition: Partition, names: Sequence[str], backend: Backend) -> Frame:
+        """Compute the columns `names` of a partition; `frame` holds the columns `reads(names)` as read."""
+        if self.draws:
+            frame = backend.filter(frame, self.drawn(partition, backend))
+        for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
+            if isinstance(stage, Mapped):
+                ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
+                frame = stage.function(_select_existing(frame, stage.reads, backend), backend, *ids)
+            else:
+                if isinstance(stage, StratifiedSplit):
+                    keep = stage.keep_drawn(frame, partition.row_ids(backend.xp), backend)
+                else:
+                    keep = stage.keep(frame, backend)
+                frame = backend.filter(_select_existing(frame, needed, backend), keep)
+        return backend.select(frame, names)
+
+    def drawn(self, partition: Partition, backend: Backend) -> Array:
+        """Compute a boolean per row of a partition: whether all selections by row id keep it; there is at least one."""
+        row_ids = partition.row_ids(backend.xp)
+        keep, *others = (draw.keep_rows(row_ids, backend) for draw in self.draws)
+        for other in others:
+            keep = keep & other
+        return keep
+
+    def _needed(self, names: Sequence[str]) -> list[set[str]]:
+        """List the columns needed before the first stage, after it, and so on to the last."""
+        needed = [set(names)]
+        for stage in reversed(self.stages):
+            needed.append(set(stage.reads) if isinstance(stage, Mapped) else needed[-1] | stage.reads)
+        return needed[::-1]
+
+
+EVERYTHING = Query()
+
+
+def _select_existing(frame: Frame, names: frozenset[str] | set[str], backend: Backend) -> Frame:
+    return backend.select(frame, [name for name in frame.columns if name in names])
+
 
 AnyTable = TypeVar("AnyTable", bound="Table")
 

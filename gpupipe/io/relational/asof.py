@@ -23,8 +23,6 @@ from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
-__all__ = ["AsOfSpec", "join_asof"]
-
 _ON, _THEIRS, _RIGHT, _SIDE, _PLACE = "⟨on⟩", "⟨right on⟩", "⟨right row⟩", "⟨side⟩", "⟨place⟩"
 
 

@@ -23,8 +23,6 @@ from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse
 from gpupipe.scratch import writing_scratch
 from gpupipe.support.text import format_count
 
-__all__ = ["NULL_VALUES", "CsvFile", "CsvForm"]
-
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 
 _CHUNK = 1 << 17

@@ -10,14 +10,11 @@ import polars as pl
 from gpupipe.cluster import get_executor
 from gpupipe.io.planning.row_filters import RowIdFilter
 from gpupipe.io.planning.table import AnyTable
-from gpupipe.io.relational.cuts import assign_hashes
-from gpupipe.io.relational.engine import count_buckets, run
+from gpupipe.io.relational.engine import assign_hashes, count_buckets, run
 from gpupipe.io.relational.gathering import build_origin
 from gpupipe.io.relational.scan import scan
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import ID, ROW
-
-__all__ = ["deduplicate"]
 
 
 def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:

@@ -16,28 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import arrow_type, parquet_path
-from gpupipe.backend.device.host_memory import free_host_memory
+from gpupipe.backend.arrow import parquet_path
+from gpupipe.backend.arrow_types import arrow_type
+from gpupipe.backend.device.memory import free_host_memory
 from gpupipe.backend.polars_plans import polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
-from gpupipe.io.formats.spill_source import SpillFile, SpillSource, make_subset_error
-from gpupipe.io.formats.temp_parquet import GROUP_BYTES, TempParquet
+from gpupipe.io.formats.spill import GROUP_BYTES, SpillFile, SpillSource, TempParquet, make_subset_error
 from gpupipe.io.planning.partitions import Partition, RowRange, Source, row_bytes
-from gpupipe.io.planning.query import EVERYTHING
-from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import EVERYTHING, Table
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
-
-__all__ = [
-    "Gathered",
-    "Origin",
-    "build_origin",
-    "count_batch_rows",
-    "get_arrow_types",
-    "get_memory_limit",
-    "get_table_limit",
-]
 
 _KEPT_SHARE = 16
 """A table in memory takes no more than this part of it: several may be alive."""

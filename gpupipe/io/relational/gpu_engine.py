@@ -31,8 +31,6 @@ from gpupipe.errors import GpupipeError, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, get_table_limit
 from gpupipe.schema import is_passenger
 
-__all__ = ["collect", "gather", "memory", "refuse", "write"]
-
 _CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
 _SPILLED_FROM = 0.8
 _before_the_engine: list[Any] = []

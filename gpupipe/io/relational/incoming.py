@@ -18,7 +18,6 @@ from gpupipe.io.relational.gathering import get_table_limit
 if TYPE_CHECKING:
     from gpupipe.io.dataset import Dataset
 
-__all__ = ["from_polars"]
 
 _BATCH_ROWS = 200_000
 

@@ -18,16 +18,13 @@ from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
-from gpupipe.io.relational.cuts import assign_hashes, hash_keys
-from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, collect, count_buckets, run
+from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, assign_hashes, collect, count_buckets, hash_keys, run
 from gpupipe.io.relational.gathering import build_origin, count_batch_rows, get_arrow_types
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.sort import sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import check_choice
-
-__all__ = ["JoinSpec", "cast_key", "join", "name_right_columns"]
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
 """Whether the rows of the left and those of the right stay that match nothing."""

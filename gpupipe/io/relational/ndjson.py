@@ -38,8 +38,6 @@ from gpupipe.io.relational.text_values import (
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import refuse_packed
 
-__all__ = ["JsonFile"]
-
 _CHUNK = 1 << 17
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
 _WORDS = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}

@@ -10,14 +10,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.io.formats.spill_source import DerivedSource
+from gpupipe.io.formats.spill import DerivedSource
 from gpupipe.io.planning.partitions import Partition, Source
-from gpupipe.io.planning.query import EVERYTHING
-from gpupipe.io.planning.table import AnyTable, Table
+from gpupipe.io.planning.table import EVERYTHING, AnyTable, Table
 from gpupipe.io.relational.gathering import Gathered, Origin
 from gpupipe.schema import Field, Schema
-
-__all__ = ["PlanSource", "count_largest_partition", "plan_rows"]
 
 
 class RunnablePlan(Protocol):

@@ -1,35 +1,186 @@
-"""Lazy Polars scan of a dataset: its columns and the row ids."""
+"""Lazy Polars scan of a dataset: its columns, its row filters where both agree, row ids and random bits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from datetime import timedelta
+from functools import reduce
+from itertools import pairwise
+from operator import and_, eq, ge, gt, le, lt, ne, or_
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
 from gpupipe.backend.arrow_types import get_file_type
+from gpupipe.backend.hashing import mix_seed
 from gpupipe.backend.polars_plans import host_table
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
-from gpupipe.io.formats.file_source import FileSource
+from gpupipe.expressions import parse
+from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, Span, value_as
+from gpupipe.io.formats.file_source import FileSource, holds
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.formats.read_file import holds
 from gpupipe.io.planning.partitions import row_bytes
-from gpupipe.io.planning.query import EVERYTHING
-from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
+from gpupipe.io.planning.table import EVERYTHING, Table
 from gpupipe.io.relational.gathering import Gathered, get_memory_limit
 from gpupipe.io.relational.planned import PlanSource
-from gpupipe.io.relational.predicates import translate_query
 from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.remote_file import is_remote
-from gpupipe.schema import FLOATS, ID, ROW, Field
+from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
-__all__ = ["LazyFrame", "Rows", "Scan", "explain_failure", "lazy", "scan", "scan_computed", "scan_gathered"]
+if TYPE_CHECKING:
+    from gpupipe.io.planning.table import Query
+
+STEP = 0x9E3779B97F4A7C15
+
+
+def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
+    """Draw the bits of `backend.hashing.splitmix64` as an expression.
+
+    Example:
+        >>> pl.select(random_bits(0, pl.lit(1))).item()
+        7960286522194355700
+    """
+    bits = (counter.cast(pl.UInt64) + number(1)) * number(STEP) + number(int(mix_seed(seed)))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits // number(1 << shift))) * number(factor)
+    return bits ^ (bits // number(1 << 31))
+
+
+def number(value: int) -> pl.Expr:
+    """Build an unsigned 64-bit constant."""
+    return pl.lit(value, pl.UInt64)
+
+
+_Pair: TypeAlias = tuple[Node, Node]
+_NOWHERE = Span(0, 0)
+_MOST_CONSTANTS = 100
+_TYPES: dict[str, Any] = {
+    **{name: getattr(pl, name.capitalize().replace("Uint", "UInt")) for name in (*INTEGERS, *FLOATS)},
+    "bool": pl.Boolean,
+    "string": pl.String,
+    "timestamp": pl.Datetime("us"),
+}
+_COMPARE = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def translate_query(query: Query, schema: Schema) -> list[pl.Expr] | None:
+    """Translate all filters and draws of a query, over frames in which NaN is missing; None if one has no translation.
+
+    Those that are compare columns with constants of their own type or with columns of the same one, look for missing
+    values, or draw rows by row id. A comparison with a missing value is missing on both sides, and `and`, `or` and
+    `not` follow Kleene.
+
+    Args:
+        query: what is chosen of the rows of a source.
+        schema: of the source.
+
+    Example:
+        >>> from gpupipe.io.planning.table import Query
+        >>> query = Query(stages=(Where("n < 3"),))
+        >>> [one] = translate_query(query, Schema([Field("n", "int8")]))
+        >>> pl.DataFrame({"n": [1, None, 5]}, schema={"n": pl.Int8}).filter(one)["n"].to_list()
+        [1]
+        >>> translate_query(query, Schema([Field("n", "bool")])) is None
+        True
+    """
+    try:
+        return [_translate_choice(one, schema) for one in (*query.draws, *query.stages)]
+    except (_NotTranslated, OverflowError):  # times that Python has not
+        return None
+
+
+class _NotTranslated(Exception):
+    pass
+
+
+def _translate_choice(one: object, schema: Schema) -> pl.Expr:
+    if isinstance(one, Where):
+        return _translate_condition(parse(one.text, "filter").tree, schema)
+    if isinstance(one, Between):
+        name = Name(one.column, _NOWHERE)
+        ends = ((sign, (name, Constant(bound, "", _NOWHERE))) for _, sign, bound in one.conditions)
+        return reduce(and_, (_translate_comparison(sign, pair, schema) for sign, pair in ends))
+    if isinstance(one, RandomSplit) and not isinstance(one, StratifiedSplit) and one.by is None:
+        bits, low = random_bits(one.seed, pl.col(ROW)), number(one.low)
+        inside = bits >= low if one.high is None else (bits >= low) & (bits < number(one.high))
+        return ~inside if one.outside else inside
+    raise _NotTranslated
+
+
+def _translate_condition(node: Node, schema: Schema) -> pl.Expr:
+    match node:
+        case Name(name) if schema[name].dtype == "bool":
+            return pl.col(name)
+        case Operation("not", (operand,)):
+            return ~_translate_condition(operand, schema)
+        case Operation("and" | "or" as name, operands):
+            return reduce(
+                and_ if name == "and" else or_, (_translate_condition(operand, schema) for operand in operands)
+            )
+        case Operation("isnull", (Name(name),)) if _is_plain(schema[name]):
+            return pl.col(name).is_null()
+        case Operation("notnull", (Name(name),)) if _is_plain(schema[name]):
+            return pl.col(name).is_not_null()
+        case Operation("in", (Name(name), *constants)) if len(constants) <= _MOST_CONSTANTS:
+            return reduce(or_, (_translate_comparison("==", (Name(name, node.span), one), schema) for one in constants))
+        case Comparison(operators, operands):
+            pairs = zip(operators, pairwise(operands), strict=True)
+            return reduce(and_, (_translate_comparison(operator, pair, schema) for operator, pair in pairs))
+    raise _NotTranslated
+
+
+def _translate_comparison(operator: str, pair: _Pair, schema: Schema) -> pl.Expr:
+    left, right = pair
+    if not (isinstance(left, Name) or isinstance(right, Name)):
+        raise _NotTranslated
+    a, b = _translate_operand(left, right, schema), _translate_operand(right, left, schema)
+    found: pl.Expr = _COMPARE[operator](a, b)
+    return found
+
+
+def _translate_operand(node: Node, other: Node, schema: Schema) -> pl.Expr:
+    """Translate one side of a comparison."""
+    if isinstance(node, Name) and _is_plain(schema[node.name]):
+        if isinstance(other, Name) and schema[other.name].dtype != schema[node.name].dtype:
+            raise _NotTranslated
+        return pl.col(node.name)
+    if isinstance(node, Constant) and isinstance(other, Name):
+        return _translate_constant(node, schema[other.name])
+    raise _NotTranslated
+
+
+def _is_plain(item: Field) -> bool:
+    return item.dtype in _TYPES
+
+
+def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
+    """Convert a constant to the column's type."""
+    value: Any = constant.value
+    if item.dtype == "timestamp":
+        value = EPOCH + timedelta(microseconds=int(value_as(constant, "timestamp")))
+    elif item.dtype in INTEGERS and not isinstance(value, bool | str) and value == value // 1:
+        value = int(value)
+        info = np.iinfo(item.dtype)
+        if not info.min <= value <= info.max:
+            raise _NotTranslated
+    elif item.dtype in FLOATS and not isinstance(value, bool | str):
+        with np.errstate(over="ignore"):
+            own = np.dtype(item.dtype).type(value).item()
+        if own != value:
+            raise _NotTranslated
+        value = own
+    elif (item.dtype, type(value)) not in (("string", str), ("bool", bool)):
+        raise _NotTranslated
+    return pl.lit(value, _TYPES[item.dtype])
+
 
 LazyFrame: TypeAlias = pl.LazyFrame
 Rows: TypeAlias = Callable[[Table, Backend], Frame]

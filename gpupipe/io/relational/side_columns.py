@@ -14,15 +14,12 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster import get_executor
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.table import Table
-from gpupipe.io.relational.cuts import assign_hashes
-from gpupipe.io.relational.engine import Plan, count_buckets, run
+from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run
 from gpupipe.io.relational.gathering import Origin
 from gpupipe.io.relational.planned import count_largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_computed
 from gpupipe.io.relational.sort import sort_by_row
 from gpupipe.schema import ID, ROW, Field, Schema
-
-__all__ = ["Attach", "SideColumns", "collect_columns", "compute_columns"]
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,28 @@
-"""Sorting and shuffling of whole tables."""
+"""Sorting, shuffling and sampling of whole tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from gpupipe.backend.hashing import shuffle_seed
+from gpupipe.backend import select
+from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.cluster import get_executor
-from gpupipe.io.planning.table import AnyTable
-from gpupipe.io.relational.cuts import assign_ranges
-from gpupipe.io.relational.engine import Plan, PlannedRun
+from gpupipe.errors import BadConfig
+from gpupipe.io.planning.row_filters import RandomSplit
+from gpupipe.io.planning.table import AnyTable, Table
+from gpupipe.io.relational.engine import Plan, PlannedRun, assign_ranges
 from gpupipe.io.relational.gathering import Gathered, Origin, build_origin
 from gpupipe.io.relational.planned import plan_rows
-from gpupipe.io.relational.random_bits import random_bits
-from gpupipe.io.relational.scan import Scan, scan, scan_gathered
+from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
+from gpupipe.io.run import run_partitions
 from gpupipe.schema import ROW, Field
-
-__all__ = ["ensure_unique_row_ids", "shuffle", "sort", "sort_by_row"]
 
 _BITS = "⟨bits⟩"
 
@@ -87,3 +91,36 @@ def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: st
         return [assign_ranges(one, [ROW], [True], num_buckets)]
 
     return PlannedRun(plan, [one], list(fields), backend, title, cut)
+
+
+def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
+    """Run `Dataset.sample(n=)`: draw the n rows with the lowest bits."""
+    table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
+    own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
+    lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
+    with closing(run_partitions(_Lowest(own, n, backend), table, backend, "sample")) as found:
+        for bits, of_partition in found:
+            lowest, num_rows = _select_lowest(np.concatenate([lowest, bits]), n), num_rows + of_partition
+    if not 0 <= n <= num_rows:
+        raise BadConfig("sample", "not so many rows", got=n, expected=f"0 to {num_rows:,}", remedy=f"n={num_rows}")
+    return replace(table, query=table.query.then(RandomSplit(own, 0, int(lowest.max()) + 1 if n else 0)))
+
+
+@dataclass(frozen=True)
+class _Lowest:
+    """Partition task: the n lowest bits of the rows and their number; only columns that filters use are read."""
+
+    seed: int
+    n: int
+    backend: str
+
+    def __call__(self, part: Table) -> tuple[Any, int]:
+        backend, (partition,) = select(self.backend), part.partitions
+        rows = backend.positions(part.read(partition, [], backend))
+        bits = splitmix64(self.seed, partition.row_ids(backend.xp)[rows])
+        return _select_lowest(backend.to_host(bits), self.n), len(rows)
+
+
+def _select_lowest(values: Any, n: int) -> Any:
+    """Select the n lowest values of an array in any order, or all."""
+    return np.partition(values, n)[:n] if n < len(values) else values

@@ -25,8 +25,6 @@ from gpupipe.io.stores.find_files import Input, is_packed, open_decompressed, pe
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.scratch import writing_scratch
 
-__all__ = ["TextFile", "open_text"]
-
 _MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 _COPIED = 1 << 20
 _DAMAGE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error)

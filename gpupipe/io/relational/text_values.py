@@ -11,21 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend.arrow import arrow_type
-
-__all__ = [
-    "BLOCK_BYTES",
-    "INTEGERS",
-    "MOST_FLOAT32",
-    "NAIVE",
-    "Column",
-    "find_offset_changes",
-    "infer",
-    "infer_text",
-    "infer_time",
-    "parse",
-    "require_time",
-]
+from gpupipe.backend.arrow_types import arrow_type
 
 BLOCK_BYTES = 8 << 20
 """Types that are not given are inferred from so much text at the beginning of the first file."""

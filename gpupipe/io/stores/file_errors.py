@@ -5,8 +5,6 @@ from __future__ import annotations
 from gpupipe.errors import BadFile
 from gpupipe.io.stores.find_files import Input, peek
 
-__all__ = ["make_lost_file_error", "one_line", "unreadable"]
-
 
 def one_line(cause: Exception) -> str:
     """Format a library's exception in one line, for use in a sentence."""

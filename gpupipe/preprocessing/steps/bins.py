@@ -10,18 +10,16 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.errors import ColumnNotFound
-from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, floats, row_blocks
-from gpupipe.preprocessing.stateless import StatelessStep
-from gpupipe.preprocessing.summaries.extremes import Extremes
+from gpupipe.preprocessing.categories import FIRST, MISSING
+from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
+from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
 from gpupipe.preprocessing.summaries.kmeans_1d import cluster_sorted_values
+from gpupipe.preprocessing.summaries.moments import Extremes
 from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
-
-__all__ = ["Bucketize", "KBinsDiscretizer"]
 
 _STRATEGIES = ("quantile", "uniform", "kmeans")
 _ENCODINGS = ("ordinal", "onehot-dense")

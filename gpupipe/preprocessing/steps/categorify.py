@@ -14,15 +14,22 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import whole_numbers
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.categories import check_categories, check_listed, make_id_field, match_lists, resolve_lists
-from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.list_columns import by_element
+from gpupipe.preprocessing.categories import (
+    FIRST,
+    MISSING,
+    MOST_BUCKETS,
+    Lookups,
+    check_categories,
+    check_listed,
+    make_id_field,
+    match_lists,
+    resolve_lists,
+    take_values,
+)
+from gpupipe.preprocessing.learned_step import Columns, Invertible, by_element
 from gpupipe.preprocessing.summaries.counts import CategoryCounts
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, Lookups, take_values
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_integer
-
-__all__ = ["Categorify"]
 
 
 @dataclass(frozen=True)

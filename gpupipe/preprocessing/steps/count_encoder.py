@@ -13,8 +13,6 @@ from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool
 
-__all__ = ["CountEncoder"]
-
 
 class CountEncoder(CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.

@@ -9,14 +9,11 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.errors import SchemaMismatch
-from gpupipe.expressions.functions import DATE_FLAGS, DATE_PARTS
-from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.stateless import StatelessStep
+from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
+from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.schema import Field
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_names, refuse_argument
-
-__all__ = ["DatetimeEncoder"]
 
 
 class DatetimeEncoder(StatelessStep):

@@ -16,8 +16,6 @@ from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric, tabulate
 from gpupipe.schema import FLOATS, INTEGERS, Field
 
-__all__ = ["Downcast"]
-
 # By size, signed before unsigned.
 _SMALLEST = sorted(INTEGERS, key=lambda dtype: (np.dtype(dtype).itemsize, dtype.startswith("u")))
 

@@ -16,8 +16,6 @@ from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_number
 
-__all__ = ["CorrelationThreshold", "VarianceThreshold"]
-
 
 class _Selector(LearnedStep):
     """Base class of the selectors: the selected columns keep their memory and type."""

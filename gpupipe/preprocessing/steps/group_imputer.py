@@ -9,18 +9,16 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, sort_by_count, unite_dictionaries
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing.categories import FIRST, make_lookup
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
-from gpupipe.preprocessing.summaries.group_index import key_field
-from gpupipe.preprocessing.summaries.group_values import GroupedValues
+from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, refuse
+from gpupipe.preprocessing.summaries.groups import GroupedValues, key_field
 from gpupipe.preprocessing.summaries.target_stats import MeanStats, encode_values
-from gpupipe.preprocessing.vocabulary import FIRST, make_lookup
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, check_name
-
-__all__ = ["GroupImputer"]
 
 _STRATEGIES = ("mean", "median", "most_frequent")
 

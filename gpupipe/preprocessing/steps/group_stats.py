@@ -10,20 +10,17 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.aggregates import FUNCTIONS, State, compute_result
-from gpupipe.backend.columns import require_comparable
+from gpupipe.backend.columns import floats, require_comparable
 from gpupipe.backend.dictionaries import find_positions, sort_values
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.preprocessing.categories import FIRST, MISSING, Lookups
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, floats, refuse
-from gpupipe.preprocessing.summaries.group_index import GroupKeys, key_field
-from gpupipe.preprocessing.summaries.group_table import GroupTable
+from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, refuse
+from gpupipe.preprocessing.summaries.groups import GroupKeys, GroupTable, key_field
 from gpupipe.preprocessing.summaries.target_stats import encode_values
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, Lookups
 from gpupipe.schema import Field
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_choice, check_names
-
-__all__ = ["GroupStats"]
 
 _OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")

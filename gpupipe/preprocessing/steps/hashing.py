@@ -9,16 +9,18 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.preprocessing.categories import check_categories, make_id_field
-from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.list_columns import by_element
+from gpupipe.preprocessing.categories import (
+    FIRST,
+    MISSING,
+    MOST_BUCKETS,
+    assign_buckets,
+    check_categories,
+    make_id_field,
+)
+from gpupipe.preprocessing.learned_step import Columns, StatelessStep, by_element
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
-from gpupipe.preprocessing.stateless import StatelessStep
-from gpupipe.preprocessing.vocabulary import FIRST, MISSING, MOST_BUCKETS, assign_buckets
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
-
-__all__ = ["HashBucket", "HashedCross"]
 
 
 @by_element

@@ -21,8 +21,6 @@ from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import FLOATS, LISTS, Field, Kind
 from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
 
-__all__ = ["SimpleImputer"]
-
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 
 

@@ -9,17 +9,16 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.gathered import GatheredStep
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import check_numeric, floats, num_rows, refuse, row_blocks, stack_rows
+from gpupipe.preprocessing.numeric import check_numeric, num_rows, refuse, row_blocks, stack_rows
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
-
-__all__ = ["KMeans", "initial_centres"]
 
 _OUTPUTS = ("labels", "distances")
 

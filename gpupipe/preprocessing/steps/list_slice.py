@@ -12,12 +12,9 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import with_missing_row
 from gpupipe.backend.ragged import locate_values
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.stateless import StatelessStep
+from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.schema import FLOATS, Field, get_element_dtype
 from gpupipe.support.validation import check_bool, check_integer, is_bool, is_number, refuse_argument
-
-__all__ = ["ListSlice"]
 
 
 class ListSlice(StatelessStep):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpupipe.backend import Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import float32_columns, float32_fields, float64_columns, floats
-from gpupipe.preprocessing.stateless import Names, StatelessStep
+from gpupipe.preprocessing.learned_step import Columns, Invertible, Names, StatelessStep
+from gpupipe.preprocessing.numeric import float32_columns, float32_fields, float64_columns
 from gpupipe.schema import Field
-
-__all__ = ["Log1p"]
 
 
 class Log1p(StatelessStep, Invertible):

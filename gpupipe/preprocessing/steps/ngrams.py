@@ -13,13 +13,10 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
-from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.preprocessing.numeric import row_blocks
-from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer, is_integer, is_sequence, refuse_argument
-
-__all__ = ["HashedNgrams"]
 
 # Each is a column.
 _MOST_FEATURES = 1 << 20

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.preprocessing.numeric import float32_fields, float32_rows
-from gpupipe.preprocessing.stateless import StatelessStep
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice
-
-__all__ = ["Normalizer"]
 
 _NORMS = ("l2", "l1", "max")
 

@@ -15,20 +15,20 @@ from gpupipe.preprocessing.categories import (
     Learned,
     check_categories,
     check_distinct,
+    check_limits,
     check_listed,
+    group_rare,
     make_number_field,
     match_lists,
+    rare,
     resolve_lists,
+    take_values,
 )
-from gpupipe.preprocessing.infrequent import check_limits, group_rare, rare
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts
-from gpupipe.preprocessing.vocabulary import take_values
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, is_sequence, refuse_argument
-
-__all__ = ["OneHotEncoder"]
 
 _WHERE = "OneHotEncoder"
 _UNKNOWN = ("error", "ignore", "infrequent_if_exist")

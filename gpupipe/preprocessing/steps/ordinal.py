@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.categories import (
     CategoryStep,
     Learned,
     check_categories,
+    check_limits,
     check_listed,
+    group_rare,
     make_number_field,
     match_lists,
+    rare,
     resolve_lists,
+    take_values,
 )
-from gpupipe.preprocessing.infrequent import check_limits, group_rare, rare
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import floats
-from gpupipe.preprocessing.vocabulary import take_values
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, is_number, refuse_argument
-
-__all__ = ["OrdinalEncoder"]
 
 _WHERE = "OrdinalEncoder"
 _UNKNOWN = ("error", "use_encoded_value")

@@ -17,8 +17,6 @@ from gpupipe.schema import Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 
-__all__ = ["PCA", "IncrementalPCA", "fix_signs"]
-
 LIBRARY_BYTES = 64 << 20
 """With `solver="auto"`, columns of at most this many bytes as float64 are given to the library."""
 

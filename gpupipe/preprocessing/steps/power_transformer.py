@@ -9,22 +9,14 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import (
-    check_values,
-    float32_columns,
-    float32_fields,
-    float64_columns,
-    floats,
-    row_blocks,
-)
+from gpupipe.preprocessing.numeric import check_values, float32_columns, float32_fields, float64_columns, row_blocks
 from gpupipe.preprocessing.summaries.power_lambda import Bent, find_likeliest_power
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice
-
-__all__ = ["PowerTransformer"]
 
 _METHODS = ("yeo-johnson", "box-cox")
 

@@ -9,19 +9,19 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.normal import CLIP, normal_quantile, normal_share
 from gpupipe.preprocessing.numeric import (
+    CLIP,
     check_finite,
     check_values,
     float32_columns,
     float32_fields,
     float64_columns,
+    normal_quantile,
+    normal_share,
 )
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer
-
-__all__ = ["QuantileTransformer"]
 
 _DISTRIBUTIONS = ("uniform", "normal")
 

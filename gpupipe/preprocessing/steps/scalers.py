@@ -13,13 +13,10 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.fused.program import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, float64_columns, scale_columns
-from gpupipe.preprocessing.summaries.extremes import Extremes
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_pair
-
-__all__ = ["MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"]
 
 
 class _Scaler(Invertible):

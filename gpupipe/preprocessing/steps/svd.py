@@ -17,8 +17,6 @@ from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer
 
-__all__ = ["TruncatedSVD"]
-
 
 class TruncatedSVD(Invertible):
     """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.

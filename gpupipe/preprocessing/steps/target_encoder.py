@@ -11,6 +11,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, make_dictionary, sort_values
 from gpupipe.errors import BadData, NotFitted
 from gpupipe.preprocessing.categories import (
+    Lookups,
     check_categories,
     check_distinct,
     check_listed,
@@ -22,13 +23,9 @@ from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
 from gpupipe.preprocessing.summaries.moments import merge_moments
-from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats
-from gpupipe.preprocessing.summaries.target_summary import TargetSummary
-from gpupipe.preprocessing.vocabulary import Lookups
+from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats, TargetSummary
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
-
-__all__ = ["TargetEncoder"]
 
 _TYPES = ("auto", "continuous", "binary", "multiclass")
 _WHERE = "TargetEncoder"

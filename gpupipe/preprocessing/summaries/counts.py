@@ -9,15 +9,14 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, filter_frequent, make_dictionary, merge_counts, sort_by_count
 from gpupipe.backend.key_index import count_keys
 from gpupipe.backend.spilled_counts import SpilledCounts
 from gpupipe.config import settings
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import floats, refuse
+from gpupipe.preprocessing.numeric import refuse
 from gpupipe.schema import FLOATS
-
-__all__ = ["CategoryCounts", "ValueCounts", "integers"]
 
 # Parts wait to be merged until together they have this many values: merging a thousand small dictionaries one by one
 # would hash the large one they make a thousand times.

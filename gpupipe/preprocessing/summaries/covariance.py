@@ -11,8 +11,6 @@ from gpupipe.backend import Array, Backend, select
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import check_squares, num_rows, row_blocks, stack_rows
 
-__all__ = ["Covariance"]
-
 
 @dataclass(frozen=True)
 class Covariance:

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["cluster_sorted_values"]
-
 
 def cluster_sorted_values(values: Any, counts: Any, k: int, *, max_iter: int = 300, tol: float = 1e-4) -> Any:
     """Return the centres where Lloyd's iterations end, started from the middles of k bins of equal width.

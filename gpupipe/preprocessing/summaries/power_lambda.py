@@ -8,8 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["Bent", "find_likeliest_power"]
-
 # e^700 is a float: no value is bent beyond.
 _LARGEST = 700.0
 _MAX_STEPS = 60

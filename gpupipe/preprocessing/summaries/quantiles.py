@@ -11,10 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import floats, refuse
-
-__all__ = ["MAX_BINS", "Histogram", "Quantiles"]
+from gpupipe.preprocessing.numeric import refuse
 
 MAX_BINS = 65_536
 """Up to this many distinct values a column's counts are exact; at 16 bytes a bin, a summary stays below 1 MiB a

@@ -13,8 +13,6 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import refuse, stack_rows
 
-__all__ = ["GatheredRows"]
-
 
 @dataclass(frozen=True)
 class GatheredRows:

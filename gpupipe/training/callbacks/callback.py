@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["Agreement", "Callback", "Callbacks"]
-
 
 class Callback:
     """Base class of callbacks: methods that a fit calls with its `TrainState`; override those you need.

@@ -10,8 +10,6 @@ from torch import nn
 
 from gpupipe.support.validation import check_integer, check_name, check_number
 
-__all__ = ["BestWeights", "EarlyStopping"]
-
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopping:

@@ -19,8 +19,6 @@ from gpupipe.support.nvml import throttles
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["GpuStats"]
-
 EVERY = 1.0
 
 logger = logging.getLogger(__name__)

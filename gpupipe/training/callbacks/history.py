@@ -10,8 +10,6 @@ from typing import Any
 
 from gpupipe.errors import BadData, NotFitted
 
-__all__ = ["History"]
-
 BARS = "▁▂▃▄▅▆▇█"
 COLORS = {"train": "#888888", "valid": "#1f77b4"}
 WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of one panel, in pixels

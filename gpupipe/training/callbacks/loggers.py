@@ -21,8 +21,6 @@ from gpupipe.support.validation import check_path
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["CSVLogger", "JSONLinesLogger", "TensorBoardLogger"]
-
 
 class JSONLinesLogger(Callback):
     """JSON lines logger: `{"step": 100, "epoch": 1, "loss": 0.41, ...}`, and `"event": "epoch"` at an epoch's end.

@@ -11,8 +11,6 @@ from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.cuda.profiler_ranges import no_range, record_nvtx_range, record_range
 from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["Profiling"]
-
 TRACE = "trace.json"
 SKIPPED, WARMING, TRACED = 10, 2, 20
 

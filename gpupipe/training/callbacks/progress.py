@@ -9,8 +9,6 @@ from tqdm import tqdm
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["ProgressBar"]
-
 
 class ProgressBar(Callback):
     """Progress bar: epoch, loss, rows a second and the fraction of time spent waiting for data, at each log.

@@ -22,18 +22,17 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Schema
 from gpupipe.support.files import writing
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.checkpointing.checkpoint_format import snapshot, split_tensors
 from gpupipe.training.checkpointing.checkpoints import (
     Checkpoints,
     find_latest,
     list_checkpoints,
     prune_checkpoints,
     read_checkpoint,
+    snapshot,
+    split_tensors,
     write_checkpoint,
 )
 from gpupipe.training.loop.train_state import TrainState
-
-__all__ = ["EXIT_CODE", "CheckpointCallback", "Terminated", "resume"]
 
 EXIT_CODE = 128 + signal.SIGTERM
 """Exit code of a program whose fit saved after SIGTERM: 143, as of any program that SIGTERM ends."""

@@ -14,8 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig
 from gpupipe.support.text import as_list
 
-__all__ = ["checkpoint_activations"]
-
 
 @contextmanager
 def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:

@@ -20,8 +20,6 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.train_step import Update
 
-__all__ = ["CapturedUpdate", "CursorBatches", "explain_no_capture"]
-
 WARM_UP = (
     3  # eager steps before the capture: libraries choose their kernels and workspaces, optimisers make their state
 )

@@ -9,8 +9,6 @@ from typing import TypeAlias
 import torch
 from torch.profiler import record_function
 
-__all__ = ["Range", "no_range", "record_nvtx_range", "record_range"]
-
 Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
 _NOTHING = nullcontext()

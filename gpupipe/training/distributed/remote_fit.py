@@ -8,8 +8,6 @@ from gpupipe.errors import BadConfig
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.loop.settings import TrainerSettings
 
-__all__ = ["RemoteRows", "fit_on_workers"]
-
 
 @runtime_checkable
 class RemoteRows(Protocol):

@@ -10,19 +10,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.ragged import Ragged
-
-__all__ = [
-    "full_precision",
-    "get_weight",
-    "matching_target",
-    "move",
-    "move_batches",
-    "num_batches",
-    "num_rows",
-    "split_rows",
-]
+from gpupipe.tensors.batch import Batch, Ragged
 
 Tree = TypeVar("Tree")
 

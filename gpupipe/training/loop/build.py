@@ -58,20 +58,6 @@ from gpupipe.training.optim.optimizers import check_optimizer, make_optimizer, m
 from gpupipe.training.optim.rowwise_adagrad import find_dense_tables, use_sparse_gradients
 from gpupipe.training.optim.schedules import compute_learning_rates
 
-__all__ = [
-    "build_update",
-    "capture_update",
-    "check",
-    "check_batches",
-    "choose_loss_and_metrics",
-    "get_schema",
-    "make_callbacks",
-    "make_history",
-    "prepare_model",
-    "start_run",
-    "warn_large_tables",
-]
-
 logger = logging.getLogger(__name__)
 
 FEW_UPDATES = 20

@@ -14,8 +14,6 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import refuse_choice
 from gpupipe.training.distributed.rank_group import RankGroup
 
-__all__ = ["ClassWeight", "check_class_weight", "compute_class_weights", "weight_by_class"]
-
 ClassWeight: TypeAlias = str | Mapping[Any, float]
 
 

@@ -20,8 +20,6 @@ import torch
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.support.validation import refuse_choice
 
-__all__ = ["PRECISIONS", "check_device", "choose_device", "fork_rng", "make_forward", "session"]
-
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "fp16-mixed")
 BF16_CAPABILITY = (8, 0)
 

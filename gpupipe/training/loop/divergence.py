@@ -16,8 +16,6 @@ from gpupipe.errors import BadData
 from gpupipe.training.cuda.cuda_graph import CursorBatches
 from gpupipe.training.loop.train_state import TrainState
 
-__all__ = ["check_loss"]
-
 
 def check_loss(run: TrainState, since: int) -> float | None:
     """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.

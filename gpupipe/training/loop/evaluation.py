@@ -18,8 +18,6 @@ from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
 from gpupipe.training.loop.metrics import Metric
 
-__all__ = ["evaluate", "predict"]
-
 
 def evaluate(
     model: nn.Module,

@@ -22,26 +22,6 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
 
-__all__ = [
-    "AUC",
-    "F1",
-    "MAE",
-    "METRICS",
-    "R2",
-    "RMSE",
-    "Accuracy",
-    "AveragePrecision",
-    "BalancedAccuracy",
-    "Brier",
-    "InUnits",
-    "LogLoss",
-    "Metric",
-    "Precision",
-    "Recall",
-    "check_task",
-    "choose_metrics",
-]
-
 TINY = torch.finfo(torch.float64).tiny
 
 

@@ -19,8 +19,6 @@ from gpupipe.training.loop.metrics import Metric
 from gpupipe.training.optim.optimizers import Groups, MakeOptimizer
 from gpupipe.training.optim.schedules import Schedule
 
-__all__ = ["TrainerSettings"]
-
 LEARNING_RATE = 3e-3
 """Of a model that has none of its own."""
 

@@ -21,8 +21,6 @@ from gpupipe.training.cuda.profiler_ranges import Range, no_range
 from gpupipe.training.distributed.rank_group import RankGroup
 from gpupipe.training.loop.train_step import Update
 
-__all__ = ["TrainState"]
-
 
 @dataclass(eq=False)
 class TrainState:

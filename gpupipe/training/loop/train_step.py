@@ -24,8 +24,6 @@ from gpupipe.training.optim.ema import EMA
 from gpupipe.training.optim.loss_scaler import LossScale
 from gpupipe.training.optim.rowwise_adagrad import add_gradients, compact, get_entries
 
-__all__ = ["Update"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -43,8 +43,6 @@ from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import Update
 from gpupipe.training.optim.schedules import get_plateau_factor
 
-__all__ = ["Batches", "Trainer"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EMA", "move_towards_"]
-
 
 class EMA:
     """EMA: average = d * average + (1 - d) * weights after each update, d = min(decay, (1 + t) / (10 + t)) at update t.

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.support.validation import check_bool, refuse_choice
 
-__all__ = ["LoadReport", "freeze", "load_weights", "unfreeze"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:

@@ -10,8 +10,6 @@ from torch.optim import Optimizer
 
 from gpupipe.training.optim.ema import move_towards_
 
-__all__ = ["Lamb"]
-
 
 class Lamb(Optimizer):
     """LAMB optimizer: You et al. 2020, arXiv:1904.00962, algorithm 2, with m and v bias-corrected as in Adam.

@@ -15,8 +15,6 @@ from torch.optim import Optimizer
 from gpupipe.errors import BadConfig
 from gpupipe.training.optim.lamb import Lamb
 
-__all__ = ["LossScale"]
-
 # As torch.amp.GradScaler: from 2^16, halved at an overflow, doubled after 2000 updates without one.
 START, BACKOFF, GROWTH, INTERVAL = 2.0**16, 0.5, 2.0, 2000
 

@@ -16,8 +16,6 @@ from gpupipe.support.validation import refuse_choice
 from gpupipe.training.optim.lamb import Lamb
 from gpupipe.training.optim.rowwise_adagrad import RowWise, is_table
 
-__all__ = ["OPTIMIZERS", "Groups", "MakeOptimizer", "check_optimizer", "make_optimizer", "make_parameter_groups"]
-
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
 # Patterns of parameters' names, and what is different for them: {"embedding.*": {"lr": 1e-4, "weight_decay": 0.0}}.

@@ -14,8 +14,6 @@ from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_choice
 from gpupipe.training.callbacks.history import History
 
-__all__ = ["SCHEDULES", "Plateau", "Schedule", "compute_learning_rates", "get_plateau_factor", "scaled_rate"]
-
 # The share of updates a schedule warms up for unless told otherwise.
 SCHEDULES = {"one-cycle": 0.3, "cosine": 0.0, "linear": 0.0, "constant": 0.0, "plateau": 0.0}
 
