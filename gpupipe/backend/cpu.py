@@ -17,7 +17,7 @@ from pyarrow import orc
 from gpupipe.backend import arrow, arrow_types, lists
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, get_storage, refuse_times, refuse_type, split_parts, with_readings
-from gpupipe.backend.device.memory import keep_freed_memory
+from gpupipe.backend.device.host_memory import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, RawColumn, Transfers
 from gpupipe.errors import BadData, SchemaMismatch

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from gpupipe.backend.device.memory import is_out_of_memory
+from gpupipe.backend.device.host_memory import is_out_of_memory
 from gpupipe.cluster import get_executor
 from gpupipe.errors import GpupipeError, PartitionFailed
 from gpupipe.io.planning.partitions import Partition, Source

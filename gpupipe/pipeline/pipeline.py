@@ -153,7 +153,7 @@ class Pipeline:
         target = None if self.features is None else self.features.target
         if target is None or not target.group.steps:
             return None
-        units: TargetInverse = import_module("gpupipe.pipeline.targets").TargetInverse(target)
+        units: TargetInverse = import_module("gpupipe.pipeline.target_units").TargetInverse(target)
         return units
 
     def select_backend(self) -> Backend:

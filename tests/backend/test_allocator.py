@@ -15,7 +15,7 @@ FAULTS = """
 import resource, sys
 import numpy as np
 import pyarrow as pa
-from gpupipe.backend.device.memory import keep_freed_memory
+from gpupipe.backend.device.host_memory import keep_freed_memory
 print(keep_freed_memory())
 size = 3_000_000  # below what NumPy asks huge pages for
 def rounds(n):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.backend.device.memory import is_out_of_memory
+from gpupipe.backend.device.host_memory import is_out_of_memory
 from gpupipe.backend.hashing import shuffle_bits
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadFile

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from gpupipe.backend.device.memory import is_device_error, is_out_of_device_memory
+from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import arrow_type
-from gpupipe.backend.device.memory import free_host_memory
+from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.backend.polars_plans import polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
