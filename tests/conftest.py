@@ -38,17 +38,16 @@ SLOW = (
     "gpupipe/pipeline/cluster_loader.py",  # clusters and ranks: processes that start and end
     "tests/cluster",
     "tests/tensors/test_ranks.py",
-    "tests/training/test_together.py",
-    "tests/training/test_torchrun.py",
-    "tests/io/test_plan_faults.py",  # faults
+    "tests/training/distributed/test_rank_group.py",
+    "tests/training/distributed/test_torchrun.py",
+    "tests/io/relational/test_plan_faults.py",  # faults
     "tests/io/test_lakes.py",  # stores and libraries that are installed for the tests alone
-    "tests/io/test_remote.py",
-    "tests/io/test_remote_job.py",
-    "tests/io/test_s3.py",
-    "tests/io/test_store_errors.py",
-    "tests/io/test_store_names.py",
-    "tests/io/test_store_writers.py",
-    "tests/test_etl_job.py",
+    "tests/io/stores/test_remote_file.py",
+    "tests/io/jobs/test_store_folders.py",
+    "tests/io/stores/test_s3.py",
+    "tests/io/stores/test_store_errors.py",
+    "tests/io/stores/test_store_names.py",
+    "tests/io/jobs/test_store_writers.py",
     "tests/project",  # documentation, packaging, benchmarks
     "tests/kernels",  # rehearsals of GPU code
     "tests/rapids",

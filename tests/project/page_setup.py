@@ -63,7 +63,7 @@ weather = gp.from_frame(flights.select(["origin", "time_hour"]).compute().assign
 ELSEWHERE = {
     "README.md": "tests/project/test_program.py",
     "index.md": "tests/project/test_program.py",
-    "guide-checks.md": "tests/test_checks.py",
+    "guide-checks.md": "tests/transforms/test_expect.py",
     "guide-training.md": "tests/training/test_guide.py",
 }
 """Pages whose code another test runs, and looks at what comes of it."""

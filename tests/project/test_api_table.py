@@ -117,7 +117,7 @@ def test_every_test_exists() -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("guide-*.md")), ids=lambda page: page.stem)
 def test_tests_that_guides_name_exist(page: Path) -> None:
-    """`tests/io/test_split.py::test_a`, `::test_b`, or a file of tests/preprocessing without its folder."""
+    """`tests/io/planning/test_splits.py::test_a`, `::test_b`, or a file of tests/preprocessing without its folder."""
     file = ""
     for path, name in re.findall(r"([\w/]+\.py)?(?:::(test_\w+))?", page.read_text()):
         if path:

@@ -20,7 +20,7 @@ from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import ArtifactError, BadConfig, BadData, ColumnNotFound, GpupipeError, LeakageError, SchemaMismatch
 from tests.io.meeting import PARTITIONS
-from tests.io.test_asof import DAY, MANY, ROWS, matches, table_of
+from tests.io.relational.test_asof import DAY, MANY, ROWS, matches, table_of
 
 DATA = Path(__file__).parents[2] / "data"
 

@@ -1,0 +1,57 @@
+"""Freed buffers are found again without page faults, unless the user has said what glibc should do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc is Linux'")
+
+FAULTS = """
+import resource, sys
+import numpy as np
+import pyarrow as pa
+from gpupipe.backend.device.host_memory import keep_freed_memory
+print(keep_freed_memory())
+size = 3_000_000  # below what NumPy asks huge pages for
+def rounds(n):
+    for _ in range(n):
+        held = [np.ones(size // 8) for _ in range(8)]
+        del held
+rounds(2)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+rounds(20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, pa.default_memory_pool().backend_name)
+"""
+
+
+def run(**variables: str) -> tuple[str, int, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS],
+        env=environment | {"PYTHONPATH": str(Path(__file__).parents[3])} | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    said, faults, pool = done.stdout.split()
+    return said, int(faults), pool
+
+
+def test_freed_buffers_are_used_again_without_page_faults() -> None:
+    said, faults, pool = run()
+    assert said == "True"
+    assert pool == "system"
+    assert faults < 1_000  # 20 rounds of 24 MB are 117,000 pages
+
+
+def test_what_the_user_has_set_is_left_alone() -> None:
+    said, faults, pool = run(MALLOC_TRIM_THRESHOLD_="65536", MALLOC_MMAP_THRESHOLD_="65536")
+    assert said == "False"
+    assert pool == "mimalloc"
+    assert faults > 100_000
