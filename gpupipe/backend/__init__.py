@@ -108,12 +108,7 @@ def infer_backend(frame: Frame) -> Backend:
 
 
 def frame_remedy(given: object) -> str | None:
-    """Suggest how to convert an in-memory object to a frame, for an error's remedy; None if nothing is known.
-
-    Example:
-        >>> frame_remedy({"distance": [2475]}), frame_remedy(7)
-        ('pd.DataFrame(data)', None)
-    """
+    """Suggest how to convert an in-memory object to a frame, for an error's remedy; None if nothing is known."""
     kinds = {kind.__name__ for kind in type(given).__mro__}
     if isinstance(given, Mapping):
         record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in given.values())

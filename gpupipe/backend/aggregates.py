@@ -60,10 +60,7 @@ class State:
 def aggregate_rows(
     frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend
 ) -> Frame:
-    """Compute the statistics of each group of rows, with its keys.
-
-    Memory: three arrays of 8 bytes a row at a time, and two more on a GPU; none for floats on a CPU.
-    """
+    """Compute the statistics of each group of rows, with its keys."""
     columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     values = {name: backend.column(frame, name) for name in dict.fromkeys(state.column for state in states)}
     wanted = {name: [state.statistic for state in states if state.column == name] for name in values}
@@ -81,8 +78,6 @@ def merge_states(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequ
     """Merge partial statistics into those of each group, with its keys; each row is one part.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-
-    Memory: five arrays of 8 bytes a part at a time.
     """
     columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
     for state in states:

@@ -72,14 +72,7 @@ _READ = {
 
 @lru_cache(maxsize=4096)
 def read_as(kind: pa.DataType) -> Reading:
-    """Map an Arrow type to the type its columns are read as.
-
-    Example:
-        >>> read_as(pa.date32())
-        Reading(dtype='timestamp', written_as='date32[day]', change='', is_lossy=False)
-        >>> read_as(pa.decimal128(20, 2)).dtype, read_as(pa.float16()).change
-        ('decimal128(20, 2)', 'read as float32')
-    """
+    """Map an Arrow type to the type its columns are read as."""
     if str(kind) in _READ:
         return _READ[str(kind)]
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -148,23 +141,13 @@ def _get_value_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def dtype_from_arrow(kind: pa.DataType) -> str | None:
-    """Return the field type that an Arrow type is read as; None if it is not supported.
-
-    Example:
-        >>> dtype_from_arrow(pa.date32()), dtype_from_arrow(pa.list_(pa.int8()))
-        ('timestamp', 'list<int8>')
-    """
+    """Return the field type that an Arrow type is read as; None if it is not supported."""
     return read_as(kind).dtype
 
 
 @lru_cache(maxsize=4096)
 def arrow_type(dtype: str) -> pa.DataType:
-    """Return the Arrow type that represents a field's type inside the library; strings are plain.
-
-    Example:
-        >>> arrow_type("string"), arrow_type("timestamp"), arrow_type("struct<city: string>")
-        (DataType(large_string), TimestampType(timestamp[us]), StructType(struct<city: string>))
-    """
+    """Return the Arrow type that represents a field's type inside the library; strings are plain."""
     element = get_element_dtype(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
@@ -172,32 +155,17 @@ def arrow_type(dtype: str) -> pa.DataType:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """Parse the Arrow type of a field's `dtype` or `written_as`.
-
-    Example:
-        >>> parse_type("date32[day]"), parse_type("int64")
-        (DataType(date32[day]), DataType(int64))
-    """
+    """Parse the Arrow type of a field's `dtype` or `written_as`."""
     return arrow_type(text) if text in DTYPES or text in LISTS else _parse_text(text)
 
 
 def get_file_type(item: Field) -> pa.DataType:
-    """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone.
-
-    Example:
-        >>> get_file_type(Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]"))
-        TimestampType(timestamp[us, tz=Europe/Oslo])
-    """
+    """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone."""
     return parse_type(item.written_as or item.dtype)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a list type, in any of its forms.
-
-    Example:
-        >>> is_list(pa.list_(pa.int8(), 3)), is_list(pa.struct([]))
-        (True, False)
-    """
+    """Return whether an Arrow type is a list type, in any of its forms."""
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
     return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
 
@@ -206,11 +174,6 @@ def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     """Return whether a type has all struct fields of another, at any depth, and the same dates and times.
 
     Arrow's cast leaves out a field that the new type has not, and a date's time of day.
-
-    Example:
-        >>> one, two = pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int8(), "b": pa.int8()})
-        >>> holds_fields(two, one), holds_fields(one, two)
-        (True, False)
     """
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         there = {item.name: item.type for item in kind.fields}

@@ -73,13 +73,7 @@ class Baseline:
         self.estimator = model if estimator is None else estimator
 
     def fit(self, features: Any, target: Any, weight: Any) -> None:
-        """Fit the estimator.
-
-        Raises:
-            BadData: the estimator refuses the rows, such as rows of one class.
-
-        Memory: as the library's estimator.
-        """
+        """Fit the estimator."""
         steps = getattr(self.estimator, "steps", None)  # of a Pipeline, which passes on what a prefix names
         name = f"{steps[-1][0]}__sample_weight" if steps else "sample_weight"
         try:
@@ -107,21 +101,7 @@ class Baseline:
 
 
 def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool) -> list[Baseline]:
-    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed.
-
-    Args:
-        names: which.
-        columns: of the matrix.
-        on_gpu: whether XGBoost works on a GPU.
-
-    Raises:
-        BadConfig: no such model.
-        BackendMissing: XGBoost is asked for by name and is not installed.
-
-    Example:
-        >>> [model.name for model in make_baselines(["linear"], MatrixLayout(2, [], "regression", 1), on_gpu=False)]
-        ['Ridge']
-    """
+    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed."""
     for name in names:
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
@@ -179,22 +159,7 @@ def _log(chances: Any) -> Any:
 
 
 def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_target: Any) -> float:
-    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`.
-
-    Args:
-        train: a pandas frame of the inputs; strings are taken as categories.
-        train_target: one boolean per row.
-        valid: as `train`.
-        valid_target: as `train_target`.
-
-    Memory: copies the strings.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"x": range(100)})
-        >>> gradient_boosting_auc(frame, frame.x >= 50, frame, frame.x >= 50)
-        1.0
-    """
+    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`."""
     texts = list(train.select_dtypes("str").columns)
     known = {name: train[name].astype("category").dtype for name in texts}
     model = HistGradientBoostingClassifier().fit(train.astype(known), train_target)

@@ -31,17 +31,7 @@ def cast_column(
     a float unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast has to be
     `exact`. Times are written out in the local time of a `zone`, with its offset. `name` is for messages.
 
-    Raises:
-        BadData: a value does not fit; names column and value, and has the first one's `row`.
-        SchemaMismatch: no meaning connects the two types (a fraction and a timestamp).
-
-    Memory: a new column on the device, and as much while it is checked; distinct strings (to and from) go through the
     host.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> cast_column(Column("float64", np.array([1.0, np.nan])), "int64", "x", select("cpu")).valid
-        array([ True, False])
     """
     if column.dtype == dtype:
         return column
@@ -67,11 +57,7 @@ def cast_column(
 
 
 def require_castable(source: str, dtype: str, name: str) -> None:
-    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are.
-
-    Example:
-        >>> require_castable("string", "timestamp", "at")
-    """
+    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are."""
     element, wanted = get_element_dtype(source), get_element_dtype(dtype)
     if element is not None and wanted is not None:
         require_castable(element, wanted, name)

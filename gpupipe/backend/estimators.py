@@ -51,8 +51,6 @@ class FittedEstimator:
     Args:
         estimator: fitted.
         where: of error messages.
-
-    Memory: pickling a cuML estimator copies what it learned to the host.
     """
 
     def __init__(self, estimator: Any, where: str) -> None:
@@ -74,11 +72,7 @@ class FittedEstimator:
         return apply_estimator(self.estimator, block, backend, self._where)
 
     def state(self) -> dict[str, Any]:
-        """Return the estimator's state; see `export_state`.
-
-        Raises:
-            ArtifactError: as `export_state`.
-        """
+        """Return the estimator's state; see `export_state`."""
         if self._state is None:
             return export_state(self._estimator, self._where)
         if isinstance(self._state, ArtifactError):
@@ -107,14 +101,7 @@ def is_estimator(value: object) -> bool:
 
 
 def needs_target(estimator: Any) -> bool:
-    """Return whether an estimator requires a target: by scikit-learn's tags, else by the signature of its `fit`.
-
-    Example:
-        >>> from sklearn.cluster import KMeans
-        >>> from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-        >>> needs_target(KMeans()), needs_target(LinearDiscriminantAnalysis())
-        (False, True)
-    """
+    """Return whether an estimator requires a target: by scikit-learn's tags, else by the signature of its `fit`."""
     if hasattr(estimator, "__sklearn_tags__"):
         return bool(estimator.__sklearn_tags__().target_tags.required)
     target = inspect.signature(estimator.fit).parameters.get("y")
@@ -122,36 +109,18 @@ def needs_target(estimator: Any) -> bool:
 
 
 def transformer_tags(*, needs_target: bool) -> Any:
-    """Create scikit-learn's tags of a transformer, for use in its pipelines.
-
-    Example:
-        >>> transformer_tags(needs_target=True).target_tags.required
-        True
-    """
+    """Create scikit-learn's tags of a transformer, for use in its pipelines."""
     tags = importlib.import_module("sklearn.utils")
     return tags.Tags("transformer", tags.TargetTags(required=needs_target), transformer_tags=tags.TransformerTags())
 
 
 def fit_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
-    """Fit a copy of `estimator` on `block` (n x F float64, private to the call).
-
-    Raises:
-        BadData: it refuses the data.
-        BackendMissing: a cuML estimator on the CPU backend.
-
-    Memory: a copy to the host for a scikit-learn estimator on the GPU backend, else none.
-    """
+    """Fit a copy of `estimator` on `block` (n x F float64, private to the call)."""
     return _run(lambda: copy.deepcopy(estimator).fit(_move_block(estimator, block, backend, where)), where)
 
 
 def apply_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
-    """Transform or predict `block` (n x F float64, private to the call): n x K on the backend's device.
-
-    Raises:
-        BadData: it refuses the data.
-
-    Memory: as `fit_estimator`, and the result.
-    """
+    """Transform or predict `block` (n x F float64, private to the call): n x K on the backend's device."""
     call = getattr(estimator, "transform", None) or estimator.predict
     result = _run(lambda: call(_move_block(estimator, block, backend, where)), where)
     result = result.toarray() if hasattr(result, "toarray") else result
@@ -171,11 +140,7 @@ def get_output_names(estimator: Any, names: Sequence[str], num_outputs: int) -> 
 
 
 def export_state(estimator: Any, where: str) -> dict[str, Any]:
-    """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays.
-
-    Raises:
-        ArtifactError: its class is not in `SAVEABLE`, or a parameter is an object.
-    """
+    """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays."""
     name, library = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
     if name not in SAVEABLE or library not in ("sklearn", "cuml"):
         raise ArtifactError(
@@ -204,11 +169,7 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
 
 
 def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
-    """Rebuild the scikit-learn estimator that `export_state` exported.
-
-    Raises:
-        ArtifactError: the class is not in `SAVEABLE`.
-    """
+    """Rebuild the scikit-learn estimator that `export_state` exported."""
     name = state["estimator_class"]
     if name not in SAVEABLE:
         raise ArtifactError(

@@ -45,8 +45,8 @@ from gpupipe.backend.protocol import (
     PCAResult,
     RawColumn,
     Transfers,
+    accumulate_lengths,
 )
-from gpupipe.backend.ragged import accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import (
     DTYPES,
@@ -67,11 +67,7 @@ _log = logging.getLogger("gpupipe")
 
 
 class GpuBackend:
-    """GPU backend: frames are `cudf.DataFrame`, arrays are `cupy.ndarray`, on the device current at construction.
-
-    Memory: RMM's default resource, which keeps nothing, is replaced by a stream-ordered pool with a limit. One that the
-        user has set is kept, without a limit; what it holds for reuse can be given back if it exposes its pool.
-    """
+    """GPU backend: frames are `cudf.DataFrame`, arrays are `cupy.ndarray`, on the device current at construction."""
 
     name = "gpu"
     xp = cupy
@@ -497,10 +493,7 @@ def _configure_writer(builder: Any, table: Any, types: pa.Schema, layout: Parque
 
 
 def _category(codes: Array, dictionary: pa.Array) -> Any:
-    """Build a category from codes, -1 where missing, and a host dictionary.
-
-    Memory: copies the dictionary to the device; a new array of codes.
-    """
+    """Build a category from codes, -1 where missing, and a host dictionary."""
     there = cudf.Series(codes).where(cudf.Series(codes >= 0))
     values = cudf.Series.from_arrow(dictionary)
     return cudf.Series(cudf.CategoricalIndex.from_codes(there, values, ordered=False))

@@ -194,11 +194,7 @@ def find_keys(slots, keys, wanted):
 
 @_compile()
 def add_up(slots, known, sums, num_known, keys, counts):
-    """Add the counts of int64 keys to the sums of the known ones; a new key is known from then on.
-
-    Returns:
-        How many keys are known; `slots`, `known` and `sums` have space for them. A single count applies to all keys.
-    """
+    """Add the counts of int64 keys to the sums of the known ones; a new key is known from then on."""
     bits = 0
     while (1 << bits) < slots.size:
         bits += 1

@@ -20,18 +20,7 @@ def columns_by_plan(
     made: Sequence[Field],
     backend: Backend,
 ) -> dict[str, Column]:
-    """Compute columns of a coded frame by a Polars plan over all its rows.
-
-    Args:
-        plan: given the columns `inputs` and `ROW`, which counts the rows, makes the columns `made` of all rows, in
-            their order.
-        frame: coded.
-        inputs: the columns that the plan needs.
-        made: the columns it makes.
-        backend: whose frame it is, and whose engine runs the plan.
-
-    Memory: copies the inputs and what is made of them, on a GPU to the host and back, and what the plan takes.
-    """
+    """Compute columns of a coded frame by a Polars plan over all its rows."""
     rows = (
         polars_from_arrow(host_table(frame, inputs, backend))
         .lazy()
@@ -52,10 +41,7 @@ def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Ta
 
 
 def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
-    """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes.
-
-    Memory: shares what both lay out alike.
-    """
+    """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
     columns = []
     for column in table.columns:
         if pa.types.is_decimal256(column.type):

@@ -22,20 +22,7 @@ _FEW = 1 << 16  # so many possible values are counted, however few rows there ar
 
 
 def sort_order(columns: Sequence[Column], backend: Backend, ascending: Sequence[bool] | None = None) -> Array:
-    """Return the n row positions sorted by the first column, then the second and so on; the sort is stable.
-
-    Args:
-        columns: at least one, n rows each.
-        backend: whose columns they are.
-        ascending: for each column; all by default.
-
-    Memory: three arrays of n int64 at a time.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> sort_order([Column("float64", np.array([2.0, np.nan, 1.0]))], select("cpu"))
-        array([2, 0, 1])
-    """
+    """Return the n row positions sorted by the first column, then the second and so on; the sort is stable."""
     xp = backend.xp
     order = xp.arange(len(columns[0]))
     for column, up in reversed(list(zip(columns, ascending or [True] * len(columns), strict=True))):
@@ -107,16 +94,7 @@ class Groups:
 
 
 def group_by_keys(columns: Sequence[Column], backend: Backend) -> Groups:
-    """Group n rows by equal values in all columns: by counting if few values are possible, else by sorting.
-
-    Memory: five arrays of n int64 at a time.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> found = group_by_keys([Column("int64", np.array([7, 5, 7]))], select("cpu"))
-        >>> found.ids, found.first, found.last
-        (array([1, 0, 1]), array([1, 0]), array([1, 2]))
-    """
+    """Group n rows by equal values in all columns: by counting if few values are possible, else by sorting."""
     return _group_by_counting(columns, backend) or _group_by_sorting(columns, backend)
 
 
@@ -177,12 +155,7 @@ def _group_by_sorting(columns: Sequence[Column], backend: Backend) -> Groups:
 
 
 def differs(column: Column, xp: ModuleType) -> Array:
-    """Return n - 1 booleans: whether each row has another value than the one before it.
-
-    Example:
-        >>> differs(Column("float64", np.array([1.0, np.nan, np.nan])), np)
-        array([ True, False])
-    """
+    """Return n - 1 booleans: whether each row has another value than the one before it."""
     data, missing = column.data, column.missing(xp)
     other = data[1:] != data[:-1]
     if missing is None or column.dictionary is not None:

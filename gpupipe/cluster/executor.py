@@ -17,12 +17,7 @@ Result = TypeVar("Result")
 
 
 def default_threads() -> int:
-    """Return the number of usable cores, at most four: each thread holds a partition in memory.
-
-    Example:
-        >>> 1 <= default_threads() <= 4
-        True
-    """
+    """Return the number of usable cores, at most four: each thread holds a partition in memory."""
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
 
 
@@ -30,10 +25,6 @@ class LocalThreads:
     """Executor on the threads of this process.
 
     Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
-
-    Example:
-        >>> list(LocalThreads(2).map(abs, [-1, -2, -3]))
-        [1, 2, 3]
     """
 
     in_process = True
@@ -44,13 +35,7 @@ class LocalThreads:
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
     ) -> Iterator[Result]:
-        """Yield the results of `function` over `items`, in order, computed ahead; one thread means the caller's.
-
-        Raises:
-            Exception: what `function` raised, at the place of its item; later items are abandoned.
-
-        Memory: at most `at_once` results wait.
-        """
+        """Yield the results of `function` over `items`, in order, computed ahead; one thread means the caller's."""
         threads = at_once or self.num_workers
         if threads <= 1:
             yield from map(function, items)
@@ -73,11 +58,7 @@ class LocalThreads:
         return function(item)
 
     def resolve(self, backend: str = "auto") -> str:
-        """Return the name of the backend for `backend` on this machine.
-
-        Raises:
-            BackendMissing: `"gpu"` where none can work.
-        """
+        """Return the name of the backend for `backend` on this machine."""
         return resolve(backend)
 
 
@@ -107,27 +88,13 @@ _open: list[Executor] = []
 
 
 def get_executor() -> Executor:
-    """Return the innermost open cluster, or else the threads of this process.
-
-    Example:
-        >>> get_executor().in_process
-        True
-    """
+    """Return the innermost open cluster, or else the threads of this process."""
     return _open[-1] if _open else LocalThreads()
 
 
 @contextmanager
 def use_executor(executor: Executor | None) -> Iterator[Executor]:
-    """Set the active executor inside `with`; None changes nothing.
-
-    Raises:
-        BadConfig: it is not an executor.
-
-    Example:
-        >>> with use_executor(LocalThreads(1)):
-        ...     get_executor().num_workers
-        1
-    """
+    """Set the active executor inside `with`; None changes nothing."""
     if executor is None:
         yield get_executor()
         return

@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.aggregates import State, aggregate_rows, merge_states
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
-from gpupipe.backend.key_index import KeyIndex
+from gpupipe.backend.hashing import KeyIndex
 from gpupipe.backend.sorting import Groups, group_by_keys
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
