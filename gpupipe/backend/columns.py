@@ -30,6 +30,9 @@ from gpupipe.schema import (
 from gpupipe.support.text import derive
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
+_CASTABLE = ("decimal", "duration[", "time32[", "time64[")
+Distance = int | float  # microseconds between times, or the difference of numbers
+
 
 def floats(column: Column, xp: ModuleType) -> Array:
     """Convert a numeric or boolean column to n float64, NaN where missing."""
@@ -68,13 +71,8 @@ def check_names(names: Iterable[object]) -> None:
     """Raise `SchemaMismatch` for the first column whose name is not a string."""
     for name in names:
         if not isinstance(name, str):
-            raise SchemaMismatch(
-                "frame",
-                "a column's name is no string",
-                got=name,
-                expected="strings",
-                remedy="frame.rename(columns=str)",
-            )
+            remedy = "frame.rename(columns=str)"
+            raise SchemaMismatch("frame", "a column's name is no string", got=name, expected="strings", remedy=remedy)
 
 
 def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> Iterator[Field]:
@@ -107,16 +105,12 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
 
 def with_missing_row(column: Column, xp: ModuleType) -> Column:
     """Append one missing value to a column, so that gathering at -1 gives a missing value."""
-    last = missing_column(column.dtype, 1, xp)
-    if column.elements is not None:
-        valid = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
-        offsets = xp.concatenate([column.data, column.data[-1:]])
-        return Column(column.dtype, offsets, xp.concatenate([valid, last.valid]), None, column.elements)
-    data = xp.concatenate([column.data, last.data.astype(column.data.dtype)])
-    if last.valid is None:
-        return Column(column.dtype, data, None, column.dictionary)
-    valid = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
-    return Column(column.dtype, data, xp.concatenate([valid, last.valid]))
+    last, valid = missing_column(column.dtype, 1, xp), None
+    if last.valid is not None:
+        known = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
+        valid = xp.concatenate([known, last.valid])
+    end = last.data.astype(column.data.dtype) if column.elements is None else column.data[-1:]
+    return Column(column.dtype, xp.concatenate([column.data, end]), valid, column.dictionary, column.elements)
 
 
 def refuse_passengers(fields: Iterable[Field], where: str) -> None:
@@ -192,9 +186,6 @@ def one_key_type(left: Field, right: Field) -> str:
     return f"T.Cast({{{left.name!r}: {dtype!r}}}) of the {' and the '.join(sides)} table before the join"
 
 
-_CASTABLE = ("decimal", "duration[", "time32[", "time64[")
-
-
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:
     """Convert to n int64 or uint64, and n booleans: False where missing, fractional or out of range."""
     data = column.data
@@ -223,10 +214,8 @@ def key_dtype(dtypes: AbstractSet[str]) -> str:
 
 def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
     """Cast a key to the type it is compared in; missing where that type has no such value, which matches no key."""
-    if column.dtype == dtype:
-        return column
-    if dtype == "float64":
-        return Column(dtype, column.data.astype(dtype))
+    if dtype in (column.dtype, "float64"):
+        return column if column.dtype == dtype else Column(dtype, column.data.astype(dtype))
     return Column(dtype, *whole_numbers(column, np.dtype(dtype), xp))
 
 
@@ -249,20 +238,20 @@ def split_parts(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
     return [*reversed(columns.maps)] if isinstance(columns, ChainMap) else [columns]
 
 
-Distance = int | float
-"""Microseconds between times, or the difference of numbers."""
-
-
 def order_dtype(left: Field, right: Field, where: str) -> str:
     """Choose the type in which both sides of an as-of join are ordered by value."""
     for item, side in ((left, "left"), (right, "right")):
         if item.dtype not in (*INTEGERS, *FLOATS, "timestamp"):
+            remedy = suggest_conversion(item.name, item.dtype) if is_passenger(item.dtype) else "another column"
+            if item.dtype in ("string", "bool"):
+                cast = {item.name: "timestamp" if item.dtype == "string" else "int8"}
+                remedy = f"T.Cast({cast}) before it, {OF_A_DATASET}"
             raise SchemaMismatch(
                 f"{where}, column {item.name!r}",
                 f"values on the {side} have no distance from each other",
                 got=item.dtype,
                 expected="numbers, dates or times",
-                remedy=_suggest_cast(item),
+                remedy=remedy,
             )
     require_comparable_times(left, right, f"{where}, left and right")
     both = {left.dtype, right.dtype}
@@ -283,14 +272,6 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
     )
 
 
-def _suggest_cast(item: Field) -> str:
-    """Suggest a cast to a type whose values have a distance, for an error's remedy."""
-    if is_passenger(item.dtype):
-        return suggest_conversion(item.name, item.dtype)
-    made = {"string": "timestamp", "bool": "int8"}.get(item.dtype)
-    return "another column" if made is None else f"T.Cast({{{item.name!r}: {made!r}}}) before it, {OF_A_DATASET}"
-
-
 def check_distance(value: Any, where: str) -> None:
     """Raise `BadConfig` unless a value is a number >= 0, a duration, or None."""
     if value is None or (is_number(value) and value >= 0) or parse_duration_us(value, least=0) is not None:
@@ -304,16 +285,15 @@ def convert_distance(value: Any, dtype: str, where: str) -> Distance | None:
     if value is None:
         return None
     if dtype == "timestamp":
-        found = parse_duration_us(value, least=0)
-        if found is None:
-            raise _make_error(value, where, "a length of time, for the order is one of times", "'2h'")
-        return found
-    if dtype == "float64" and is_number(value):
-        return float(value)
-    if dtype != "float64" and is_integer(value):
-        return int(value)
-    expected = "a number" if dtype == "float64" else "an integer"
-    raise _make_error(value, where, f"{expected}, for the order is one of {dtype}", "10")
+        expected, example, found = "a length of time", "'2h'", parse_duration_us(value, least=0)
+    elif dtype == "float64":
+        expected, example, found = "a number", "10", float(value) if is_number(value) else None
+    else:
+        expected, example, found = "an integer", "10", int(value) if is_integer(value) else None
+    if found is None:
+        order = "times" if dtype == "timestamp" else dtype
+        raise _make_error(value, where, f"{expected}, for the order is one of {order}", example)
+    return found
 
 
 def _make_error(value: Any, where: str, expected: str, example: str) -> BadConfig:

@@ -20,6 +20,7 @@ from gpupipe.schema import FLOATS
 from gpupipe.scratch import ScratchFolder
 
 Dictionary: TypeAlias = pa.Array
+_BUCKETS = 64
 
 
 def strings(values: Any) -> Dictionary:
@@ -66,7 +67,7 @@ def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
 
 def unite_dictionaries(dictionaries: Sequence[Dictionary]) -> Dictionary:
     """Compute the union of dictionaries of one type, in order of first appearance."""
-    return pc.unique(_one(dictionaries))
+    return pc.unique(dictionaries[0] if len(dictionaries) == 1 else pa.concat_arrays(dictionaries))
 
 
 def sort_values(values: Dictionary) -> Dictionary:
@@ -82,10 +83,9 @@ def merge_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, A
     if pa.types.is_integer(parts[0][0].type):
         keys, sums = count_keys((values.to_numpy(), counts) for values, counts in parts)
         return pa.array(keys), sums
-    values, counts = _one([values for values, _ in parts]), np.concatenate([counts for _, counts in parts])
-    encoded = values.dictionary_encode()
+    encoded = pa.concat_arrays([values for values, _ in parts]).dictionary_encode()
     sums = np.zeros(len(encoded.dictionary), dtype=np.int64)
-    np.add.at(sums, encoded.indices.to_numpy(), counts)
+    np.add.at(sums, encoded.indices.to_numpy(), np.concatenate([counts for _, counts in parts]))
     return encoded.dictionary, sums
 
 
@@ -110,8 +110,7 @@ def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
 def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:
     """Find the position of each string as `find_positions` does, in time that grows with `values` alone."""
     found = index.find(hash_strings(values)).astype(np.int64)
-    # Another string may have the same hash.
-    near = vocabulary.take(pa.array(np.maximum(found, 0)))
+    near = vocabulary.take(pa.array(np.maximum(found, 0)))  # another string may have the same hash
     same = pc.equal(near, values.cast(vocabulary.type)).to_numpy(zero_copy_only=False)
     return np.where(same, found, -1)
 
@@ -123,26 +122,17 @@ def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
     return values.take(order), np.asarray(counts)[order.to_numpy()]
 
 
-def _one(arrays: Sequence[Dictionary]) -> Dictionary:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-_BUCKETS = 64
-
-
 @dataclass(frozen=True)
 class SpilledCounts:
-    """Spilled value counts: files of values and counts, each in buckets by the values' hashes.
+    """Spilled value counts: files of values and counts, each in buckets by the values' hashes."""
 
-    Args:
-        runs: a folder for each file, which goes with the last object that knows it.
-    """
-
-    runs: tuple[ScratchFolder, ...] = field(default=(), repr=False)
+    runs: tuple[ScratchFolder, ...] = field(default=(), repr=False)  # of which each goes with the last object it is in
 
     def with_run(self, values: Dictionary, counts: Any) -> Self:
         """Write distinct values (Arrow) and their counts (int64) to a new file."""
-        buckets = _assign_buckets(values)
+        text = pa.types.is_large_string(values.type)
+        bits = hash_strings(values) if text else values.to_numpy().view("uint64")
+        buckets = (splitmix64(0, bits) >> np.uint64(58)).astype(np.int64)  # 64 of them
         order = np.argsort(buckets, kind="stable")
         ends = np.cumsum(np.bincount(buckets, minlength=_BUCKETS))
         batch = pa.record_batch({"value": values.take(pa.array(order)), "count": pa.array(np.asarray(counts)[order])})
@@ -177,10 +167,3 @@ class SpilledCounts:
 
 def _get_file(folder: ScratchFolder) -> str:
     return str(folder.path / "counts.arrow")
-
-
-def _assign_buckets(values: Dictionary) -> Any:
-    """Assign each value to a bucket: strings by their text, numbers by their bits."""
-    text = pa.types.is_large_string(values.type)
-    bits = hash_strings(values) if text else values.to_numpy().view("uint64")
-    return (splitmix64(0, bits) >> np.uint64(58)).astype(np.int64)

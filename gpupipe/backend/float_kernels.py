@@ -5,18 +5,16 @@ Both forms agree to the last digits of a sum; what is stored has the same bits. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpupipe.backend.fused.program import Scale
 from gpupipe.backend.protocol import Array
-
-_LOOPS = "gpupipe.backend.numba_kernels"
 
 
 def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
@@ -64,11 +62,7 @@ def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: S
     """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`."""
     # A range may be of whole numbers, for which the loop would be compiled once more.
     held = map(float, (by.multiplier, by.shift, by.low, by.high))
-    written = _as_writable(out)
-    infinite = _loops().scale(written, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
-    if written is not out:
-        out[:] = written
-    return bool(infinite)
+    return _write(_loops().scale, out, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
 
 
 def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
@@ -82,11 +76,7 @@ def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
 
 def fill_each(out: Array, values: Array, instead: Array) -> bool:
     """Fill each row of k x n floats on a CPU, as `fill_into`, given k fill values."""
-    written = _as_writable(out)
-    infinite = _loops().fill(written, _as_contiguous(values), instead.astype(values.dtype))
-    if written is not out:
-        out[:] = written
-    return bool(infinite)
+    return _write(_loops().fill, out, _as_contiguous(values), instead.astype(values.dtype))
 
 
 class GroupSums:
@@ -94,11 +84,6 @@ class GroupSums:
 
     CuPy's weighted `bincount` adds by atomics, in the order in which threads happen to come. Instead rows are sorted by
     group, and sums of neighbours are added to each other until one sum is left of each group.
-
-    Args:
-        ids: the number of each of n rows' group.
-        num_groups: how many groups there are.
-        xp: the arrays' module.
     """
 
     def __init__(self, ids: Array, num_groups: int, xp: ModuleType) -> None:
@@ -123,39 +108,34 @@ class GroupSums:
         return found
 
 
-@dataclass(frozen=True)
-class GroupedFloats:
-    """Statistics of the values of each of G groups on a CPU, in two passes; missing values are left out.
+class GroupedFloats(NamedTuple):
+    """Statistics of the values of each of G groups; missing values are left out."""
 
-    Args:
-        count: values, int64.
-        total: their sum, float64.
-        squares: the squared deviations from their mean, float64.
-        low: the least, float64; +inf where there is none.
-        high: the greatest, float64; -inf where there is none.
-    """
-
-    count: Array
+    count: Array  # of values, int64; all others are float64
     total: Array
-    squares: Array
-    low: Array
-    high: Array
+    squares: Array  # the squared deviations from their mean
+    low: Array  # +inf where there is none
+    high: Array  # -inf where there is none
 
-    @classmethod
-    def aggregate(cls, values: Array, groups: Array, num_groups: int) -> Self:
-        """Aggregate n float64, NaN where missing, given the number (int64) of each row's group."""
-        return cls(*_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
+
+def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFloats:
+    """Aggregate n float64 on a CPU in two passes, NaN where missing, given the number (int64) of each row's group."""
+    return GroupedFloats(*_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
 @cache
 def _loops() -> ModuleType:
     """Import the compiled loops on first use: Numba takes half a second to import."""
-    return import_module(_LOOPS)
+    return import_module("gpupipe.backend.numba_kernels")
 
 
-def _as_writable(out: Array) -> Array:
-    """Return the array if it is C-contiguous, else a new one of its shape that is."""
-    return out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
+def _write(loop: Callable[..., Any], out: Array, *given: Any) -> bool:
+    """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
+    written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
+    infinite = loop(written, *given)
+    if written is not out:
+        out[:] = written
+    return bool(infinite)
 
 
 def _as_contiguous(block: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Hashing and random bits: functions of a seed and the value alone, equal on both backends and any partitions."""
+"""Hashing and random bits, functions of a seed and the value alone, equal on both backends; indexes of integer keys."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16
 _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
+_LOOPS = "gpupipe.backend.numba_kernels"  # imported when used: Numba takes half a second
+# Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
+_DIRECT_SPAN = 1 << 22
 
 
 def splitmix64(seed: int, counters: Array) -> Array:
@@ -92,12 +95,6 @@ def _hash_chunk(values: pa.LargeStringArray) -> Any:
     return sums[offsets[1:]] - sums[offsets[:-1]]
 
 
-_LOOPS = "gpupipe.backend.numba_kernels"
-
-# Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
-_DIRECT_SPAN = 1 << 22
-
-
 def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Add the counts of equal keys, on the host: the distinct keys in order of first appearance, and their sums."""
     loops: Any = import_module(_LOOPS)
@@ -113,11 +110,7 @@ def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 class KeyIndex:
-    """Index of distinct integer keys.
-
-    Args:
-        keys: n distinct int64 or uint64, on the host.
-    """
+    """Index of distinct int64 or uint64: by direct address, by a compiled hash table, on a GPU by binary search."""
 
     def __init__(self, keys: Any) -> None:
         self._keys = np.ascontiguousarray(keys)
@@ -132,7 +125,7 @@ class KeyIndex:
             return self.find(wanted)
         if self._is_direct:
             return backend.to_device(self._table)[self._offsets(wanted, xp)]
-        order, ordered = (backend.to_device(item) for item in self._sorted)
+        order, ordered = map(backend.to_device, self._sorted)
         place = xp.minimum(xp.searchsorted(ordered, wanted), len(ordered) - 1)
         return xp.where(ordered[place] == wanted, order[place], np.int32(-1))
 
@@ -154,11 +147,11 @@ class KeyIndex:
         return table
 
     @cached_property
-    def _slots(self) -> Any:
-        loops: Any = import_module(_LOOPS)
-        return loops.build_slots(self._keys.view(np.int64), len(self._keys))
-
-    @cached_property
     def _sorted(self) -> tuple[Any, Any]:
         order = np.argsort(self._keys).astype(np.int32)
         return order, self._keys[order]
+
+    @cached_property
+    def _slots(self) -> Any:
+        loops: Any = import_module(_LOOPS)
+        return loops.build_slots(self._keys.view(np.int64), len(self._keys))

@@ -1,7 +1,6 @@
 """Sorting and grouping of rows by several columns: array code, the same on both backends.
 
-A missing value comes last in either direction, as in pandas; two missing values are equal, and so are
-0.0 and -0.0.
+A missing value comes last, as in pandas; two missing values are equal, and so are 0.0 and -0.0.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,44 +21,27 @@ from gpupipe.schema import FLOATS
 _FEW = 1 << 16  # so many possible values are counted, however few rows there are
 
 
-def sort_order(columns: Sequence[Column], backend: Backend, ascending: Sequence[bool] | None = None) -> Array:
+def sort_order(columns: Sequence[Column], backend: Backend) -> Array:
     """Return the n row positions sorted by the first column, then the second and so on; the sort is stable."""
     xp = backend.xp
     order = xp.arange(len(columns[0]))
-    for column, up in reversed(list(zip(columns, ascending or [True] * len(columns), strict=True))):
-        for key in _make_sort_keys(column, up, backend):
+    for column in reversed(columns):
+        for key in _make_sort_keys(column, backend):
             order = order[xp.argsort(key[order], kind="stable")]
     return order
 
 
-def _argsort(ids: Array, num_ids: int, xp: ModuleType) -> Array:
-    """Sort stably; numbers of 16 bits by radix sort, many times faster on a CPU."""
-    return xp.argsort(ids.astype("uint16") if num_ids <= 1 << 16 else ids, kind="stable")
-
-
 @dataclass(frozen=True)
 class Groups:
-    """Groups of rows with equal keys, numbered in the order of the keys.
+    """Groups of rows with equal keys, numbered in the order of the keys."""
 
-    Args:
-        ids: n int64, the number of each row's group.
-        sizes: the rows of each group; none is empty.
-        xp: the arrays' module.
-        sorted_by: what `order` gives, where it is known.
-    """
-
-    ids: Array
-    sizes: Array
+    ids: Array  # n int64, the number of each row's group
+    sizes: Array  # the rows of each group; none is empty
     xp: ModuleType
-    sorted_by: Array | None = None
+    sorted_by: Array | None = None  # the row positions by group, in the original order within it, where they are known
 
     def __len__(self) -> int:
         return int(self.sizes.shape[0])
-
-    @cached_property
-    def order(self) -> Array:
-        """The n row positions by group, in the original order within a group."""
-        return self.sorted_by if self.sorted_by is not None else _argsort(self.ids, len(self), self.xp)
 
     @cached_property
     def sums(self) -> GroupSums:
@@ -66,27 +49,12 @@ class Groups:
         return GroupSums(self.ids, len(self), self.xp)
 
     @property
-    def starts(self) -> Array:
-        """The position in `order` where each group begins."""
-        return self.xp.cumsum(self.sizes) - self.sizes
-
-    @property
-    def first(self) -> Array:
-        """The position of each group's first row."""
-        return self.order[self.starts]
-
-    @property
-    def last(self) -> Array:
-        """The position of each group's last row."""
-        return self.order[self.starts + self.sizes - 1]
-
-    @property
     def examples(self) -> Array:
         """The position of any one row of each group; the first, unless all rows of a group have the same keys' bits."""
+        xp = self.xp
         if self.sorted_by is not None:
-            return self.first
-        xp, found = self.xp, self.xp.full(len(self), -1, dtype="int64")
-        some = self.ids[:_FEW]
+            return self.sorted_by[xp.cumsum(self.sizes) - self.sizes]
+        found, some = xp.full(len(self), -1, dtype="int64"), self.ids[:_FEW]
         found[some] = xp.arange(len(some))  # of several any one
         if xp is not np or (found < 0).any():  # whether some of the rows will do is not worth waiting for a GPU
             found[self.ids] = xp.arange(len(self.ids))
@@ -95,7 +63,18 @@ class Groups:
 
 def group_by_keys(columns: Sequence[Column], backend: Backend) -> Groups:
     """Group n rows by equal values in all columns: by counting if few values are possible, else by sorting."""
-    return _group_by_counting(columns, backend) or _group_by_sorting(columns, backend)
+    found = _group_by_counting(columns, backend)
+    if found is not None:
+        return found
+    xp = backend.xp
+    order = sort_order(columns, backend)
+    begins = xp.zeros(len(order), dtype=bool)
+    begins[:1] = True
+    for column in columns:
+        begins[1:] |= differs(column.take(order), xp)
+    ids = xp.zeros(len(order), dtype="int64")
+    ids[order] = xp.cumsum(begins) - 1
+    return Groups(ids, xp.bincount(ids), xp, order)
 
 
 def _group_by_counting(columns: Sequence[Column], backend: Backend) -> Groups | None:
@@ -121,37 +100,20 @@ def _rank_values(column: Column, most: int, backend: Backend) -> tuple[Array, in
     """Rank each value among all that are possible, a missing one last, and return how many these are."""
     if column.dictionary is not None:
         size = len(column.dictionary) + 1
-        return (_ranks(column, True, backend, "int64"), size) if size <= most else None
+        return (_rank_strings(column, backend, "int64"), size) if size <= most else None
     if column.dtype in FLOATS:
         return None
-    xp, data = backend.xp, column.data
-    if column.dtype == "bool":
-        low, span = 0, 2
-    else:
+    xp, data, low, span = backend.xp, column.data, 0, 2
+    if column.dtype != "bool":
         present = data if column.valid is None else data[column.valid]
-        if not len(present):
-            low, span = 0, 1
-        else:
-            low, high = (int(end) for end in backend.to_host(xp.stack([present.min(), present.max()])))
-            span = high - low + 1
+        ends = backend.to_host(xp.stack([present.min(), present.max()])) if len(present) else (0, 0)
+        low, span = int(ends[0]), int(ends[1]) - int(ends[0]) + 1
     if span >= most:
         return None
     places = (data - data.dtype.type(low) if data.dtype.itemsize == 8 else data.astype("int64") - low).astype("int64")
     if column.valid is None:
         return places, span
     return xp.where(column.valid, places, span), span + 1
-
-
-def _group_by_sorting(columns: Sequence[Column], backend: Backend) -> Groups:
-    xp = backend.xp
-    order = sort_order(columns, backend)
-    begins = xp.zeros(len(order), dtype=bool)
-    begins[:1] = True
-    for column in columns:
-        begins[1:] |= differs(column.take(order), xp)
-    ids = xp.zeros(len(order), dtype="int64")
-    ids[order] = xp.cumsum(begins) - 1
-    return Groups(ids, xp.bincount(ids), xp, order)
 
 
 def differs(column: Column, xp: ModuleType) -> Array:
@@ -163,27 +125,21 @@ def differs(column: Column, xp: ModuleType) -> Array:
     return (other & ~(missing[1:] & missing[:-1])) | (missing[1:] != missing[:-1])
 
 
-def _make_sort_keys(column: Column, up: bool, backend: Backend) -> list[Array]:
+def _make_sort_keys(column: Column, backend: Backend) -> list[Array]:
     """Return the sort keys of a column, to be applied one after the other, ascending and stable."""
-    xp = backend.xp
     if column.dictionary is not None:
-        return [_ranks(column, up, backend)]
+        return [_rank_strings(column, backend, "uint16" if len(column.dictionary) < 1 << 16 else "int64")]
     if column.dtype in FLOATS:
-        return [(column.data if up else -column.data) + 0.0]  # NaN is the last in either direction
-    data = column.data.astype("uint8") if column.dtype == "bool" else column.data
-    key = data if up else ~data
+        return [column.data + 0.0]  # NaN is the last
+    key = column.data.astype("uint8") if column.dtype == "bool" else column.data
     if column.valid is None:
         return [key]
-    return [xp.where(column.valid, key, key.dtype.type(0)), (~column.valid).astype("uint8")]
+    return [backend.xp.where(column.valid, key, key.dtype.type(0)), (~column.valid).astype("uint8")]
 
 
-def _ranks(column: Column, up: bool, backend: Backend, dtype: str | None = None) -> Array:
-    """Rank each string in its dictionary, ascending or descending; a missing one has the highest rank."""
-    dictionary = column.dictionary
-    assert dictionary is not None
-    size = len(dictionary)
-    few = "uint16" if size < 1 << 16 else "int64"
-    ranks = np.full(size + 1, size, dtype=dtype or few)  # the last is for missing values
-    places = pc.sort_indices(dictionary).to_numpy()
-    ranks[places] = np.arange(size) if up else np.arange(size)[::-1]
+def _rank_strings(column: Column, backend: Backend, dtype: str) -> Array:
+    """Rank each string in its dictionary; a missing one has the highest rank."""
+    dictionary: Any = column.dictionary
+    ranks = np.full(len(dictionary) + 1, len(dictionary), dtype=dtype)  # the last is for missing values
+    ranks[pc.sort_indices(dictionary).to_numpy()] = np.arange(len(dictionary))
     return backend.to_device(ranks).take(column.data)

@@ -197,7 +197,7 @@ class _History:
         self._lookup, groups = None, xp.zeros(len(on), dtype="int64")
         if keys:
             found = group_by_keys(list(keys.values()), backend)
-            examples = {name: key.take(found.first) for name, key in keys.items()}
+            examples = {name: key.take(found.examples) for name, key in keys.items()}
             remedy = "Dataset.join_asof(...), which takes any numbers"
             self._lookup, groups = Lookup(examples, backend, where, remedy), found.ids
         times, there = _to_comparable(on, dtype, xp)

@@ -118,18 +118,17 @@ class GroupTable:
 
     def merged(self) -> Frame:
         """Return a row for each group, on the host."""
-        cpu, fields = select("cpu"), [*self.keys, *(state.field(Field("", "float64")) for state in self.states)]
+        cpu, fields = select("cpu"), [*self.keys, *(state.field for state in self.states)]
         frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
         names = [item.name for item in self.keys]
-        return merge_states(
-            frame, group_by_keys([cpu.column(frame, name) for name in names], cpu), names, self.states, cpu
-        )
+        groups = group_by_keys([cpu.column(frame, name) for name in names], cpu)
+        return merge_states(frame, groups, names, self.states)
 
     def overall(self, merged: Frame) -> Frame:
         """Return one row for all groups together, or none where there is none."""
         size = len(merged)
         everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
-        return merge_states(merged, everything, [], self.states, select("cpu"))
+        return merge_states(merged, everything, [], self.states)
 
 
 def _numbers(column: Column, backend: Backend) -> Column:
