@@ -171,7 +171,7 @@ def _to_storable(kind: pa.DataType) -> pa.DataType | None:
         return _to_storable(inner)
     if pa.types.is_struct(kind):
         fields = [_to_storable_field(item) for item in kind.fields]
-        return pa.struct(fields) if fields and None not in fields else None
+        return pa.struct(fields) if fields and all(item is not None for item in fields) else None
     if pa.types.is_map(kind):
         key, item = _to_storable(kind.key_type), _to_storable_field(kind.item_field)
         return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)

@@ -284,6 +284,7 @@ def convert_distance(value: Any, dtype: str, where: str) -> Distance | None:
     check_distance(value, where)
     if value is None:
         return None
+    found: Distance | None = None
     if dtype == "timestamp":
         expected, example, found = "a length of time", "'2h'", parse_duration_us(value, least=0)
     elif dtype == "float64":

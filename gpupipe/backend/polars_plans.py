@@ -21,14 +21,10 @@ def columns_by_plan(
     backend: Backend,
 ) -> dict[str, Column]:
     """Compute columns of a coded frame by a Polars plan over all its rows."""
-    rows = (
-        polars_from_arrow(host_table(frame, inputs, backend))
-        .lazy()
-        .with_row_index(ROW)
-        .with_columns(pl.col(ROW).cast(pl.UInt64))
-    )
     floats = [item.name for item in inputs if item.dtype in FLOATS]
-    found = plan(rows.with_columns(pl.col(floats).fill_nan(None))).collect(engine=backend.plan_engine())
+    rows = polars_from_arrow(host_table(frame, inputs, backend)).lazy().with_row_index(ROW)
+    rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
+    found = plan(rows).collect(engine=backend.plan_engine())
     types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
     result = backend.from_arrow(arrow_from_polars(found, types), made)
     return {item.name: backend.column(result, item.name) for item in made}
