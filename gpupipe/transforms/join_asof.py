@@ -21,7 +21,7 @@ from gpupipe.backend.columns import (
     require_comparable_times,
     with_missing_row,
 )
-from gpupipe.backend.sorting import group_by_keys
+from gpupipe.backend.groups import group_by_keys
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list

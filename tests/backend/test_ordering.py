@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.sorting import differs, group_by_keys, sort_order
+from gpupipe.backend.groups import differs, group_by_keys, sort_order
 from gpupipe.schema import Field
 from tests.io.meeting import KEYS, meetings, pandas_of, several
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.aggregates import FUNCTIONS, State, compute_result
 from gpupipe.backend.columns import floats, require_comparable
 from gpupipe.backend.dictionaries import find_positions, sort_values
+from gpupipe.backend.groups import FUNCTIONS, State, compute_result
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.categories import FIRST, MISSING, Lookups
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep

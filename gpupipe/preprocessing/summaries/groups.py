@@ -9,11 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.aggregates import State, aggregate_rows, merge_states
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
+from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
 from gpupipe.backend.hashing import KeyIndex
-from gpupipe.backend.sorting import Groups, group_by_keys
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
